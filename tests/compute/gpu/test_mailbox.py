@@ -14,6 +14,7 @@ from cloister.compute.gpu.mailbox import (
     MOST_ASKED,
     SLOTS,
     WORD,
+    Aims,
     MailboxShape,
     Seat,
     Seats,
@@ -59,6 +60,29 @@ def test_links_in_one_attention_process_have_their_own_boxes_and_open_one_gate()
     assert asks[:2].tolist() == [[boxes[2], boxes[0]], [address, 0]] and not failed
     assert asks[2].tolist() == [address + SHAPE.asked, address + SHAPE.asked + WORD] and asks[3].tolist() == [2, 0]
     assert aimed(SHAPE, seats, asking((7, 1)), 1)[1] == {7: "link_malformed"}, "the next slot is another's"
+
+
+def test_what_the_last_step_asked_is_remembered_until_somebody_sits_elsewhere() -> None:
+    seats, looked = dict(SEATS), list[int]()
+
+    def known() -> dict[int, Seat]:
+        looked.append(len(seats))
+        return seats
+
+    aims = Aims(SHAPE, known)
+    first, both = asking((7, 0), (9, 1)), aimed(SHAPE, SEATS, asking((7, 0), (9, 1)), 2)[0]
+    for _ in range(3):
+        asks, failed = aims.of(first, 2)
+        assert torch.equal(asks, both) and not failed
+    assert looked == [2], "once"
+    for other, rows in ((asking((7, 0), (9, 2)), 2), (asking((9, 1), (7, 0)), 2), (first, 4)):
+        asks, failed = aims.of(other, rows)
+        assert torch.equal(asks, aimed(SHAPE, SEATS, other, rows)[0]) and not failed
+    aims.of(first, 2)
+    del seats[9]
+    aims.forget()
+    for _ in range(2):
+        assert aims.of(first, 2)[1] == {9: "vault_lost"}, "said in every step"
 
 
 def test_neighbouring_places_are_in_different_attention_processes_and_no_slot_is_two_vaults() -> None:

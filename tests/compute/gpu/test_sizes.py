@@ -33,8 +33,8 @@ from cloister.compute.layer import Packed
 
 FOLDER = Path(cloister.__file__).parent / "compute" / "gpu"
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
-SHARED, OF_A_BLOCK = 228 * 1024, 1024
-"""Of a Hopper processor, and what each block takes beside its own."""
+SHARED, OF_A_BLOCK, REGISTERS = 228 * 1024, 1024, 65536
+"""Of a Hopper processor, and what each block takes of shared memory beside its own."""
 
 
 @pytest.fixture
@@ -84,12 +84,17 @@ def test_the_sizes_are_those_of_the_sources(kernels: ModuleType) -> None:
 
 def test_one_that_answers_and_stays_finds_room_beside_the_products_of_few_rows() -> None:
     """Shared memory: all blocks of a product that a processor takes, and one of `answer`, at either width of heads."""
-    [(rows, tiles, stages, of_rows, blocks, _)] = [each for each in few_rows() if each[0] <= STAYING_ROWS]
-    product = 128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK
-    for dim in (64, 128):
-        queries = 512 // dim
-        held = 8 * 16 * dim * 2 + 64 + queries * ((dim + 4) * 4 + 8 + 64 * 4) + 8 * (dim + 32) * 2 + 128 * 16 + 20
-        assert blocks * product + held + OF_A_BLOCK + 256 <= SHARED
+    beside = [each for each in few_rows() if each[0] <= STAYING_ROWS]
+    assert [rows for rows, *_ in beside] == [8, 16, 32, 64]
+    for rows, tiles, stages, of_rows, blocks, spare in beside:
+        product = 128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK
+        for dim in (64, 128):
+            queries = 512 // dim
+            held = 8 * 16 * dim * 2 + 64 + queries * ((dim + 4) * 4 + 8 + 64 * 4) + 8 * (dim + 32) * 2 + 128 * 16 + 20
+            assert blocks * product + held + OF_A_BLOCK + 256 <= SHARED, f"{rows} rows, heads of {dim}"
+        warps = 4 * tiles + 1
+        each = REGISTERS // (blocks * 32 * (warps + spare)) // 8 * 8
+        assert blocks * 32 * warps * each + REGISTERS // 4 <= REGISTERS, "four of `answer` would fill a processor"
 
 
 def test_those_that_stay_are_no_more_than_processors_and_all_have_some(kernels: ModuleType) -> None:
@@ -138,7 +143,8 @@ def test_who_yields_is_a_client_of_low_priority_beside_others_alone(
         assert os.environ.get("CUDA_MPS_CLIENT_PRIORITY") == said
 
 
-def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_every_layer(kernels: ModuleType) -> None:
+def test_a_step_of_up_to_64_rows_lets_those_who_answer_stay(kernels: ModuleType) -> None:
+    """Which way each answers is its own decision: so every product that gives queries knows the gates."""
     from cloister.compute.gpu.link import Asking
 
     asker: Any = SimpleNamespace(
@@ -147,9 +153,44 @@ def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_ever
     few, many = (Asking(asker, torch.zeros(4, rows, dtype=torch.int64)) for rows in (STAYING_ROWS, STAYING_ROWS + 1))
     assert few.stays and not many.stays
     assert few.warning(1)[0] is not None and many.warning(1)[0] is None, "a layer's beginning is said to who is there"
-    assert few.opening(1)[:2] == (None, None) and many.opening(1)[0] == "started" and many.opening(1)[1] is not None
-    assert [int(number) for number in many.opening(1)[2:]] == [STAYING_ROWS + 1, 1]
-    assert [int(each.gathering(1)[-1]) for each in (few, many)] == [1, 0]
+    for asking, rows in ((few, STAYING_ROWS), (many, STAYING_ROWS + 1)):
+        started, gates, steps, *numbers = asking.opening(1)
+        assert (started, steps) == ("started", "steps") and gates is not None
+        assert [int(number) for number in numbers] == [rows, 1, 3]
+        made = MagicMock()
+        asking.begin_step(made)
+        assert int(made.launch.call_args.args[-1]) == asking.stays, "room is promised where there is some"
+
+
+def test_how_a_step_is_answered_is_decided_once_and_gates_open_for_those_who_come() -> None:
+    """A process that stayed and came, too, would leave launches behind that wait for gates of another step."""
+    common, link, linear, answer = (
+        (FOLDER / f"{name}.cuh").read_text() for name in ("common", "link", "linear", "answer")
+    )
+    assert "way_of(unsigned *gates, int layers) { return gates + layers * 16 + 2; }" in common, "behind the gate"
+    written = [line for source in (common, link, linear, answer) for line in source.splitlines() if "way_of(" in line]
+    stored = [line for line in written if re.search(r"way_of\([^;]*\) = ", line)]
+    assert len(stored) == 1 and "room ? UNDECIDED : COMES" in stored[0], (
+        "undecided where there is room, at the beginning"
+    )
+    assert [line for line in written if "atomicCAS" in line] == [
+        "    atomicCAS(way_of(gates, layers), way(step, UNDECIDED), way(step, how));"
+    ], "who decides finds it undecided"
+    begun = link.partition("KERNEL begin_step(")[2]
+    order = [
+        begun.index(part) for part in ("UNDECIDED : COMES", "announced(", "begun(", "step, COMES);", "let_next_start")
+    ]
+    assert order == sorted(order), "for who is late it is decided, and only then the step goes on"
+    opened = linear.partition("when_all_have_started()")[2].partition("};")[0]
+    assert "== way(__ldcg(number), COMES))\n                *(volatile unsigned *)gate_of(asked, layer) = 1;" in opened
+    early = link.partition("merge_with_vaults(")[2].partition("EACH_FOUR(")[0]
+    assert early.count("let_next_start()") == 1 and "if (__ldcg(steps + 1) == __ldcg(steps)) let_next_start();" in early
+    assert "steps[1] = stays ? step : 0" in begun and "stays && *decided == way(step, STAYS)" in begun
+    staying = answer.partition("    if (launch) {")[2].partition("    } else {")[0]
+    last = staying.index("+ 1 == gridDim.x)\n            decide(gates, layers, step, STAYS);")
+    assert last < staying.index("!stays_for("), (
+        "the last block to arrive says so, and none goes on before it is decided"
+    )
 
 
 def test_who_comes_for_a_layer_leaves_registers_for_who_gives_the_queries(kernels: ModuleType) -> None:
@@ -172,7 +213,7 @@ def test_the_product_that_gives_the_queries_opens_the_gates_and_no_other(
     made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0), asks=2)
     assert program.launch.call_args.args[-2:] == ("opening", 2)
     made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0))
-    assert program.launch.call_args.args[-4:-2] == (None, None)
+    assert program.launch.call_args.args[-6:-3] == (None, None, None)
 
     for name in ("_norm", "_rotate", "_attend", "workspace", "_on_gpu", "_product"):
         monkeypatch.setattr(made, name, MagicMock())

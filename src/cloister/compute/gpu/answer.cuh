@@ -5,14 +5,16 @@
  * then a quarter of the values' dims. Who is done last merges all. Every sum has `attend`'s order, so an answer has the
  * bits that it has where nobody is asked.
  *
- * For few rows the kernel stays until the step is over. Its blocks, of all processes, are no more than processors
- * (answering.py), and the service's products leave registers and shared memory for one beside them (linear.cuh): so neither
- * keeps the other out. Keys and values are fetched when a layer begins, before its queries are there. For more rows it is
- * launched for every layer, with more blocks, and waits for that layer's gate. */
+ * Where there is little to read the kernel stays until the step is over. Its blocks, of all processes, are no more than
+ * processors (answering.py), and the service's products of up to 64 rows leave registers and shared memory for one beside
+ * them (linear.cuh): so neither keeps the other out. Keys and values are fetched when a layer begins, before its queries are
+ * there. Where there is more, or no such room, it is launched for every layer, with more blocks, and waits for that layer's
+ * gate. */
 #define MOST_VALUES 512 /* of a KV head's queries: 128 threads hold four each (mailbox.py) */
 #define ANSWERED (MOST_VALUES / DIM)
 #define CHUNKS (DIM / 64) /* of sixteen dims, of a warp's values */
 #define PLACE_BYTES (16 * DIM * 2)
+#define MOST_STAYING 4 /* pieces for each block, where blocks stay: more are read faster by more blocks */
 #define MORE_PATIENCE 4 /* with the service, than it has with anyone: it may be waiting for another */
 
 /* What is exposed in a slot, as its vault wrote it: another process, whose numbers are taken for bounded ones only. */
@@ -202,7 +204,7 @@ INLINE int sum_until(int x, int *warps) {
 
 /* A process's own notes of the step that it answers; and one entry for each asked slot. */
 struct notes {
-    unsigned step, closing, launch, all;
+    unsigned step, closing, launch, all, arrived[4]; /* blocks of a launch, by its number */
     int4 asked[MOST_ASKED];
 };
 
@@ -230,6 +232,14 @@ INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int laye
     return __syncthreads_or(over) ? -1 : s.last;
 }
 
+/* Pieces of all prompts that are asked, each thread having one: what a KV head takes. */
+INLINE int pieces_of(const int4 &asked, answer_shared &s) {
+    const int all = sum_until(asked.w ? max(1, (asked.y + PIECE - 1) / PIECE) : 0, s.warps);
+    if (threadIdx.x == 32 * WARPS - 1) s.last = all;
+    __syncthreads();
+    return s.last;
+}
+
 /* One thread waits for a word, the others for it. False: too long, or this process closes. */
 INLINE bool await(const unsigned *word, unsigned value, const volatile unsigned *closing, long long patience_ns) {
     bool here = true;
@@ -240,27 +250,59 @@ INLINE bool await(const unsigned *word, unsigned value, const volatile unsigned 
     return __syncthreads_and(here);
 }
 
-/* A KV head's queries, rotated on to their place behind the prompt. False: they do not come. */
-INLINE bool take_queries(answer_shared &s, const exposed *slot, const uint2 *box, int kv, int queries, unsigned number,
-                         long long patience_ns) {
-    const float *cosine = slot->cosine + threadIdx.x % (DIM / 2), *sine = slot->sine + threadIdx.x % (DIM / 2);
-    const float c0 = __ldcg(cosine), c1 = __ldcg(cosine + DIM / 2), z0 = __ldcg(sine), z1 = __ldcg(sine + DIM / 2);
-    bool here = true;
-    const unsigned long long since = now_ns();
-    for (int i = threadIdx.x; i < queries * DIM / 2; i += 32 * WARPS) {
-        const int query = i / (DIM / 2), d = i % (DIM / 2);
-        const uint2 *asked = box + (kv * queries + query) * DIM + d;
-        float x = 0.0f, y = 0.0f;
-        while (here) {
-            const bool first = take(asked, x, number);
-            if (take(asked + DIM / 2, y, number) && first) break;
-            here = now_ns() - since < patience_ns;
-        }
-        s.q[query][d] = rounded(__fsub_rn(__fmul_rn(x, c0), __fmul_rn(y, z0)));
-        s.q[query][d + DIM / 2] = rounded(__fadd_rn(__fmul_rn(y, c1), __fmul_rn(x, z1)));
+/* Whether the step is answered by blocks that stay, once that is decided. */
+INLINE bool stays_for(unsigned *gates, int layers, unsigned step, const volatile unsigned *closing, long long patience_ns) {
+    bool stays = true;
+    if (threadIdx.x == 0) {
+        const volatile unsigned *decided = way_of(gates, layers);
+        const unsigned long long since = now_ns();
+        while (*decided == way(step, UNDECIDED) && now_ns() - since < patience_ns && !*closing) {}
+        stays = *decided == way(step, STAYS);
     }
-    return !__syncthreads_or(!here);
+    return __syncthreads_and(stays);
 }
+
+/* What a thread takes of a KV head's queries, two pairs of words at most, and how they are rotated on to their place behind
+ * the prompt. Asked for while the item before is computed. */
+struct questions {
+    const uint2 *at;
+    uint4 pair[2]; /* value and number of both */
+    float c0, c1, z0, z1;
+    INLINE void look(int i) {
+        const uint2 *x = at + i * 2 * 32 * WARPS, *y = x + DIM / 2;
+        asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];" : "=r"(pair[i].x), "=r"(pair[i].y) : "l"(x) : "memory");
+        asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];" : "=r"(pair[i].z), "=r"(pair[i].w) : "l"(y) : "memory");
+    }
+    INLINE static int query_of(int i) { return (threadIdx.x + 32 * WARPS * i) / (DIM / 2); }
+    INLINE void ask(const exposed *slot, const uint2 *box, int kv, int queries) {
+        const int d = threadIdx.x % (DIM / 2);
+        at = box + (kv * queries + query_of(0)) * DIM + d;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (query_of(i) < queries) look(i);
+        c0 = __ldcg(slot->cosine + d), c1 = __ldcg(slot->cosine + DIM / 2 + d);
+        z0 = __ldcg(slot->sine + d), z1 = __ldcg(slot->sine + DIM / 2 + d);
+    }
+    /* Into shared memory. False: they do not come. */
+    INLINE bool take(answer_shared &s, int queries, unsigned number, long long patience_ns) {
+        const int d = threadIdx.x % (DIM / 2);
+        bool here = true;
+        const unsigned long long since = now_ns();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int query = query_of(i);
+            if (query >= queries) continue;
+            while (here && (pair[i].y != number || pair[i].w != number)) {
+                look(i);
+                here = now_ns() - since < patience_ns;
+            }
+            const float x = __uint_as_float(pair[i].x), y = __uint_as_float(pair[i].z);
+            s.q[query][d] = rounded(__fsub_rn(__fmul_rn(x, c0), __fmul_rn(y, z0)));
+            s.q[query][d + DIM / 2] = rounded(__fadd_rn(__fmul_rn(y, c1), __fmul_rn(x, z1)));
+        }
+        return !__syncthreads_or(!here);
+    }
+};
 
 /* How many have come for this number so far. One that gave up at an earlier number leaves no trace. */
 INLINE int count_in(unsigned *ticket, unsigned number) {
@@ -320,7 +362,7 @@ INLINE void answer_item(const share<1> &mine, const item &of, float *parts, unsi
 KERNEL __launch_bounds__(32 * WARPS, 4)
     answer(const bf16 *cache, size_t block_stride, size_t layer_stride, const float *scales, float *parts, int slots,
            int heads, int kv_heads, int most_groups, const char *exposures, size_t slot_stride, size_t cache_stride, int each,
-           int exposed_bytes, int blocks, const unsigned long long *boxes, unsigned *gates, unsigned *tickets, notes *own,
+           int exposed_bytes, int blocks, char *boxes, size_t box_stride, unsigned *gates, unsigned *tickets, notes *own,
            int layers, int first, int end, unsigned launch, long long patience_ns) {
     constexpr int HELD = 1;
     __shared__ __align__(128) answer_shared s;
@@ -335,13 +377,20 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         if (leads) *(volatile unsigned *)begun(gates, layers) = 0; /* closed again */
         if (blockIdx.x == 0) {
             all = read_list(own->asked, from, gates, layers, slots, most_groups, kv_heads, step, s);
-            if (threadIdx.x == 0) own->all = max(all, 0), own->step = step;
+            const bool few = pieces_of(own->asked[threadIdx.x], s) * kv_heads <= MOST_STAYING * gridDim.x;
+            if (threadIdx.x == 0) {
+                if (!few) decide(gates, layers, step, COMES);
+                own->all = few ? max(all, 0) : 0, own->step = step, own->arrived[(launch + 2) % 4] = 0;
+            }
             __threadfence();
             __syncthreads();
             if (threadIdx.x == 0) *(volatile unsigned *)&own->launch = launch;
         }
         if (!await(&own->launch, launch, closing, patience_ns)) return;
         all = *(volatile unsigned *)&own->all, step = *(volatile unsigned *)&own->step;
+        if (threadIdx.x == 0 && all && atomicAdd(&own->arrived[launch % 4], 1) + 1 == gridDim.x)
+            decide(gates, layers, step, STAYS); /* the last to come: all are on the GPU */
+        if (!all || !stays_for(gates, layers, step, closing, patience_ns)) return;
         s.asked[threadIdx.x] = __ldcg(own->asked + threadIdx.x);
     } else {
         if (leads) *(volatile unsigned *)gate_of(gates, first) = 0;
@@ -363,12 +412,18 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         const int block = block_of(from, now);
         if (launch && !(here = await(begins_at(gates, layer), step, closing, MORE_PATIENCE * patience_ns))) break;
         if (lane == 0) f.fetch_keys(warp, keys_of(from, now, block)), f.fetch_values(warp, values_of(from, now, block));
+        questions words;
+        words.ask(from.at(now.of.slot), (uint2 *)(boxes + now.of.slot * box_stride), now.of.kv, queries);
         while (!now.over()) {
             const item of = now.of;
-            uint2 *box = box_of(boxes, of.slot);
-            if (!(here = take_queries(s, from.at(of.slot), box, of.kv, queries, number, patience_ns))) {
+            uint2 *box = (uint2 *)(boxes + of.slot * box_stride);
+            if (!(here = words.take(s, queries, number, patience_ns))) {
                 f.wait_for_keys(warp), f.wait_for_values(warp); /* nothing is copied into what was given up */
                 break;
+            }
+            if (now.number + (int)gridDim.x < count) {
+                const item next = find_item(s.asked, now.number + gridDim.x, kv_heads);
+                words.ask(from.at(next.slot), (uint2 *)(boxes + next.slot * box_stride), next.kv, queries);
             }
             share<1> mine;
             mine.clear();

@@ -34,7 +34,7 @@ LOOK_S = 0.001
 about a thousand launches; who launches more waits until it is asked."""
 TASKS = 4
 """Of a group of a prompt (attention.cuh)."""
-NOTES = 4 + 4 * MOST_ASKED
+NOTES = 8 + 4 * MOST_ASKED
 COMING = 3
 """Blocks on a processor that come for a layer, of four that fit."""
 CLOSING = 1
@@ -104,7 +104,7 @@ class AnswerStream:
         self._notes = torch.zeros(NOTES, dtype=torch.int32, device="cuda")
         self._scales = torch.tensor([scale * math.log2(math.e) for scale in model.scales], device="cuda")
         self._launched = 0
-        self._boxes = torch.tensor(list(shape.boxes(mailbox.address)), dtype=torch.int64, device="cuda")
+        self._boxes = shape.boxes(mailbox.address)
         ahead = max(2, LAYERS_AHEAD // shape.layers)
         self._staying, self._coming = _Queue(self._answer_step, AHEAD), _Queue(self._answer_layers, ahead)
         self.changed = threading.Condition()
@@ -208,7 +208,7 @@ class AnswerStream:
             *map(i32, (self._shape.users, model.heads, shape.kv_heads, arena.groups)),
             *(slots.exposed, slots.stride, slots.cache_stride),
             *map(i32, (arena.slots, 4 * arena.words, arena.blocks)),
-            *(self._boxes, self._mailbox.address, self._tickets, self._notes),
+            *(self._boxes.start, self._boxes.step, self._mailbox.address, self._tickets, self._notes),
             *map(i32, (shape.layers, first, end, number)),
             self._patience_ns,
             overlap=False,

@@ -81,3 +81,8 @@ INLINE void post(uint2 *at, float value, unsigned number) {
 /* A layer's words in a mailbox: that it begins, with the step's number; and its gate. */
 INLINE unsigned *begins_at(unsigned *gates, int layer) { return gates + layer * 16; }
 INLINE unsigned *gate_of(unsigned *gates, int layer) { return gates + layer * 16 + 1; }
+
+/* Behind the layers' words: how a step is answered, with its number. Decided once, by whoever is first (link.cuh). */
+enum { UNDECIDED, STAYS, COMES };
+INLINE unsigned *way_of(unsigned *gates, int layers) { return gates + layers * 16 + 2; }
+INLINE unsigned way(unsigned step, int how) { return step << 2 | how; }

@@ -35,7 +35,7 @@ MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
 TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-STAGES_OF_FEW = {8: (5, 5), 16: (5, 5), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
+STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
 STAGES_OF_MANY = 4
 """As linear.cuh makes its kernels."""
 BLOCKS_WANTED = 528
@@ -298,7 +298,7 @@ class GpuKernels(Kernels):
                 288,
                 128 + STAGES_OF_MANY * 4 * TILE * STEP * 2,
             )
-        opening: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
+        opening: tuple[program.Argument, ...] = (None, None, None, i32(0), i32(0), i32(0))
         if self._asking is not None and asks is not None:
             opening = self._asking.opening(asks)
         self.launch(name, grid, threads, x, packed.data, sums, gated, *numbers, *opening, shared=shared)

@@ -65,11 +65,12 @@ INLINE void give_back(const ring &r, int i, int lane) {
 }
 
 /* The gates of whom the rows of a step ask, where this product gives their queries (link.cuh). A warp of every block calls
- * it; the last block to start opens them. */
+ * it; the last block to start opens those of who comes for every layer. */
 struct opening {
     unsigned *started;
     const unsigned long long *gates;
-    int rows, layer;
+    const unsigned *number;
+    int rows, layer, layers;
     INLINE void when_all_have_started() const {
         if (!gates) return;
         const int lane = threadIdx.x & 31;
@@ -77,7 +78,8 @@ struct opening {
         if (!__any_sync(~0u, last)) return;
         for (int i = lane; i < rows; i += 32) { /* before the wait: past the first-level cache */
             unsigned *asked = (unsigned *)__ldcg(gates + i);
-            if (asked) *(volatile unsigned *)gate_of(asked, layer) = 1;
+            if (asked && *(volatile unsigned *)way_of(asked, layers) == way(__ldcg(number), COMES))
+                *(volatile unsigned *)gate_of(asked, layer) = 1;
         }
     }
 };
@@ -136,16 +138,16 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
 
 #define LINEAR_ARGUMENTS                                                                                            \
     const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate, \
-        unsigned *started, const unsigned long long *gates, int asking, int layer
+        unsigned *started, const unsigned long long *gates, const unsigned *number, int asking, int layer, int layers
 /* Compiled as if a block had `spare` warps more: beside `blocks` of them, registers are left for one that answers, and up to
  * 64 rows so is shared memory (link.cuh); with more rows it starts when a block has ended. */
 #define FEW_ROWS(rows_, tiles_, stages, x_stages, blocks, spare)                                                   \
     KERNEL __launch_bounds__(32 * (4 * tiles_ + 1 + spare), blocks) linear_##rows_(LINEAR_ARGUMENTS) {            \
         few_rows<rows_, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate,            \
-                                                  {started, gates, asking, layer});                               \
+                                                  {started, gates, number, asking, layer, layers});                               \
     }
 FEW_ROWS(8, 1, 5, 5, 4, 3)
-FEW_ROWS(16, 1, 5, 5, 4, 3)
+FEW_ROWS(16, 1, 4, 4, 4, 3)
 FEW_ROWS(32, 2, 4, 4, 2, 3)
 FEW_ROWS(64, 2, 4, 3, 2, 3)
 FEW_ROWS(96, 2, 4, 3, 2, 3)

@@ -6,16 +6,17 @@
  *
  * A step is announced first (`begin_step`), with the list of the slots that it asks: those it does not ask cost nothing. A
  * vault has several slots, for prompts that may have blocks in common. Streams of the processes that answer wait for gates
- * without holding a processor. In a step of few rows one gate opens, and `answer` stays on the GPU until the step is over:
- * `add_and_norm` says that a layer begins, `rotate_and_store` posts its queries. In a step of more rows every layer has a
- * gate. It is opened by the product that gives the queries, by its last block to start: processes are started one after the
- * other, and that takes longer than the product. The service does not know how long prompts are, and nothing here depends
- * on it.
+ * without holding a processor. Where products leave room, a gate opens when the step begins, and `answer` stays on the GPU
+ * until it is over: `add_and_norm` says that a layer begins, `rotate_and_store` posts its queries. Few blocks can stay, so a
+ * process with much to read says that it comes for every layer instead. Then each layer has a gate, opened by the product
+ * that gives the queries, by its last block to start: processes are started one after the other, and that takes longer than
+ * the product. Which way it is each process decides for itself, once for a step; for one that is late it is decided. So the
+ * service learns whether a process has much to read, which it would notice by the time that it takes.
  *
  * Whoever waits on the GPU for another process waits for blocks that are there or find room: those that stay leave room
- * for the service's kernels; those that come for a layer come when all of the product is there, and leave registers for
- * `rotate_and_store`; and `merge_with_vaults` holds few registers and lets no product start before it knows that they are
- * there. */
+ * for the service's kernels, and are spread over all processors because they start while nothing else does; those that come
+ * for a layer come when all of the product is there, and leave registers for `rotate_and_store`; and `merge_with_vaults`
+ * holds few registers and lets no product start beside it unless all who answer stay. */
 
 INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)__ldcg(boxes + row) : nullptr; }
 /* Behind the gates: the number of the step, and which slots it asks, each with that number. */
@@ -35,12 +36,6 @@ INLINE bool take_two(const uint2 *at, float &x, float &y, unsigned number) {
     y = __uint_as_float(v.z);
     return v.y == number && v.w == number;
 }
-INLINE bool take(const uint2 *at, float &x, unsigned number) {
-    unsigned value, found;
-    asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];" : "=r"(value), "=r"(found) : "l"(at) : "memory");
-    x = __uint_as_float(value);
-    return found == number;
-}
 INLINE unsigned long long now_ns() {
     unsigned long long t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
@@ -51,7 +46,7 @@ INLINE unsigned long long now_ns() {
  * there, and the three are merged in order. A silent vault fails its own row: `late` is set and the row asks no more. */
 KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, const unsigned long long *boxes,
                                                           const unsigned *steps, int layer, int layers, int *late,
-                                                          long long patience_ns, int stays) {
+                                                          long long patience_ns) {
     constexpr int HELD = 1; /* the caller sees to it that a KV head's queries fit */
     const attention a = ATTENTION;
     const int row = blockIdx.x, kv = blockIdx.y, queries = a.heads / a.kv_heads;
@@ -59,9 +54,9 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
     const unsigned number = __ldcg(steps) * layers + layer + 1; /* before the wait: past the first-level cache */
     bool here = box && *(volatile int *)(late + row) == 0;
     after_last();
-    /* The next product's first weights may come, where those who answer stay: not before, its blocks would take their
-     * places. The first layer's answers say that they are on the GPU. */
-    if (stays && layer) let_next_start();
+    /* The next product's first weights may come, where all who answer stay: they are on the GPU. Its blocks would take the
+     * places of others. */
+    if (__ldcg(steps + 1) == __ldcg(steps)) let_next_start();
     EACH_FOUR(i, queries) {
         const int d = dim_of(i);
         const float *part = part_at(a, 0) + query_of(i) * (DIM + 4), *after = part + QUERIES * (DIM + 4);
@@ -75,11 +70,15 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
             const unsigned long long since = now_ns();
             float4 o;
             float m, l;
+            /* One word for all threads of a query first: who answers needs the memory's bandwidth. */
+            while (here && !take_two(from + DIM, m, l, number)) {
+                here = now_ns() - since < patience_ns;
+                __nanosleep(100);
+            }
             while (here) {
                 const bool x = take_two(from + d, o.x, o.y, number), y = take_two(from + d + 2, o.z, o.w, number);
-                if (take_two(from + DIM, m, l, number) && x && y) break;
+                if (x && y) break;
                 here = now_ns() - since < patience_ns;
-                __nanosleep(100); /* who answers needs the memory's bandwidth */
             }
             if (here)
                 whole.merge(0, o, m, l);
@@ -93,18 +92,27 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
     let_next_start();
 }
 
-/* Begins a step: its number, from 1 on, beside the gates of everyone who is asked, then the slots. Where those who answer
- * stay for the step (`stays`), they may begin. `asks` is [box, gates, word of the list, slot][row] (mailbox.py). */
+/* How a step is to be answered, if nobody has said so before. */
+INLINE void decide(unsigned *gates, int layers, unsigned step, int how) {
+    atomicCAS(way_of(gates, layers), way(step, UNDECIDED), way(step, how));
+}
+
+/* Begins a step: its number, from 1 on, beside the gates of everyone who is asked, then the slots. Where products leave room
+ * (`room`) those who are asked begin, and say whether they stay for the step; who has not said so after a while comes for
+ * every layer. `asks` is [box, gates, word of the list, slot][row] (mailbox.py); `steps` the step's number, and again if all
+ * stay. */
+#define DECIDED_NS 100000
 KERNEL begin_step(const unsigned long long *asks, int rows, unsigned *steps, unsigned *started, int *late, int layers,
-                  int stays) {
+                  int room) {
     after_last();
-    let_next_start();
     const unsigned long long *gates = asks + rows, *listed = gates + rows, *slots = listed + rows;
     const unsigned step = *steps + 1;
     __syncthreads();
     for (int i = threadIdx.x; i < rows; i += blockDim.x) {
         late[i] = 0;
-        if (gates[i]) *(volatile unsigned *)announced((unsigned *)gates[i], layers) = step;
+        if (!gates[i]) continue;
+        *(volatile unsigned *)way_of((unsigned *)gates[i], layers) = way(step, room ? UNDECIDED : COMES);
+        *(volatile unsigned *)announced((unsigned *)gates[i], layers) = step;
     }
     __threadfence();
     __syncthreads();
@@ -113,7 +121,18 @@ KERNEL begin_step(const unsigned long long *asks, int rows, unsigned *steps, uns
     for (int i = threadIdx.x; i < layers; i += blockDim.x) started[i] = 0;
     __threadfence();
     __syncthreads();
-    for (int i = threadIdx.x; i < rows && stays; i += blockDim.x)
+    for (int i = threadIdx.x; i < rows && room; i += blockDim.x)
         if (gates[i]) *(volatile unsigned *)begun((unsigned *)gates[i], layers) = 1;
-    if (threadIdx.x == 0) *steps = step;
+    bool stays = room;
+    for (int i = threadIdx.x; i < rows && room; i += blockDim.x) {
+        if (!gates[i]) continue;
+        const volatile unsigned *decided = way_of((unsigned *)gates[i], layers);
+        const unsigned long long since = now_ns();
+        while (*decided == way(step, UNDECIDED) && now_ns() - since < DECIDED_NS) {}
+        decide((unsigned *)gates[i], layers, step, COMES);
+        stays = stays && *decided == way(step, STAYS);
+    }
+    stays = __syncthreads_and(stays);
+    if (threadIdx.x == 0) steps[0] = step, steps[1] = stays ? step : 0;
+    let_next_start();
 }

@@ -16,7 +16,7 @@ from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuKernels, i32
-from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, STAYING_ROWS, MailboxShape, Seat, Seats, aimed, most_rows
+from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, STAYING_ROWS, Aims, MailboxShape, Seat, Seats, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
 from cloister.compute.layout import RemoteRows
@@ -35,7 +35,7 @@ class Asking:
     def __init__(self, asker: GpuAsker, asks: torch.Tensor) -> None:
         self._asker, self._asks, self._boxes, self._gates = asker, asks, asks[0], asks[1]
         self.stays = asks.shape[1] <= STAYING_ROWS
-        """Whether those who answer stay on the GPU for the step, or come for every layer."""
+        """Whether those who answer may stay on the GPU for the step: its products leave them room."""
 
     def warning(self, layer: int) -> tuple[Argument, ...]:
         """What `add_and_norm` needs to say that a layer begins."""
@@ -43,8 +43,8 @@ class Asking:
 
     def opening(self, layer: int) -> tuple[Argument, ...]:
         """What the product that gives a layer's queries needs to open its gates."""
-        rows = i32(self._asks.shape[1])
-        return (None, None, rows, i32(layer)) if self.stays else (self._asker.started, self._gates, rows, i32(layer))
+        asker, rows = self._asker, self._asks.shape[1]
+        return (asker.started, self._gates, asker.steps, *map(i32, (rows, layer, asker.shape.layers)))
 
     def posting(self, layer: int) -> tuple[Argument, ...]:
         """What `rotate_and_store` needs to post a layer's queries."""
@@ -54,8 +54,7 @@ class Asking:
     def gathering(self, layer: int) -> tuple[Argument, ...]:
         """What `merge_with_vaults` needs to take the answers."""
         asker = self._asker
-        layers, stays = i32(asker.shape.layers), i32(self.stays)
-        return (self._boxes, asker.steps, i32(layer), layers, asker.late, asker.patience_ns, stays)
+        return (self._boxes, asker.steps, i32(layer), i32(asker.shape.layers), asker.late, asker.patience_ns)
 
     def begin_step(self, kernels: GpuKernels) -> None:
         """Before anything else of a step: say which rows it asks."""
@@ -74,13 +73,15 @@ class GpuAsker(LinkAsker):
         self.most_rows = most_rows(model.cache_shape.kv_heads)
         self.shape = MailboxShape.of(model, self._seats.slots)
         self.patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
-        self.steps = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self.steps = torch.zeros(2, dtype=torch.int32, device="cuda")
+        """The number of the step, and again where all who are asked stay for it."""
         self.started = torch.zeros(self.shape.layers, dtype=torch.int32, device="cuda")
         self.late = torch.zeros(MOST_ASKED, dtype=torch.int32, device="cuda")
         self._found_late = torch.zeros(MOST_ASKED, dtype=torch.int32).pin_memory()
         self._mailboxes = [SharedMemory.create(self.shape.size) for _ in range(self._seats.mailboxes)]
         self._taken: dict[int, int] = {}
         """Places by link."""
+        self._aims = Aims(self.shape, lambda: {link: self._seat_of(place) for link, place in self._taken.items()})
         self._asked: dict[int, int] = {}
         self._failed: dict[int, str] = {}
 
@@ -96,10 +97,12 @@ class GpuAsker(LinkAsker):
             raise SetupError("A place is taken by another link, or there is no such place.")
         self._wipe(place)
         self._taken[link] = place
+        self._aims.forget()
 
     def detach(self, link: int) -> None:
         self._failed.pop(link, None)
         self._asked = {row: asked for row, asked in self._asked.items() if asked != link}
+        self._aims.forget()
         if (place := self._taken.pop(link, None)) is not None:
             self._wipe(place)
 
@@ -118,8 +121,7 @@ class GpuAsker(LinkAsker):
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
         self._take_late()
-        known = {link: self._seat_of(place) for link, place in self._taken.items()}
-        asks, failed = aimed(self.shape, known, remotes, rows)
+        asks, failed = self._aims.of(remotes, rows)
         self._failed |= failed
         self._asked = {row: remote.link for remote in remotes for row in remote.rows}
         return asks

@@ -7,7 +7,7 @@ As link.cuh reads it. Addresses are numbers here: nothing is mapped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,8 +32,8 @@ EXPOSED = 32
 """Slots of each vault where an attention process answers: for all sequences of one request (levels.MOST_FAKES)."""
 MOST_WAITING = 1024
 """Blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers."""
-STAYING_ROWS = 8
-"""In a step of more rows those who answer come for every layer: they have more to do than blocks that stay can."""
+STAYING_ROWS = 64
+"""In a step of more rows those who answer come for every layer: its products leave no room for blocks that stay."""
 MOST_ASKED = 128
 """Rows of a step that asks, at most: each thread of a block that answers looks at one."""
 
@@ -162,3 +162,24 @@ def aimed(
             listed[address] += 1
     asks = torch.tensor([boxes, gates, listing, asked], dtype=torch.int64)
     return asks, failed
+
+
+class Aims:
+    """What `aimed` found for the last step: those who decode are mostly those who did in the step before."""
+
+    def __init__(self, shape: MailboxShape, seats: Callable[[], Mapping[int, Seat]]) -> None:
+        self._shape, self._seats = shape, seats
+        self._key: object = None
+        self._found = torch.empty(0)
+
+    def forget(self) -> None:
+        """Somebody sits elsewhere now."""
+        self._key = None
+
+    def of(self, remotes: Sequence[RemoteRows], rows: int) -> tuple[torch.Tensor, dict[int, str]]:
+        asked = ((remote.link, *remote.rows, *(slot for slot, _ in remote.asks)) for remote in remotes)
+        if (key := (rows, *asked)) == self._key:
+            return self._found, {}
+        self._found, failed = aimed(self._shape, self._seats(), remotes, rows)
+        self._key = None if failed else key
+        return self._found, failed
