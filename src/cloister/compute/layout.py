@@ -5,15 +5,18 @@ Rows of several sequences are in one flat list; a row knows its sequence only th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+_Number = TypeVar("_Number", bound=np.generic)
+_Integers = npt.NDArray[np.int64]
 
 BLOCK_TOKENS = 16
 QUERIES_PER_TILE = 16
@@ -50,7 +53,11 @@ class Layout:
     def blocks(self, positions: int) -> int:
         """How many blocks hold the first so many positions."""
         public, prompt = min(self.public, positions), min(self.prompt, positions)
-        return sum(-(-length // BLOCK_TOKENS) for length in (public, prompt - public, positions - prompt))
+        return _blocks(public) + _blocks(prompt - public) + _blocks(positions - prompt)
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_TOKENS)
 
 
 WHOLE = Layout(prompt=2**30)
@@ -115,104 +122,154 @@ ASKS = 4
 """Numbers that a device may need for each row of a recorded step that asks."""
 ENDLESS = 2**30
 
-
-class _Span(NamedTuple):
-    chunk: Chunk
-    first: int
-    end: int
-    position: int
-    """The first row's rotary position."""
-    block: int
-    """Where its own segment's blocks begin in the table."""
-    within: int
-    """The first row's place in its own segment."""
-    segments: tuple[tuple[int, int, int, int], ...]
-    rotation: int = 0
+_SEGMENT_NUMBERS = 4
+_NO_SEGMENTS = (0,) * (SEGMENTS * _SEGMENT_NUMBERS)
 
 
-def _spans(chunk: Chunk) -> Iterator[_Span]:
-    layout, start, end = chunk.layout, chunk.start, chunk.start + len(chunk.tokens)
-    public, prompt = layout.public, layout.prompt
-    after_public = -(-public // BLOCK_TOKENS)
-    if start < public:
-        yield _Span(chunk, start, min(end, public), start, 0, start, ((0, ENDLESS, 0, 0),))
-    if end > public and start < prompt:
-        first = max(start, public)
-        seen = ((0, public, 0, 0),) if public else ()
-        own = (after_public, ENDLESS, -public, 0)
-        yield _Span(chunk, first, min(end, prompt), first, after_public, first - public, (*seen, own))
-    if end > prompt:
-        first = max(start, prompt)
-        rotated = int(layout.rotation != 0)
-        parts = []
-        if public:
-            parts.append((0, public, layout.rotation, rotated))
-        if prompt > public:
-            parts.append((after_public, prompt - public, layout.rotation - public, rotated))
-        block = layout.blocks(prompt)
-        parts.append((block, ENDLESS, -layout.origin, 0))
-        within = first - prompt
-        yield _Span(chunk, first, end, layout.origin + within, block, within, tuple(parts), layout.rotation)
+class _Spans:
+    """The spans of a step as flat lists of numbers, each of which becomes an array in a single call."""
+
+    NUMBERS = 6
+
+    def __init__(self) -> None:
+        self.tables: list[Sequence[int]] = []
+        self.numbers: list[int] = []
+        """For each span: its rows; the first row's rotary position and its place in its own segment; where that
+        segment's blocks begin in the table; how many segments it sees; how its queries to the prompt are rotated."""
+        self.segments: list[int] = []
+        """For each span the numbers of SEGMENTS segments, with zeros behind."""
+
+    def add(self, chunk: Chunk) -> None:
+        """Add the chunk's spans: one for each segment it is in."""
+        layout, start, end = chunk.layout, chunk.start, chunk.start + len(chunk.tokens)
+        public, prompt = layout.public, layout.prompt
+        if start < public:
+            self._add(chunk, min(end, public) - start, start, start, (0, ENDLESS, 0, 0))
+        if end > public and start < prompt:
+            first = max(start, public)
+            seen = (0, public, 0, 0) if public else ()
+            segments = (*seen, _blocks(public), ENDLESS, -public, 0)
+            self._add(chunk, min(end, prompt) - first, first, first - public, segments)
+        if end > prompt:
+            within = max(start - prompt, 0)
+            segments = _seen_by_the_generated(layout)
+            self._add(chunk, end - prompt - within, layout.origin + within, within, segments, layout.rotation)
+
+    def _add(
+        self, chunk: Chunk, rows: int, position: int, within: int, segments: tuple[int, ...], rotation: int = 0
+    ) -> None:
+        own = segments[-_SEGMENT_NUMBERS]
+        self.tables.append(chunk.blocks)
+        self.numbers += (rows, position, within, own, len(segments) // _SEGMENT_NUMBERS, rotation)
+        self.segments += segments
+        self.segments += _NO_SEGMENTS[len(segments) :]
+
+
+def _seen_by_the_generated(layout: Layout) -> tuple[int, ...]:
+    """The segments of a generated token: what there is of the prompt, and its own."""
+    public, private, rotation = layout.public, layout.prompt - layout.public, layout.rotation
+    rotated = int(rotation != 0)
+    block = _blocks(public)
+    prompt: tuple[int, ...] = (0, public, rotation, rotated) if public else ()
+    if private > 0:
+        prompt += (block, private, rotation - public, rotated)
+        block += _blocks(private)
+    return (*prompt, block, ENDLESS, -layout.origin, 0)
+
+
+class _Rows(NamedTuple):
+    """For each row its span, its rotary position, its place in its own segment and that segment's first block; and for
+    each tile its first row and how many it has."""
+
+    span: npt.NDArray[np.int32]
+    position: _Integers
+    within: _Integers
+    block: _Integers
+    tile_row: npt.NDArray[np.int32]
+    tile_rows: npt.NDArray[np.int32]
+
+
+def _rows(lengths: _Integers, firsts: _Integers, tile: int) -> _Rows:
+    """The rows of spans of these lengths, given the numbers of the first row of each."""
+    span = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    step = np.arange(len(span)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    position, within, block = firsts[:, span]
+    tile_row = np.flatnonzero(step % tile == 0)
+    tile_rows = np.minimum(lengths[span[tile_row]] - step[tile_row], tile)
+    return _Rows(span, position + step, within + step, block, tile_row.astype(np.int32), tile_rows.astype(np.int32))
+
+
+def _rows_of_decoding(firsts: _Integers) -> _Rows:
+    """The same where each span is one row: every decoded token waits for it, so it does no more than it must."""
+    count = firsts.shape[1]
+    ordinals = np.arange(count, dtype=np.int32)
+    position, within, block = firsts
+    return _Rows(ordinals, position, within, block, ordinals.copy(), np.ones(count, dtype=np.int32))
 
 
 def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
     """The batch for these chunks; `queries_per_row` is how many query heads share one KV head."""
-    spans = [span for chunk in chunks for span in _spans(chunk)]
-    lengths = np.array([span.end - span.first for span in spans], dtype=np.int64)
-    rows = int(lengths.sum())
-    offsets = np.cumsum(lengths) - lengths
-    span_of = np.repeat(np.arange(len(spans), dtype=np.int32), lengths)
-    step = np.arange(rows, dtype=np.int64) - offsets[span_of]
-    positions = step + np.array([span.position for span in spans])[span_of]
-    within = step + np.array([span.within for span in spans])[span_of]
-    tables = _padded([span.chunk.blocks for span in spans])
-    segments = np.array([_filled_up(span.segments) for span in spans], dtype=np.int32).reshape(-1, SEGMENTS, 4)
-    own = np.array([span.block for span in spans])[span_of] + within // BLOCK_TOKENS
-    if rows and int(own.max()) >= tables.shape[1]:
-        raise IndexError("a chunk has fewer blocks than its layout needs")
-    blocks = tables[span_of, own]
-    tile = max(1, QUERIES_PER_TILE // queries_per_row)
-    tile_row = np.flatnonzero(step % tile == 0).astype(np.int32)
-    tile_rows = np.diff(np.append(tile_row, rows)).astype(np.int32)
-    tokens = np.fromiter((token for chunk in chunks for token in chunk.tokens), dtype=np.int64, count=rows)
+    spans = _Spans()
+    tokens: list[int] = []
+    for chunk in chunks:
+        spans.add(chunk)
+        tokens += chunk.tokens
+    numbers = _array(spans.numbers, np.int64).reshape(-1, _Spans.NUMBERS).T
+    lengths, firsts, counts, rotations = numbers[0], numbers[1:4], numbers[4], numbers[5]
+    if (lengths == 1).all():
+        rows = _rows_of_decoding(firsts)
+    else:
+        rows = _rows(lengths, firsts, max(1, QUERIES_PER_TILE // queries_per_row))
+    tables = _padded(spans.tables)
     return Batch(
-        rows=rows,
-        tokens=torch.from_numpy(tokens),
-        positions=torch.from_numpy(positions.astype(np.int32)),
-        slots=torch.from_numpy(blocks.astype(np.int64) * BLOCK_TOKENS + within % BLOCK_TOKENS),
-        span=torch.from_numpy(span_of),
+        rows=len(tokens),
+        tokens=torch.from_numpy(_array(tokens, np.int64)),
+        positions=torch.from_numpy(rows.position.astype(np.int32)),
+        slots=torch.from_numpy(_slots(rows, tables)),
+        span=torch.from_numpy(rows.span),
         tables=torch.from_numpy(tables),
-        segments=torch.from_numpy(segments),
-        counts=torch.tensor([len(span.segments) for span in spans], dtype=torch.int32),
-        rotations=torch.tensor([span.rotation for span in spans], dtype=torch.int64),
-        tile_row=torch.from_numpy(tile_row),
-        tile_rows=torch.from_numpy(tile_rows),
-        remotes=_remote_rows(spans, offsets.tolist()),
+        segments=torch.from_numpy(_array(spans.segments, np.int32).reshape(-1, SEGMENTS, _SEGMENT_NUMBERS)),
+        counts=torch.from_numpy(counts.astype(np.int32)),
+        rotations=torch.from_numpy(rotations.copy()),
+        tile_row=torch.from_numpy(rows.tile_row),
+        tile_rows=torch.from_numpy(rows.tile_rows),
+        remotes=_remote_rows(chunks),
     )
 
 
-def _remote_rows(spans: Sequence[_Span], offsets: Sequence[int]) -> tuple[RemoteRows, ...]:
+def _slots(rows: _Rows, tables: npt.NDArray[np.int32]) -> _Integers:
+    own = rows.block + rows.within // BLOCK_TOKENS
+    if len(own) and int(own.max()) >= tables.shape[1]:
+        raise IndexError("a chunk has fewer blocks than its layout needs")
+    return tables[rows.span, own].astype(np.int64) * BLOCK_TOKENS + rows.within % BLOCK_TOKENS
+
+
+def _remote_rows(chunks: Sequence[Chunk]) -> tuple[RemoteRows, ...]:
     by_link: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
-    for span, offset in zip(spans, offsets, strict=True):
-        remote, prompt = span.chunk.layout.remote, span.chunk.layout.prompt
-        if remote is not None and span.first >= prompt:
+    row = 0
+    for chunk in chunks:
+        remote, length, before = chunk.layout.remote, len(chunk.tokens), chunk.start - chunk.layout.prompt
+        if remote is not None and before + length > 0:
             rows, asks = by_link.setdefault(remote.link, ([], []))
-            rows += range(offset, offset + span.end - span.first)
-            asks += ((remote.slot, place - prompt) for place in range(span.first, span.end))
-    return tuple(RemoteRows(link, rows, asks) for link, (rows, asks) in by_link.items())
+            slot = remote.slot
+            for step in range(max(-before, 0), length):
+                rows.append(row + step)
+                asks.append((slot, before + step))
+        row += length
+    return tuple([RemoteRows(link, rows, asks) for link, (rows, asks) in by_link.items()])
 
 
 def _padded(tables: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
     """A row for each, as wide as the longest, with zeros behind."""
-    lengths = np.array([len(table) for table in tables])
-    padded = np.zeros((len(tables), int(lengths.max())), dtype=np.int32)
-    count = int(lengths.sum())
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(tables), np.int32, count)
+    lengths = [len(table) for table in tables]
+    width = max(lengths)
+    blocks = _array(list(chain.from_iterable(tables)), np.int32)
+    if len(blocks) == len(tables) * width:
+        return blocks.reshape(len(tables), width)
+    padded = np.zeros((len(tables), width), dtype=np.int32)
+    padded[np.arange(width) < np.array(lengths)[:, None]] = blocks
     return padded
 
 
-_NO_SEGMENT = (0, 0, 0, 0)
-
-
-def _filled_up(segments: tuple[tuple[int, int, int, int], ...]) -> tuple[tuple[int, int, int, int], ...]:
-    return segments + (_NO_SEGMENT,) * (SEGMENTS - len(segments))
+def _array(numbers: list[int], dtype: type[_Number]) -> npt.NDArray[_Number]:
+    return np.fromiter(numbers, dtype, len(numbers))

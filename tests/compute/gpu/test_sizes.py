@@ -30,6 +30,7 @@ from cloister.compute.gpu.mailbox import (
 )
 from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
+from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
 
 FOLDER = Path(cloister.__file__).parent / "compute" / "gpu"
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
@@ -160,6 +161,29 @@ def test_a_step_of_up_to_64_rows_lets_those_who_answer_stay(kernels: ModuleType)
         made = MagicMock()
         asking.begin_step(made)
         assert int(made.launch.call_args.args[-1]) == asking.stays, "room is promised where there is some"
+
+
+def test_who_sits_elsewhere_is_asked_elsewhere_in_the_next_step(kernels: ModuleType) -> None:
+    from cloister.compute.gpu.link import GpuAsker
+    from cloister.compute.gpu.mailbox import Aims
+
+    asker = object.__new__(GpuAsker)
+    asker.shape, asker._seats = MailboxShape(users=4, layers=2, heads=4, dim=64), Seats(2, 4, each=2)
+    asker._mailboxes = [MagicMock(address=1 << 30), MagicMock(address=1 << 31)]
+    asker._taken, asker._asked, asker._failed = {}, {}, {}
+    asker._aims = Aims(asker.shape, lambda: {link: asker._seat_of(place) for link, place in asker._taken.items()})
+    asks = lay_out([Chunk([1], 0, [0], Layout(prompt=0, remote=Remote(7, 0)), Wanted.LAST)], 1).remotes
+
+    def asked() -> tuple[int, dict[int, str]]:
+        found, failed = asker._aims.of(asks, 1)
+        return int(found[0, 0]), failed
+
+    places = [asker.shape.boxes(1 << 30)[0], asker.shape.boxes(1 << 31)[2]]
+    for place, box in ((0, places[0]), (3, places[1])):
+        asker.seat(7, place)
+        assert asked() == (box, {}) == asked()
+        asker.detach(7)
+        assert asked() == (0, {7: "vault_lost"}), "nobody is asked in the place of who has left"
 
 
 def test_how_a_step_is_answered_is_decided_once_and_gates_open_for_those_who_come() -> None:

@@ -6,7 +6,6 @@ are the product's (compute/gpu); seals and the controller's messages are missing
 
 from __future__ import annotations
 
-import copy
 import gc
 import json
 import os
@@ -14,13 +13,12 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from typing import NoReturn
 
 import torch
 
-from cloister.bench.gpu.requests import Lane, Partition
+from cloister.bench.gpu.requests import Partition
 from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswerer
 from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.lending import GpuHolder, LentAnswerer, LentCache
@@ -34,8 +32,6 @@ from cloister.models.decoder import Decoder
 READY_S = 90.0
 PATIENCE_MS = 200
 MOST_MESSAGE, MOST_PLACES = 8192, 64
-LANES = 8
-"""In which prompts are computed at once, at most."""
 
 
 class AttentionProcesses:
@@ -167,7 +163,7 @@ def partitioned(
     for fd in (*mailboxes, *(arena for arenas in lent for arena in arenas)):
         os.close(fd)
     try:
-        yield Partition(asker, vaults, lanes(decoder), taken / count if first else None)
+        yield Partition(asker, vaults, taken / count if first else None)
     finally:
         torch.cuda.current_stream().synchronize()
         processes.take_back(count)
@@ -177,18 +173,6 @@ def partitioned(
             cache._memory.close()
         for mailbox in asker._mailboxes:
             mailbox.close()
-
-
-def lanes(decoder: Decoder) -> list[Lane]:
-    """The decoder so many times, with the same weights, each in a stream of its own: as vaults beside each other."""
-    found = []
-    for _ in range(LANES):
-        other, stream = copy.copy(decoder), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        device = other.device = GpuDevice()
-        device.open()
-        device.kernels.crowded = True
-        found.append(Lane(other, partial(torch.cuda.stream, stream)))
-    return found
 
 
 def prompt_blocks(prompt: int) -> int:

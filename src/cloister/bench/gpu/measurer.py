@@ -50,13 +50,11 @@ def random_decoder(shape: str) -> FusedDecoder:
     """Opens the GPU; the same weights in every process."""
     import torch
 
-    from cloister.bench.gpu.attention import LANES
     from cloister.bench.gpu.weights import RandomWeights
     from cloister.compute.gpu.device import GpuDevice
     from cloister.models.decoder import RawParts
     from cloister.models.fused import FusedDecoder
 
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(LANES)  # a client of MPS has two by itself
     config, device = SHAPES[shape], GpuDevice()
     device.share(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
     device.open()

@@ -1,16 +1,14 @@
 """Whole requests of so many users at once, from prompts to the last token, through the engine's runners: without HTTP,
 scheduler, sampler and seals. Tokens go through the host in every step, as in the engine.
 
-`open` prefills many prompts in one pass. At `partitioned` and `isolated` every prompt is computed alone. One process
-does it for all vaults, at `partitioned` in lanes beside each other: a node's vaults share the weights, too, and compute
-as many tokens at once. Knows no CUDA.
+`open` prefills many prompts in one pass. At `partitioned` and `isolated` every prompt is computed alone; one process
+does it for all vaults, in turn, since each vault of a node would have weights of its own. Knows no CUDA.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -28,16 +26,9 @@ from cloister.models.decoder import Decoder
 
 Row = dict[str, Any]
 PASS_TOKENS = 2048
-"""Of prompts in one pass, or in vaults that compute at once (controller/core_lease.py)."""
+"""Of prompts in one pass."""
 RUNS = 4
 """The first records and is not counted."""
-
-
-class Lane(NamedTuple):
-    """Computes prompts beside other lanes, with the same weights and scratch memory of its own."""
-
-    decoder: Decoder
-    beside: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,6 @@ class Partition:
 
     asker: LinkAsker
     vaults: list[tuple[KVCache, LinkAnswerer]]
-    lanes: Sequence[Lane]
     process_bytes: float | None = None
     """What one attention process takes of the GPU beside its arenas, where these are the first."""
 
@@ -124,11 +114,9 @@ def isolated_requests(load: Load) -> Callable[[], Answered]:
 
 
 def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answered]:
-    decoder, held = load.decoder, range(load.held)
+    decoder = load.decoder
     own = Layout(prompt=0).blocks(load.answer)
-    lanes = partition.lanes[: max(1, PASS_TOKENS // load.prompt)]
-    beside = [lanes[user % len(lanes)] for user in range(load.users)]
-    vaults = [runner_for(lane.decoder, cache) for lane, (cache, _) in zip(beside, partition.vaults, strict=True)]
+    vaults = [(runner_for(decoder, cache), answerer) for cache, answerer in partition.vaults]
     cache = decoder.device.cache(decoder.cache_shape, load.users * own)
     service = runner_for(decoder, cache, partition.asker)
     layouts = [Layout(prompt=0, remote=Remote(user, 0)) for user in range(load.users)]
@@ -137,29 +125,18 @@ def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answe
     def answer() -> Answered:
         begun, firsts = perf_counter(), []
         tokens: list[list[int]] = [[]]
-        computing = deque[tuple[int, torch.Tensor]]()
-
-        def take_oldest() -> None:
-            user, logits = computing.popleft()
-            with beside[user].beside():
-                tokens[0] += _chosen(logits)
-                firsts.append(perf_counter() - begun)
-                partition.vaults[user][1].expose(0, held, start=0, end=load.prompt, rotation=load.prompt)
-
-        for user, vault in enumerate(vaults):
-            if len(computing) == len(lanes):
-                take_oldest()
-            with beside[user].beside():
-                computing.append((user, vault.forward([load.prompt_chunk(user, held)])))
-        while computing:
-            take_oldest()
+        for user, (vault, answerer) in enumerate(vaults):
+            held = range(load.held)
+            tokens[0] += _chosen(vault.forward([load.prompt_chunk(user, held)]))
+            firsts.append(perf_counter() - begun)
+            answerer.expose(0, held, start=0, end=load.prompt, rotation=load.prompt)
         for step in range(load.answer - 1):
             chunks = [
                 Chunk([token], step, blocks[user], layouts[user], Wanted.LAST) for user, token in enumerate(tokens[-1])
             ]
             tokens.append(_chosen(service.forward(chunks)))
         seconds = perf_counter() - begun
-        for _, answerer in partition.vaults:
+        for _, answerer in vaults:
             answerer.withdraw(0)
         if broken := partition.asker.broken():
             raise ServiceUnavailable(f"{len(broken)} of {load.users} vaults did not answer in time.")
