@@ -223,7 +223,7 @@ def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
     tables = _padded(spans.tables)
     return Batch(
         rows=len(tokens),
-        tokens=torch.from_numpy(_array(tokens, np.int64)),
+        tokens=torch.tensor(tokens, dtype=torch.int64),  # numpy keeps a small array's memory, with what was in it
         positions=torch.from_numpy(rows.position.astype(np.int32)),
         slots=torch.from_numpy(_slots(rows, tables)),
         span=torch.from_numpy(rows.span),

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 import weakref
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
 from cloister.compute.gpu.mailbox import most_rows
-
-CUDA = ("cuda", "cuda.core", "cuda.bindings")
-GPU = "cloister.compute.gpu."
-MADE = (*(GPU + name for name in ("program", "kernels", "device", "memory", "answering", "lending", "cache", "link")),)
-BENCH = tuple(f"cloister.bench.gpu.{name}" for name in ("clock", "attention", "steps", "variants"))
+from tests.compute.without_cuda import imported
 
 
 @pytest.fixture
 def variants(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module, imported as if cuda-core were installed."""
-    for name in CUDA:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in (*MADE, *BENCH):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(BENCH[-1])
-    for name in (*MADE, *BENCH):
-        sys.modules.pop(name, None)
+    yield from imported("cloister.bench.gpu.variants", monkeypatch)
 
 
 def test_prompts_of_a_user_begin_in_common_blocks_and_end_in_their_own(variants: ModuleType) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,24 +14,15 @@ from cloister.compute.base import CacheShape
 from cloister.compute.gpu.exposure import BEFORE, ArenaShape
 from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, Seats
 from cloister.levels import MOST_FAKES
+from tests.compute.without_cuda import imported
 
 SHAPE = ArenaShape(blocks=6, dim=64, block_bytes=8192, slots=3)
-CUDA = ("cuda", "cuda.core", "cuda.bindings")
-MINE = ("program", "kernels", "device", "memory", "answering", "lending")
 
 
 @pytest.fixture
 def lending(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module, imported as if cuda-core were installed."""
-    mine = [f"cloister.compute.gpu.{name}" for name in MINE]
-    for name in CUDA:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in mine:
-        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
-    yield importlib.import_module(mine[-1])
-    for name in mine:
-        sys.modules.pop(name, None)
+    yield from imported("cloister.compute.gpu.lending", monkeypatch)
 
 
 def answerer(lending: ModuleType, shape: ArenaShape = SHAPE) -> tuple[Any, torch.Tensor]:

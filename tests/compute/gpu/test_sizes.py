@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -31,25 +30,16 @@ from cloister.compute.gpu.mailbox import (
 from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
+from tests.compute.without_cuda import imported
 
 FOLDER = Path(cloister.__file__).parent / "compute" / "gpu"
-CUDA = ("cuda", "cuda.core", "cuda.bindings")
 SHARED, OF_A_BLOCK, REGISTERS = 228 * 1024, 1024, 65536
 """Of a Hopper processor, and what each block takes of shared memory beside its own."""
 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module, imported as if cuda-core were installed."""
-    names = ("program", "kernels", "device", "memory", "answering", "link", "lending")
-    mine = [f"cloister.compute.gpu.{name}" for name in names]
-    for name in CUDA:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in mine:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(mine[1])
-    for name in mine:
-        sys.modules.pop(name, None)
+    yield from imported("cloister.compute.gpu.kernels", monkeypatch)
 
 
 def defined(file: str) -> dict[str, str]:

@@ -26,12 +26,13 @@ from cloister.compute.gpu.link import GpuAsker
 from cloister.compute.gpu.mailbox import EXPOSED, Seats, percentage_of
 from cloister.compute.gpu.memory import whole
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.errors import ServiceUnavailable
+from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.models.decoder import Decoder
 
 READY_S = 90.0
 PATIENCE_MS = 200
-MOST_MESSAGE, MOST_PLACES = 8192, 64
+MOST_MESSAGE, MOST_PLACES, MOST_REASON = 8192, 64, 512
+OPENED = b"open"
 
 
 class AttentionProcesses:
@@ -63,8 +64,9 @@ class AttentionProcesses:
         for line in lines[opened:count]:
             line.send(b"{}")
         for line in lines[opened:count]:
-            if not line.recv(16):
-                raise ServiceUnavailable("An attention process ended before it had opened the GPU.")
+            if (said := line.recv(MOST_REASON)) != OPENED:
+                reason = said.decode(errors="replace") or "it ended"
+                raise ServiceUnavailable(f"An attention process did not open the GPU: {reason}")
         self._opened[share] = max(opened, count)
         return not opened
 
@@ -104,15 +106,24 @@ def _attend(link: socket.socket, processes: int) -> NoReturn:
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
         device.attention_processes = processes
-        if link.recv(16):
-            device.open(waits=True)
-            torch.cuda.synchronize()
-            link.send(b"open")
+        if link.recv(16) and _opened(device, link):
             while _answer_one_case(device, link):
                 pass
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def _opened(device: GpuDevice, link: socket.socket) -> bool:
+    """Whether it is; why not is said."""
+    try:
+        device.open(waits=True)
+        torch.cuda.synchronize()
+    except (CloisterError, RuntimeError) as failure:
+        link.send(str(failure).partition("\n")[0].encode()[:MOST_REASON])
+        return False
+    link.send(OPENED)
+    return True
 
 
 def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
