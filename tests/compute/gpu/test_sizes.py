@@ -356,6 +356,11 @@ def test_what_answers_copies_over_nothing_that_is_read_and_leaves_nothing() -> N
     last = body.rstrip().splitlines()[-2]
     assert "sizeof(s) / 4" in last and "volatile unsigned *)&s)[i] = 0" in last, "shared memory is wiped at the end"
     assert body.count("return;") == body[: body.index("s.asked[threadIdx.x]")].count("return;") + 1
+    once_read = body[body.index("own->all = few") :]
+    assert once_read.count("return;") == 3 and once_read.count("forget_list(s);") == 2, (
+        "nor lengths by who has nothing to do"
+    )
+    assert "patience_ns)) return;" in once_read, "who never saw a list has none to forget"
 
 
 def test_a_vaults_table_reaches_no_block_but_its_own() -> None:

@@ -204,7 +204,7 @@ INLINE int sum_until(int x, int *warps) {
 
 /* A process's own notes of the step that it answers; and one entry for each asked slot. */
 struct notes {
-    unsigned step, closing, launch, all, arrived[4]; /* blocks of a launch, by its number */
+    unsigned step, closing, launch, all, arrived, unused[3]; /* `arrived`: blocks of this launch */
     int4 asked[MOST_ASKED];
 };
 
@@ -230,6 +230,14 @@ INLINE int read_list(int4 *asked_, const arenas &from, unsigned *gates, int laye
     asked_[threadIdx.x] = make_int4(asked ? slot : 0, length, end - items, items);
     if (threadIdx.x == 32 * WARPS - 1) s.last = end;
     return __syncthreads_or(over) ? -1 : s.last;
+}
+
+/* Leave no lengths in shared memory, where nothing else was held. */
+INLINE void forget_list(answer_shared &s) {
+    volatile int *asked = (volatile int *)(s.asked + threadIdx.x);
+    asked[0] = asked[1] = asked[2] = asked[3] = 0;
+    if (threadIdx.x < WARPS) *(volatile int *)(s.warps + threadIdx.x) = 0;
+    if (threadIdx.x == 0) *(volatile int *)&s.last = 0;
 }
 
 /* Pieces of all prompts that are asked, each thread having one: what a KV head takes. */
@@ -380,7 +388,7 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
             const bool few = pieces_of(own->asked[threadIdx.x], s) * kv_heads <= MOST_STAYING * gridDim.x;
             if (threadIdx.x == 0) {
                 if (!few) decide(gates, layers, step, COMES);
-                own->all = few ? max(all, 0) : 0, own->step = step, own->arrived[(launch + 2) % 4] = 0;
+                own->all = few ? max(all, 0) : 0, own->step = step, own->arrived = 0;
             }
             __threadfence();
             __syncthreads();
@@ -388,9 +396,12 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         }
         if (!await(&own->launch, launch, closing, patience_ns)) return;
         all = *(volatile unsigned *)&own->all, step = *(volatile unsigned *)&own->step;
-        if (threadIdx.x == 0 && all && atomicAdd(&own->arrived[launch % 4], 1) + 1 == gridDim.x)
+        if (threadIdx.x == 0 && all && atomicAdd(&own->arrived, 1) + 1 == gridDim.x)
             decide(gates, layers, step, STAYS); /* the last to come: all are on the GPU */
-        if (!all || !stays_for(gates, layers, step, closing, patience_ns)) return;
+        if (!all || !stays_for(gates, layers, step, closing, patience_ns)) {
+            forget_list(s);
+            return;
+        }
         s.asked[threadIdx.x] = __ldcg(own->asked + threadIdx.x);
     } else {
         if (leads) *(volatile unsigned *)gate_of(gates, first) = 0;
@@ -398,7 +409,10 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         all = read_list(s.asked, from, gates, layers, slots, most_groups, kv_heads, step, s);
     }
     const int count = all * kv_heads;
-    if ((int)blockIdx.x >= count) return;
+    if ((int)blockIdx.x >= count) {
+        forget_list(s);
+        return;
+    }
     for (int i = threadIdx.x; i < 8 * Q_PITCH / 2; i += 32 * WARPS) ((unsigned *)s.q)[i] = 0;
     fetching f(s);
     if (threadIdx.x < 8) barrier_init(f.full + 8 * threadIdx.x, 1);
