@@ -154,6 +154,13 @@ def test_a_chunk_needs_all_its_blocks(layout: Layout, tokens: list[int]) -> None
             lay_out([Chunk(tokens, 32, blocks, layout)], 4)
 
 
+@pytest.mark.parametrize(("start", "tokens"), [(1, [5]), (0, [5, 6, 7])])
+def test_a_public_part_beyond_the_prompt_is_refused(start: int, tokens: list[int]) -> None:
+    """A token would be in two segments, and have two rows."""
+    with pytest.raises(ValueError, match=r"longer than its prompt|negative"):
+        lay_out([Chunk(tokens, start, range(9), Layout(prompt=1, public=2))], 4)
+
+
 def test_a_chunk_without_tokens_has_no_rows() -> None:
     empty, two = Chunk([], 3, [9]), Chunk([5, 6], 3, [8])
     batch = lay_out([empty, two], 4)

@@ -220,6 +220,8 @@ def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
         rows = _rows_of_decoding(firsts)
     else:
         rows = _rows(lengths, firsts, max(1, QUERIES_PER_TILE // queries_per_row))
+    if len(rows.span) != len(tokens):
+        raise ValueError("a layout's public part is longer than its prompt")
     tables = _padded(spans.tables)
     return Batch(
         rows=len(tokens),

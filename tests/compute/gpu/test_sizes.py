@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import cloister
+from cloister.compute.gpu import products
 from cloister.compute.gpu.find import architecture
 from cloister.compute.gpu.mailbox import (
     GATE_BYTES,
@@ -58,9 +59,9 @@ def packed(columns: int, k: int, gate: Any = None) -> Packed:
 
 def test_the_sizes_are_those_of_the_sources(kernels: ModuleType) -> None:
     stage, attention = defined("stage.cuh"), defined("attention.cuh")
-    assert (int(stage["TILE"]), int(stage["STEP"])) == (kernels.TILE, kernels.STEP)
+    assert (int(stage["TILE"]), int(stage["STEP"])) == (products.TILE, products.STEP)
     many = re.search(r"ROWS = 128, STAGES = (\d+)", (FOLDER / "linear.cuh").read_text())
-    assert many and int(many[1]) == kernels.STAGES_OF_MANY
+    assert many and int(many[1]) == products.STAGES_OF_MANY
     assert (int(attention["QUERIES"]), int(attention["BEFORE_AND_AFTER"])) == (
         kernels.QUERIES,
         kernels.BEFORE_AND_AFTER,
@@ -68,7 +69,7 @@ def test_the_sizes_are_those_of_the_sources(kernels: ModuleType) -> None:
     assert 2 * int(attention["TASKS"]) * int(attention["PIECE"]) == kernels.GROUP_TOKENS
     assert [rows for rows, *_ in few_rows()] == list(FEW)
     for rows, tiles, stages, of_rows, blocks, _ in few_rows():
-        assert [each[rows] for each in (kernels.TILES_OF_FEW, kernels.STAGES_OF_FEW)] == [tiles, (stages, of_rows)]
+        assert [each[rows] for each in (products.TILES_OF_FEW, products.STAGES_OF_FEW)] == [tiles, (stages, of_rows)]
         assert blocks * (128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK) <= SHARED
         assert of_rows <= stages, "a stage's barrier is armed by its weights, before its rows are fetched"
 
@@ -176,6 +177,19 @@ def test_who_sits_elsewhere_is_asked_elsewhere_in_the_next_step(kernels: ModuleT
         assert asked() == (0, {7: "vault_lost"}), "nobody is asked in the place of who has left"
 
 
+def test_a_process_has_room_for_all_its_notes(kernels: ModuleType) -> None:
+    """Whatever lies behind them would be overwritten."""
+    from cloister.compute.gpu.answering import CLOSING, NOTES
+
+    answer = (FOLDER / "answer.cuh").read_text()
+    [words] = re.findall(r"struct notes \{\s+unsigned (.*?);.*?\n    int4 asked\[MOST_ASKED\];\n\};", answer)
+    names = words.split(", ")
+    counts = [int(found[1]) if (found := re.search(r"\[(\d+)\]", name)) else 1 for name in names]
+    assert sum(counts) + 4 * MOST_ASKED == NOTES
+    assert sum(counts) % 4 == 0, "entries of sixteen bytes lie behind"
+    assert names[CLOSING] == "closing"
+
+
 def test_how_a_step_is_answered_is_decided_once_and_gates_open_for_those_who_come() -> None:
     """A process that stayed and came, too, would leave launches behind that wait for gates of another step."""
     common, link, linear, answer = (
@@ -205,6 +219,15 @@ def test_how_a_step_is_answered_is_decided_once_and_gates_open_for_those_who_com
     assert last < staying.index("!stays_for("), (
         "the last block to arrive says so, and none goes on before it is decided"
     )
+    assert staying.index("own->arrived = 0") < staying.index("own->launch = launch"), "counted anew for every launch"
+
+
+def test_a_row_that_waits_looks_at_one_word_now_and_then() -> None:
+    """All its words, all the time, took the bandwidth that answering needs."""
+    merge = (FOLDER / "link.cuh").read_text().partition("merge_with_vaults(")[2].partition("KERNEL")[0]
+    waits = merge.index("while (here && !take_two(from + DIM, m, l, number)) {")
+    assert waits < merge.index("__nanosleep(") < merge.index("take_two(from + d,")
+    assert merge.count("take_two(") == 3
 
 
 def test_who_comes_for_a_layer_leaves_registers_for_who_gives_the_queries(kernels: ModuleType) -> None:
@@ -226,8 +249,10 @@ def test_the_product_that_gives_the_queries_opens_the_gates_and_no_other(
     made._program, made._asking = program, SimpleNamespace(stays=False, opening=lambda layer: ("opening", layer))
     made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0), asks=2)
     assert program.launch.call_args.args[-2:] == ("opening", 2)
-    made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0))
+    apart = made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0))
     assert program.launch.call_args.args[-6:-3] == (None, None, None)
+    added = made._product(torch.empty(0), packed(576, 576), 256, torch.empty(0))
+    assert (apart.splits, added.splits) == (2, 1), "whoever reads a product of few rows adds its ranges up"
 
     for name in ("_norm", "_rotate", "_attend", "workspace", "_on_gpu", "_product"):
         monkeypatch.setattr(made, name, MagicMock())
@@ -271,13 +296,6 @@ def test_vaults_always_run_beside_others_and_a_service_while_its_answerers_stay(
     monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.link"), "GpuAnswerer", MagicMock())
     device.answerer(MagicMock(), MagicMock(), -1, -1)
     assert beside()
-
-
-def test_k_is_cut_by_the_weights_shape_alone(kernels: ModuleType) -> None:
-    """Every range has its four stages or more; a gated weight is not cut."""
-    assert [kernels.splits_of(packed(*shape)) for shape in ((6144, 4096), (4096, 14336), (128256, 4096))] == [5, 8, 1]
-    assert kernels.splits_of(packed(28672, 4096, "silu")) == 1
-    assert kernels.splits_of(packed(576, 576)) == 2
 
 
 def test_hoppers_own_operations_are_asked_for_on_hopper_alone() -> None:

@@ -377,6 +377,7 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, queries = heads / kv_heads;
     const volatile unsigned *closing = &own->closing;
     arenas from = {exposures, cache, slot_stride, cache_stride, block_stride, each, exposed_bytes, blocks};
+    const auto box_at = [&](int slot) { return (uint2 *)(boxes + slot * box_stride); };
     if (__syncthreads_or(*closing)) return;
     const bool leads = blockIdx.x == 0 && threadIdx.x == 0;
     unsigned step = *(volatile unsigned *)(first ? &own->step : announced(gates, layers));
@@ -427,17 +428,17 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         if (launch && !(here = await(begins_at(gates, layer), step, closing, MORE_PATIENCE * patience_ns))) break;
         if (lane == 0) f.fetch_keys(warp, keys_of(from, now, block)), f.fetch_values(warp, values_of(from, now, block));
         questions words;
-        words.ask(from.at(now.of.slot), (uint2 *)(boxes + now.of.slot * box_stride), now.of.kv, queries);
+        words.ask(from.at(now.of.slot), box_at(now.of.slot), now.of.kv, queries);
         while (!now.over()) {
             const item of = now.of;
-            uint2 *box = (uint2 *)(boxes + of.slot * box_stride);
+            uint2 *box = box_at(of.slot);
             if (!(here = words.take(s, queries, number, patience_ns))) {
                 f.wait_for_keys(warp), f.wait_for_values(warp); /* nothing is copied into what was given up */
                 break;
             }
             if (now.number + (int)gridDim.x < count) {
                 const item next = find_item(s.asked, now.number + gridDim.x, kv_heads);
-                words.ask(from.at(next.slot), (uint2 *)(boxes + next.slot * box_stride), next.kv, queries);
+                words.ask(from.at(next.slot), box_at(next.slot), next.kv, queries);
             }
             share<1> mine;
             mine.clear();

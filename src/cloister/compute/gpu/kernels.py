@@ -18,7 +18,8 @@ from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
 from cloister.compute.gpu.exposure import GROUP_TOKENS
 from cloister.compute.gpu.find import DIMS
-from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
+from cloister.compute.gpu.products import STEP, TILE, launch_of, splits_of, tiles_of
+from cloister.compute.gpu.workspace import Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 from cloister.errors import ModelUnsupported
@@ -26,39 +27,16 @@ from cloister.errors import ModelUnsupported
 if TYPE_CHECKING:
     from cloister.compute.gpu.link import Asking, GpuAsker
 
-TILE = 64
-STEP = 64
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 QUERIES = 16
 BEFORE_AND_AFTER = 2
 MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
-TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
-STAGES_OF_MANY = 4
-"""As linear.cuh makes its kernels."""
-BLOCKS_WANTED = 528
-MOST_SPLITS = 8
-LEAST_STEPS = 4
 
 
 def i32(value: int) -> np.int32:
     return np.int32(value)
-
-
-def tiles_of(packed: Packed) -> int:
-    return -(-packed.columns // TILE)
-
-
-def splits_of(packed: Packed) -> int:
-    """Into how many ranges k is cut: by the weight's shape alone, so that it is the same for any number of rows.
-
-    Enough that few rows keep a large GPU busy; none for a gated weight, whose sums are gated where they are made.
-    """
-    if packed.gate:
-        return 1
-    return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,7 +107,7 @@ class GpuKernels(Kernels):
             self.launch("unlay_rows", (rows,), 256, gated, out, i32(padded), i32(packed.width))
             return out
         pitch = tiles_of(packed) * TILE
-        room = torch.empty(splits_of(packed) if padded <= FEW[-1] else 1, padded, pitch, device="cuda")
+        room = torch.empty(launch_of(packed, padded).splits, padded, pitch, device="cuda")
         sums = self._product(laid, packed, padded, room)
         if add_to is None and sums.splits == 1 and packed.bias is None:
             return room[0, :rows, : packed.columns]
@@ -281,30 +259,16 @@ class GpuKernels(Kernels):
         asks: int | None = None,
     ) -> _Sums:
         """`asks`: a layer, whose queries this product gives."""
-        tiles, splits = tiles_of(packed), splits_of(packed)
-        numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits), i32(GATES[packed.gate]))
-        if rows in FEW:
-            of_weights, of_rows = STAGES_OF_FEW[rows]
-            name, grid, threads = (
-                f"linear_{rows}",
-                (-(-tiles // TILES_OF_FEW[rows]), splits),
-                32 * (4 * TILES_OF_FEW[rows] + 1),
-            )
-            shared = 128 + 2 * STEP * (of_weights * TILES_OF_FEW[rows] * TILE + of_rows * rows)
-        else:
-            name, grid, threads, shared = (
-                "linear_many",
-                (rows // 128, -(-tiles // 2)),
-                288,
-                128 + STAGES_OF_MANY * 4 * TILE * STEP * 2,
-            )
+        tiles, launch = tiles_of(packed), launch_of(packed, rows)
+        numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits_of(packed)), i32(GATES[packed.gate]))
         opening: tuple[program.Argument, ...] = (None, None, None, i32(0), i32(0), i32(0))
         if self._asking is not None and asks is not None:
             opening = self._asking.opening(asks)
-        self.launch(name, grid, threads, x, packed.data, sums, gated, *numbers, *opening, shared=shared)
+        given = (x, packed.data, sums, gated, *numbers, *opening)
+        self.launch(launch.name, launch.grid, launch.threads, *given, shared=launch.shared)
         result = gated if sums is None else sums
         assert result is not None
-        return _Sums(result, packed.bias, splits if rows in FEW else 1, tiles * TILE)
+        return _Sums(result, packed.bias, launch.splits, tiles * TILE)
 
     def _norm(
         self,

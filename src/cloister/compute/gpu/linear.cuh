@@ -144,7 +144,7 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
 #define FEW_ROWS(rows_, tiles_, stages, x_stages, blocks, spare)                                                   \
     KERNEL __launch_bounds__(32 * (4 * tiles_ + 1 + spare), blocks) linear_##rows_(LINEAR_ARGUMENTS) {            \
         few_rows<rows_, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate,            \
-                                                  {started, gates, number, asking, layer, layers});                               \
+                                                  {started, gates, number, asking, layer, layers});               \
     }
 FEW_ROWS(8, 1, 5, 5, 4, 3)
 FEW_ROWS(16, 1, 4, 4, 4, 3)

@@ -178,8 +178,8 @@ class Aims:
 
     def of(self, remotes: Sequence[RemoteRows], rows: int) -> tuple[torch.Tensor, dict[int, str]]:
         asked = ((remote.link, *remote.rows, *(slot for slot, _ in remote.asks)) for remote in remotes)
-        if (key := (rows, *asked)) == self._key:
-            return self._found, {}
-        self._found, failed = aimed(self._shape, self._seats(), remotes, rows)
-        self._key = None if failed else key
-        return self._found, failed
+        failed = dict[int, str]()
+        if (key := (rows, *asked)) != self._key:
+            self._found, failed = aimed(self._shape, self._seats(), remotes, rows)
+            self._key = None if failed else key
+        return self._found.clone(), failed

@@ -1,0 +1,62 @@
+"""How a product is laid out and launched on a GPU: tiles of weights, ranges of k, blocks, threads and shared memory.
+
+As linear.cuh makes its kernels. Numbers only: nothing is launched here, and no GPU is needed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cloister.compute.gpu.workspace import FEW, MANY
+from cloister.compute.layer import Packed
+
+TILE = 64
+STEP = 64
+TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
+STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
+"""Of weights, and of rows."""
+TILES_OF_MANY, STAGES_OF_MANY = 2, 4
+BARRIERS = 128
+"""Bytes before the stages."""
+BLOCKS_WANTED = 528
+MOST_SPLITS = 8
+LEAST_STEPS = 4
+
+
+class ProductLaunch(NamedTuple):
+    """The kernel of a product with so many rows, padded, and what it is launched with."""
+
+    name: str
+    grid: tuple[int, int]
+    threads: int
+    shared: int
+    splits: int
+    """Ranges of k that the result is still in."""
+
+
+def tiles_of(packed: Packed) -> int:
+    return -(-packed.columns // TILE)
+
+
+def splits_of(packed: Packed) -> int:
+    """Into how many ranges k is cut: by the weight's shape alone, so that it is the same for any number of rows.
+
+    Enough that few rows keep a large GPU busy; none for a gated weight, whose sums are gated where they are made.
+    """
+    if packed.gate:
+        return 1
+    return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))
+
+
+def launch_of(packed: Packed, rows: int) -> ProductLaunch:
+    """Few rows: a block for each range and a few tiles of columns. Many: one block has all ranges of its rows."""
+    if rows in FEW:
+        tiles, (of_weights, of_rows) = TILES_OF_FEW[rows], STAGES_OF_FEW[rows]
+        splits, name = splits_of(packed), f"linear_{rows}"
+        grid = (-(-tiles_of(packed) // tiles), splits)
+        columns_and_rows = of_weights * tiles * TILE + of_rows * rows
+    else:
+        tiles, splits, name = TILES_OF_MANY, 1, "linear_many"
+        grid = (rows // MANY, -(-tiles_of(packed) // tiles))
+        columns_and_rows = STAGES_OF_MANY * (tiles * TILE + MANY)
+    return ProductLaunch(name, grid, 32 * (4 * tiles + 1), BARRIERS + 2 * STEP * columns_and_rows, splits)
