@@ -165,19 +165,27 @@ LEVELS: dict[str, Level] = {
         Level(
             "shared",
             examined=True,
-            provider_sees="Everything; other tenants learn nothing sensitive from the shared prefix cache.",
+            provider_sees=(
+                "Everything. Other tenants can test a guess at your prompt unless a detector sees personal data in it: "
+                "in a trial they found 80% of confessions, plans and code names (by chance 25%)."
+            ),
             service_sees="everything",
-            others_learn="nothing sensitive",
+            others_learn=(
+                "whether you sent a text that they guess, unless a detector sees personal data in it: they found 0.80 "
+                "of confessions, plans and code names, 0.23 of names, cards and illnesses (chance 0.25)"
+            ),
             refuses=_NOT_ELSEWHERE,
         ),
         Level(
             "partitioned",
             provider_sees=(
                 "The answer's tokens and, layer by layer, what your prompt adds to the attention, in a process sealed "
-                "off from network and disk; not the prompt."
+                "off from network and disk. These numbers determine your prompt: the seal keeps them in, and a process "
+                "that carried them out could compute your words from them."
             ),
             service_sees=(
-                "the answer's tokens and attention contributions, from inside a sealed process; never the prompt"
+                "the answer's tokens and attention contributions, inside a sealed process; anybody who carried the "
+                "contributions out could compute the prompt from them"
             ),
             others_learn="nothing",
             reader=Reader.VAULT,
@@ -195,11 +203,15 @@ LEVELS: dict[str, Level] = {
             "obfuscated",
             provider_sees=(
                 "Several answers at once and, layer by layer, what several prompts add to the attention: yours, and "
-                "others that differ from it in what you marked as secret. Who turns all of that back into words has "
-                "several prompts and cannot tell which is yours. In a browser, which speaks plain HTTP, the gateway "
-                "picks your answer out, and so knows; with `cloister.Client` or `cloister proxy` you do."
+                "others that differ from it in what you marked as secret. The order does not show which is yours; the "
+                "made-up words often do: on clinical notes a careful reader of eight prompts chose the real one in 76% "
+                "(by chance 12.5%). In a browser, which speaks plain HTTP, the gateway picks your answer out, so it "
+                "knows; with `cloister.Client` or `cloister proxy` your machine does."
             ),
-            service_sees="λ+1 answers and attention contributions, as at `partitioned`, without knowing which is real",
+            service_sees=(
+                "λ+1 answers and attention contributions, as at `partitioned`; a careful reader of the λ+1 prompts "
+                "finds the real one in 0.76 of clinical notes (λ = 7, chance 0.125)"
+            ),
             others_learn="nothing",
             reader=Reader.VAULT,
             needs=Needs.WIDE_LINKS,
@@ -226,12 +238,14 @@ LEVELS: dict[str, Level] = {
         Level(
             "mpc",
             provider_sees=(
-                "How long your prompt and the answer are, about, and when you asked: three parties compute on shares "
-                "that say nothing unless two of them collude. The process that makes the shares reads the prompt; run "
-                "it yourself with `cloister mpc proxy`. Slow: seconds for each token."
+                "About how long your prompt and the answer are, and when you asked, if three independent operators run "
+                "the parties: two that collude can read everything. A node that runs all three itself, as after `make "
+                "mpc`, hides nothing from its operator. The process that makes the shares reads the prompt; run it "
+                "yourself with `cloister mpc proxy`. Slow: seconds for each token."
             ),
             service_sees=(
-                "nothing: three parties compute on secret shares, and only two that collude learn more than lengths"
+                "nothing, if three independent operators run the parties: two that collude read everything, and so "
+                "does a node that runs all three (the default after `make mpc`)"
             ),
             others_learn="nothing",
             reader=Reader.MPC_CLIENT,

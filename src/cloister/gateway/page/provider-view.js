@@ -28,8 +28,9 @@ function open(panel) {
 
 function shared(panel, ask) {
   say(panel, "Everything.",
-    "The provider reads your words and the answer. Only what other users could learn from the shared prefix cache " +
-    "is held back. Which part of your words that is, and why, only you are shown.");
+    "The provider reads your words and the answer. Other users can test a guess at your words, unless a detector sees " +
+    "personal data in them: in a trial they found 80% of confessions, plans and code names, where chance is 25%. Below " +
+    "you see which part of your words the detector holds back, and why. Nobody else sees that.");
   const parts = sharing(ask);
   const words = transcript(panel.feed, () => [parts.entry()]);
   return {
@@ -45,17 +46,18 @@ function shared(panel, ask) {
 function partitioned(panel, ask) {
   say(panel, "The answer, not your words.",
     "Your words are read in a vault of your own. The provider’s service makes the answer, and for each of its tokens " +
-    "asks the vault what your words add to the attention. Whoever carried those numbers away could work out your " +
-    "words, so the service is sealed: no network, no disk, nothing out but tokens. Whoever runs this machine is still " +
-    "trusted. Below is what the service itself says it has received.");
+    "asks the vault what your words add to the attention. Your words can be computed from those numbers, so the " +
+    "service is sealed: no network, no disk, and only tokens leave it. You still trust the operator of this machine. " +
+    "Below is what the service itself says it has received.");
   return contributions(panel.feed, ask);
 }
 
 function obfuscated(panel, ask) {
   say(panel, "Several answers, one of them real.",
     "Mark what is secret: <redacted>Ann Lee</redacted>. Your vault makes up other prompts that differ from yours in what " +
-    "you marked, and the provider’s service answers all of them at once, without knowing which is yours. It does see " +
-    "everything that you did not mark, if it can turn attention back into words. This page speaks plain HTTP, so the " +
+    "you marked, and the provider’s service answers all of them at once. Nothing in the order or the timing shows which " +
+    "is yours, but the made-up words often do: on clinical notes a careful reader of eight prompts chose the real one in " +
+    "76%, where chance is 12.5%. Words that you did not mark are in all of them. This page speaks plain HTTP, so the " +
     "gateway picks your answer out, and knows which it is; with cloister proxy your own machine does. Below is what the " +
     "service itself says it has made.");
   return streams(panel.feed, ask);
@@ -70,11 +72,12 @@ function isolated(panel, ask) {
 
 function mpc(panel, ask) {
   say(panel, "Secret shares.",
-    "A clerk reads your words and splits each into random shares, one for each of three parties. They compute the answer " +
-    "on shares; what one of them holds is noise, and two would have to work together to learn anything. They do learn " +
-    "about how long your words and the answer are. Here the clerk runs on the provider’s machine: to trust nobody with " +
-    "your words, run it on yours (cloister mpc proxy). Expect seconds for each token. Below is what the service itself " +
-    "says it has received.");
+    "A client process reads your words and splits each into random shares, one for each of three parties. They compute " +
+    "the answer on shares. What one party holds is noise; two together can read everything. So this protects you only if " +
+    "independent operators run the parties: a node that runs all three itself hides nothing from its operator. Here the " +
+    "client process, too, runs on the provider’s machine; run it on yours with cloister mpc proxy. Each party learns " +
+    "about how long your words and the answer are. Expect seconds for each token. Below is what the service itself says " +
+    "it has received.");
   return nothing(panel.feed, ask);
 }
 
