@@ -139,6 +139,7 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = ""\nissuer = "x"', "identity"),
         ('[sigstore]\ntrusted_root = "missing.json"\nidentity = "x"\nissuer = "x"', "missing.json"),
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = "x"\nissuer = "x"\nref = ""', "ref"),
+        ('[sigstore]\ntrusted_root = "root.json"\nidentity = "x"\nissuer = "x"\npredicates = ["scan"]', "predicates"),
         ('minimum_version = "1.2"', "minimum_version"),
         (f'minimum_version = "1.2rc1"\n[log]\nlogs = ["{LOG}"]', "minimum_version"),
         (f'[log]\nlogs = ["{LOG}"]\nmax_checkpoint_age_s = 0', "max_checkpoint_age_s"),

@@ -18,11 +18,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from msgspec.structs import replace
 from sigstore.errors import VerificationError
 
+from cloister.checks import Examination
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 from cloister.transparency.manifest import measurement
 from cloister.transparency.proof import ReleaseProof, verify_release
-from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, signer_policy, verify_sigstore
+from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, examine_pins, signer_policy, verify_sigstore
 from tests.transparency.node import NOON, manifest
 
 IDENTITY = (
@@ -98,11 +99,12 @@ def test_where_a_build_came_from_can_be_pinned(shared: Path, name: str) -> None:
     verdict = verify_sigstore(SIGNED, json.dumps(bundle).encode(), trust=replace(trust, **PINS))
     assert verdict.passed and verdict.claims["sigstore_pins"] == PINS
     for pin, value in PINS.items():
-        assert refused(bundle, replace(trust, **{pin: value + "x"})), pin
+        other = verify_sigstore(SIGNED, json.dumps(bundle).encode(), trust=replace(trust, **{pin: value + "x"}))
+        assert [check.name for check in other.broken] == [f"sigstore {pin}"]
 
 
-def certificate(v1: str | None, v2: str | None) -> x509.Certificate:
-    """A signer's certificate with these issuers in the old and the new extension."""
+def certificate(v1: str | None, v2: str | None, **more: bytes) -> x509.Certificate:
+    """A signer's certificate with these issuers in the old and the new extension, and more extensions by number."""
     key = ec.generate_private_key(ec.SECP256R1())
     name, now = x509.Name([]), datetime(2026, 1, 1, tzinfo=UTC)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
@@ -111,6 +113,7 @@ def certificate(v1: str | None, v2: str | None) -> x509.Certificate:
     builder = builder.add_extension(san, critical=True)
     values = {} if v1 is None else {"1": v1.encode()}
     values |= {} if v2 is None else {"8": bytes([0x0C, len(v2)]) + v2.encode()}
+    values |= {number.removeprefix("n"): value for number, value in more.items()}
     for number, value in values.items():
         oid = x509.ObjectIdentifier(f"1.3.6.1.4.1.57264.1.{number}")
         builder = builder.add_extension(x509.UnrecognizedExtension(oid, value), critical=False)
@@ -136,6 +139,30 @@ def test_every_issuer_a_certificate_names_is_compared(v1: str | None, v2: str | 
     else:
         with pytest.raises(VerificationError):
             policy.verify(certificate(v1, v2))
+
+
+def utf8(text: str) -> bytes:
+    return bytes([0x0C, len(text)]) + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("extensions", "fails"),
+    [
+        ({"n12": utf8(REPOSITORY), "n14": utf8("refs/heads/main")}, []),
+        ({"n12": utf8(REPOSITORY)}, ["ref"]),
+        ({"n14": utf8("refs/heads/main")}, ["repository"]),
+        ({"n12": utf8(REPOSITORY), "n14": utf8("refs/heads/other")}, ["ref"]),
+        ({"n12": utf8(REPOSITORY), "n14": b"refs/heads/main"}, ["ref"]),
+        ({"n12": utf8(REPOSITORY), "n6": b"refs/heads/main"}, ["ref"]),
+        ({}, ["repository", "ref"]),
+    ],
+)
+def test_a_pin_fails_where_the_certificate_does_not_name_it(extensions: dict[str, bytes], fails: list[str]) -> None:
+    found = Examination()
+    trust = SigstoreTrust(b"", IDENTITY, ISSUER, repository=REPOSITORY, ref="refs/heads/main")
+    examine_pins(found, certificate(ISSUER, ISSUER, **extensions), trust)
+    verdict = found.verdict()
+    assert [check.name for check in verdict.broken] == fails and len(verdict.checks) == 2
 
 
 def entry(bundle: dict[str, Any]) -> dict[str, Any]:
@@ -196,22 +223,11 @@ def test_anybodys_signature_is_not_enough() -> None:
 def statement(**changes: object) -> bytes:
     good = {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": "other", "digest": {"sha512": "00"}}, {"name": "r", "digest": {"sha256": SIGNED.hex()}}],
+        "subject": [{"name": "release.json", "digest": {"sha256": SIGNED.hex()}}],
         "predicateType": "https://slsa.dev/provenance/v1",
-        "predicate": {},
+        "predicate": {"buildDefinition": {}, "runDetails": {}},
     }
     return json.dumps({**good, **changes}).encode()
-
-
-def test_a_statement_must_name_the_release() -> None:
-    kind = "application/vnd.in-toto+json"
-    assert _names(kind, statement(), SIGNED)
-    assert not _names("text/plain", statement(), SIGNED)
-    assert not _names(kind, statement(), bytes(32))
-    assert not _names(kind, statement(subject=[]), SIGNED)
-    assert not _names(kind, statement(subject=[{"digest": {"sha1": SIGNED.hex()}}]), SIGNED)
-    assert not _names(kind, statement(_type="https://example.com/Statement"), SIGNED)
-    assert not _names(kind, b"nonsense", SIGNED)
 
 
 def test_a_statement_in_an_envelope_is_read_only_after_the_package_verified_it(
@@ -229,6 +245,11 @@ def test_a_statement_in_an_envelope_is_read_only_after_the_package_verified_it(
     monkeypatch.setattr(Verifier, "verify_dsse", lambda *_: vouched)
     assert verify_sigstore(SIGNED, json.dumps(bundle).encode(), trust=trust).passed
     assert refused(bundle, trust, bytes(32))
+    assert refused(bundle, replace(trust, predicates=("https://slsa.dev/provenance/v0.2",)))
+    scanned = statement(predicateType="https://cosign.sigstore.dev/attestation/vuln/v1")
+    monkeypatch.setattr(Verifier, "verify_dsse", lambda *_: (vouched[0], scanned))
+    verdict = verify_sigstore(SIGNED, json.dumps(bundle).encode(), trust=trust)
+    assert [check.name for check in verdict.broken] == ["sigstore predicate"]
 
 
 def test_a_release_may_be_proved_by_a_bundle_where_that_is_trusted(shared: Path) -> None:

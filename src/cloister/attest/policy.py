@@ -52,6 +52,7 @@ from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, ReleaseTrust, SigstoreTrust
 from cloister.transparency.freshness import order_of
+from cloister.transparency.provenance import Predicate
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
@@ -79,6 +80,8 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
     repository: Annotated[str, Meta(min_length=1)] | None = None
     ref: Annotated[str, Meta(min_length=1)] | None = None
     workflow: Annotated[str, Meta(min_length=1)] | None = None
+    predicates: Annotated[tuple[Predicate, ...], Meta(min_length=1)] | None = None
+    """Narrows which provenance an in-toto statement may carry."""
 
 
 class _Demands(Struct, frozen=True):

@@ -13,6 +13,7 @@ from msgspec import Struct
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.merkle import EMPTY_ROOT, HASH_BYTES, MAX_SIZE
 from cloister.transparency.note import Algorithm, Note, VerifierKey, exact_base64, read_note, signed_at
+from cloister.transparency.provenance import Predicate
 
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
@@ -83,6 +84,8 @@ class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
     """The branch or tag it was built from (`refs/tags/v1.2`), exactly."""
     workflow: str = ""
     """The build's own definition: its file's address with `@` and its ref, exactly."""
+    predicates: tuple[Predicate, ...] = ("https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2")
+    """Types of predicate that make an in-toto statement a release's."""
 
     @property
     def pins(self) -> dict[str, str]:

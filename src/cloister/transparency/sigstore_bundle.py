@@ -2,8 +2,8 @@
 
 The `sigstore` package checks them offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, signature.
 It is imported only when there is a bundle. Accepted are bundles v0.1 to v0.3, over the manifest (message signature,
-Rekor v1 or v2) or over an in-toto statement that names it as a subject (DSSE, from build platforms); each must carry an
-inclusion proof. Not verified, as the package does not: witness cosignatures on Rekor's checkpoints.
+Rekor v1 or v2) or over an in-toto statement that says it was built (DSSE, from build platforms: `provenance.py`); each
+must carry an inclusion proof. Not verified, as the package does not: witness cosignatures on Rekor's checkpoints.
 
 A certificate may name its issuer twice: as bare text (1.3.6.1.4.1.57264.1.1, deprecated) and as a DER string (…1.8).
 The package compares the first alone; here every one that is there must be the trusted one.
@@ -18,6 +18,7 @@ import msgspec
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import SigstoreTrust
+from cloister.transparency.provenance import examine_statement
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -25,21 +26,10 @@ if TYPE_CHECKING:
 
 MAX_BUNDLE_BYTES = 262144
 MAX_ROOT_BYTES = 1 << 20
-_IN_TOTO = "application/vnd.in-toto+json"
-_STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
 
 
 class _Shape(msgspec.Struct):
     envelope: Any = msgspec.field(default=None, name="dsseEnvelope")
-
-
-class _Subject(msgspec.Struct):
-    digest: dict[str, str]
-
-
-class _InTotoStatement(msgspec.Struct):
-    type: str = msgspec.field(name="_type")
-    subject: list[_Subject]
 
 
 def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) -> Verdict:
@@ -71,24 +61,21 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
 
     found = Examination("sigstore ")
     policy = signer_policy(trust)
+    signed: tuple[str, bytes] | None = None
     try:
         if in_envelope:
-            kind, payload = verifier.verify_dsse(parsed, policy)
-            named = _names(kind, payload, measurement)
+            signed = verifier.verify_dsse(parsed, policy)
         else:
             verifier.verify_artifact(Hashed(algorithm=HashAlgorithm.SHA2_256, digest=measurement), parsed, policy)
-            named = True
     except SigstoreError as refusal:
         found.failed("bundle", _one_line(str(refusal)))
     except Exception as wrong:  # fails closed, whatever a malformed bundle makes the package stumble over
         found.failed("bundle", f"it could not be verified ({type(wrong).__name__})")
     else:
-        found.check(
-            "bundle",
-            named,
-            "what was signed does not name the release",
-            found=f"signed by {trust.identity}",
-        )
+        found.passed("bundle", f"signed by {trust.identity}")
+        examine_pins(found, parsed.signing_certificate, trust)
+        if signed is not None:
+            examine_statement(found, *signed, measurement, trust.predicates)
         found.claim("sigstore_identity", trust.identity)
         found.claim("sigstore_issuer", trust.issuer)
         found.claim("sigstore_pins", {name: value for name, value in trust.pins.items() if value})
@@ -96,7 +83,15 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
 
 
 def signer_policy(trust: SigstoreTrust) -> VerificationPolicy:
-    """Who may have signed: identity and issuer, and where the build came from, as far as the trust pins that."""
+    """Who may have signed: identity and issuer."""
+    from sigstore.verify import policy
+
+    return policy.AllOf([policy.Identity(identity=trust.identity), _Issuer(trust.issuer)])
+
+
+def examine_pins(found: Examination, certificate: Certificate, trust: SigstoreTrust) -> None:
+    """Where the build came from, as far as the trust pins that: one check for each pin, on the extensions of Fulcio
+    (1.3.6.1.4.1.57264.1.12, .14, .18). A certificate that does not have the extension fails the pin."""
     from sigstore.verify import policy
 
     kinds = {
@@ -104,8 +99,15 @@ def signer_policy(trust: SigstoreTrust) -> VerificationPolicy:
         "ref": policy.OIDCSourceRepositoryRef,
         "workflow": policy.OIDCBuildConfigURI,
     }
-    pins = [kinds[name](value) for name, value in trust.pins.items() if value]
-    return policy.AllOf([policy.Identity(identity=trust.identity), _Issuer(trust.issuer), *pins])
+    for name, value in trust.pins.items():
+        if not value:
+            continue
+        try:
+            kinds[name](value).verify(certificate)
+        except Exception as refusal:  # an absent extension, another value, or one that does not decode
+            found.failed(name, _one_line(str(refusal)))
+        else:
+            found.passed(name, value)
 
 
 class _Issuer:
@@ -124,18 +126,6 @@ class _Issuer:
             raise VerificationError("Certificate does not name its OIDC issuer")
         for kind in named:
             kind(self._issuer).verify(cert)
-
-
-def _names(kind: str, payload: bytes, measurement: bytes) -> bool:
-    """Whether a signed in-toto statement has a subject with this SHA-256."""
-    if kind != _IN_TOTO:
-        return False
-    try:
-        statement = msgspec.json.decode(payload, type=_InTotoStatement)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return False
-    wanted = measurement.hex()
-    return statement.type in _STATEMENTS and any(each.digest.get("sha256") == wanted for each in statement.subject)
 
 
 def _one_line(text: str) -> str:
