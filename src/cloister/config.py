@@ -18,7 +18,8 @@ Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "gpu", "native", "reference"]
 MpcChoice = Literal["auto", "local", "off"]
-AttesterChoice = Literal["auto", "software", "tsm"]
+AttesterChoice = Literal["auto", "software", "tsm", "azure"]
+GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
 DEVELOPMENT_KEY = "cloister-dev"
 
@@ -103,6 +104,7 @@ class ControllerSettings(_Frozen):
     sealed_weights: Path | None = Field(default=None, description="file of a provider's weights, encrypted and signed")
     provider_key: str | None = Field(default=None, description="who must have signed them")
     attester: AttesterChoice = Field(default="auto", description="who speaks for this machine in evidence")
+    gpu_evidence: GpuEvidenceChoice = Field(default="auto", description="who speaks for its GPUs")
     release: Path | None = Field(default=None, description="folder of the log that has the release which runs")
 
 
@@ -154,4 +156,5 @@ class OutpostSettings(_Frozen):
     vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the cores")
     allow_degraded_sandbox: bool = False
     attester: AttesterChoice = Field(default="auto", description="who speaks for this machine in evidence")
+    gpu_evidence: GpuEvidenceChoice = Field(default="auto", description="who speaks for its GPUs")
     release: Path | None = Field(default=None, description="folder of the log that has the release which runs")

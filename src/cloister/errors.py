@@ -33,6 +33,14 @@ class SandboxIncomplete(SetupError, code="sandbox_incomplete"):
     """The kernel lacks layers of the sandbox, and nobody allowed to do without them."""
 
 
+class NoGpu(SetupError, code="no_gpu"):
+    """This machine has no GPU whose driver could be asked."""
+
+
+class GpuNotConfidential(SetupError, code="gpu_not_confidential"):
+    """A GPU is here, but what it computes is open to the machine's operator."""
+
+
 class ModelNotFound(CloisterError, code="model_not_found"):
     """The model named does not exist here."""
 

@@ -20,6 +20,7 @@ from cloister.attest.evidence import (
     NodeEvidence,
     VaultHostPin,
     bind,
+    gpu_nonce,
     read_evidence,
     write_evidence,
 )
@@ -362,7 +363,29 @@ def test_a_gpu_that_is_asked_for_must_be_shown(node: Node) -> None:
     assert broken(check(node.evidence(), replace(SNP, require_gpu=True))) == {"gpu evidence"}
 
 
-def test_gpu_reports_answer_the_clients_own_nonce(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", [{"missing_layers": ("no_devices",)}, {"gpus": 1}])
+def test_a_tee_that_computes_on_a_gpu_nobody_sees_is_refused(node: Node, said: dict[str, Any]) -> None:
+    node.statement = statement(**said)
+    rules = replace(SNP, accept_missing_layers=("no_devices",))
+    assert broken(check(node.evidence(), rules)) == {"gpu evidence"}
+    relaxed = check(node.evidence(), replace(rules, gpu=GpuPolicy(allow_unseen=True)))
+    assert relaxed.passed and "gpu.allow_unseen" in relaxed.claims["relaxations"]
+    required = replace(rules, require_gpu=True, gpu=GpuPolicy(allow_unseen=True))
+    assert broken(check(node.evidence(), required)) == {"gpu evidence"}
+    node.tee = "none"
+    development = Policy(allow_software_tee=True, accept_missing_layers=("no_devices",))
+    assert outcome(check(node.evidence(), development), "gpu evidence") is Outcome.SKIP
+
+
+def test_a_vault_host_that_computes_on_a_gpu_shows_it_too(node: Node) -> None:
+    node.statement = WITH_HOST
+    rules = replace(SNP, accept_missing_layers=("no_devices",))
+    host = node.vault_host(said=statement(missing_layers=("no_devices",)))
+    verdict = check(replace(node.evidence(), vault_hosts=(host,)), rules)
+    assert broken(verdict) == {f"vault host {HOST}: gpu evidence"}
+
+
+def test_gpu_reports_are_over_a_nonce_of_client_and_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def verify_gpu_reports(data: bytes, nonce: bytes, **more: Any) -> Verdict:
@@ -373,7 +396,8 @@ def test_gpu_reports_answer_the_clients_own_nonce(node: Node, monkeypatch: pytes
     node.gpu = GpuEvidence("report", b"[1]", (b"theirs",))
     verdict = check(node.evidence(), replace(SNP, require_gpu=True, gpu_manifests=(b"<a/>",), gpu_ocsp=(b"ours",)))
     assert verdict.passed and outcome(verdict, "gpu evidence") is Outcome.PASS
-    assert asked == [(b"[1]", NONCE, SNP.gpu, AT, References((b"<a/>",), (b"ours", b"theirs")))]
+    bound = gpu_nonce(NONCE, CHANNEL_KEY, MEASUREMENT)
+    assert asked == [(b"[1]", bound, SNP.gpu, AT, References((b"<a/>",), (b"ours", b"theirs")))]
 
 
 def test_unmeasured_gpus_pass_only_by_a_relaxation_that_is_shown(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +407,8 @@ def test_unmeasured_gpus_pass_only_by_a_relaxation_that_is_shown(node: Node, mon
         return verify_gpu_reports(data, nonce, **(more | {"at": NOW}), roots=gpu.roots)
 
     monkeypatch.setattr(node_module, "verify_gpu_reports", verify)
-    node.gpu = GpuEvidence("report", gpu.evidence(NONCE))
+    node.statement = statement(gpus=1)
+    node.gpu = GpuEvidence("report", gpu.evidence(gpu_nonce(NONCE, CHANNEL_KEY, MEASUREMENT)))
     assert broken(check(node.evidence())) == {"gpu 0: measurements"}
     relaxed = check(node.evidence(), replace(SNP, gpu=GpuPolicy(allow_unmeasured=True)))
     assert relaxed.passed
@@ -405,7 +430,7 @@ def test_a_gpu_token_without_keys_is_not_believed(node: Node, monkeypatch: pytes
 
     monkeypatch.setattr(node_module, "verify_gpu_token", verify_gpu_token)
     assert check(node.evidence(), replace(SNP, gpu_keys=b"{}")).passed
-    assert given == [(b"[]", b"{}", NONCE)]
+    assert given == [(b"[]", b"{}", gpu_nonce(NONCE, CHANNEL_KEY, MEASUREMENT))]
 
 
 def test_malformed_gpu_evidence_is_a_typed_error(node: Node) -> None:

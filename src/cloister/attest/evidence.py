@@ -3,6 +3,8 @@
 The document holds no secret. Nothing in it counts before the report's signature and `report_data` are checked:
 report data = SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement),
 the binding of Petridish §4.1 (CPU report bound to the GPU token and to the Diffie–Hellman key), every part 32 bytes.
+GPUs sign over SHA-256(domain of GPUs ‖ domain ‖ nonce ‖ channel key ‖ release measurement), so that a GPU of another
+node, asked with the same client's nonce, signs something else.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.proof import ReleaseProof
 
-VERSION = 2
-DOMAIN = b"cloister evidence v2\0"
-HOST_DOMAIN = b"cloister vault host evidence v2\0"
+VERSION = 3
+DOMAIN = b"cloister evidence v3\0"
+HOST_DOMAIN = b"cloister vault host evidence v3\0"
 """A vault host's evidence is no node's."""
+GPU_DOMAIN = b"cloister gpu nonce v1\0"
 NONCE_BYTES = 32
 MAX_EVIDENCE_BYTES = 1 << 20
 
@@ -68,6 +71,8 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     """Until when, by the same clock, the node holds the channel key, unless a flood of messages uses it up."""
     code: Literal["release", "unmeasured"] = "unmeasured"
     """`release`: every process is held to the release's files and packages. Else: whatever Python found runs."""
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
+    """How many GPUs this machine has, all of which the evidence shows; 0 where it shows none."""
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +99,10 @@ class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
         gpu = self.gpu.data if self.gpu else b""
         return bind(nonce, self.channel_key, self.measurement, gpu, self.statement, domain)
 
+    def gpu_nonce(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
+        """What the GPUs must have signed over if this document answers this nonce."""
+        return gpu_nonce(nonce, self.channel_key, self.measurement, domain)
+
 
 def bind(
     nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes, domain: bytes = DOMAIN
@@ -104,6 +113,13 @@ def bind(
     gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)
     parts = (domain, nonce, channel_key, measurement, gpu_hash, hashlib.sha256(statement).digest())
     return hashlib.sha512(b"".join(parts)).digest()
+
+
+def gpu_nonce(nonce: bytes, channel_key: bytes, measurement: bytes, domain: bytes = DOMAIN) -> bytes:
+    """What a node's GPUs sign over for a client's nonce: the formula above."""
+    if not len(nonce) == len(channel_key) == len(measurement) == 32:
+        raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
+    return hashlib.sha256(b"".join((GPU_DOMAIN, domain, nonce, channel_key, measurement))).digest()
 
 
 def write_evidence(evidence: NodeEvidence) -> bytes:

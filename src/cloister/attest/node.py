@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from cloister.attest.attester import Tee, verify_software
-from cloister.attest.evidence import HOST_DOMAIN, GpuEvidence, NodeEvidence, Statement, read_statement
+from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
+from cloister.attest.nvidia.policy import SWITCH
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx
@@ -21,6 +22,10 @@ UNPRIVILEGED = ("memory_lock", "no_swap")
 """Layers that a developer's own account may not be able to set. They keep memory off the operator's disk, and a node
 without hardware can hide nothing from its operator anyway."""
 
+
+GPU_CHECK = "gpu evidence"
+COMPUTES_ON_GPU = "no_devices"
+"""The layer of the sandbox that is missing where service and vaults hold a GPU open."""
 
 LONGEST_HELD_S = 24 * 3600
 """A channel key that is held for longer is not one that goes."""
@@ -36,7 +41,10 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
     found.claim("report", dict(report.claims))
     if evidence.tee == "none":
         found.skipped("launch", "no hardware measured how this node started", required=False)
-    _check_gpu(found, evidence.gpu, nonce, at, policy)
+    if evidence.gpu is None and policy.require_gpu:
+        found.failed(GPU_CHECK, "the policy asks for a confidential GPU, and the node shows none")
+    else:
+        _check_gpu(found, evidence, evidence.gpu_nonce(nonce), at, policy)
     _check_statement(found, evidence, policy)
     _check_freshness(found, read_statement(evidence.statement), at)
     _check_vault_hosts(found, evidence, nonce, at, policy)
@@ -68,26 +76,35 @@ def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: P
     return verify_software(evidence.report, at=at, allowed=policy.allow_software_tee, report_data=bound)
 
 
-def _check_gpu(found: Examination, gpu: GpuEvidence | None, nonce: bytes, at: datetime, policy: Policy) -> None:
-    """GPUs answer the client's own nonce; the CPU's report data binds this evidence to the node."""
-    name = "gpu evidence"
+def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: datetime, policy: Policy) -> None:
+    """GPUs signed over `asked`, which names nonce and node; the CPU's report data covers what they signed."""
+    gpu, statement = evidence.gpu, read_statement(evidence.statement)
     if gpu is None:
-        if policy.require_gpu:
-            found.failed(name, "the policy asks for a confidential GPU, and the node shows none")
-        else:
-            found.skipped(name, "the node shows none, and the policy asks for none", required=False)
+        _check_no_gpu(found, evidence.tee, statement, policy)
         return
     if gpu.kind == "token" and policy.gpu_keys is None:
-        found.skipped(name, "the policy has no gpu_keys to check NVIDIA's token with")
+        found.skipped(GPU_CHECK, "the policy has no gpu_keys to check NVIDIA's token with")
         return
     if gpu.kind == "token":
-        verdict = verify_gpu_token(gpu.data, policy.gpu_keys or b"", nonce, at=at, policy=policy.gpu)
+        verdict = verify_gpu_token(gpu.data, policy.gpu_keys or b"", asked, at=at, policy=policy.gpu)
     else:
         known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
-        verdict = verify_gpu_reports(gpu.data, nonce, at=at, policy=policy.gpu, references=known)
-    found.passed(name, gpu.kind)
+        verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
+    found.passed(GPU_CHECK, gpu.kind)
     found.include(Verdict(verdict.checks))
     found.claim("gpu", dict(verdict.claims))
+    shown = sum(one.get("architecture") != SWITCH for one in verdict.claims.get("gpus", ()))
+    found.check("gpus shown", shown == statement.gpus, f"{shown} of {statement.gpus} GPUs", f"all {shown}")
+
+
+def _check_no_gpu(found: Examination, tee: Tee, statement: Statement, policy: Policy) -> None:
+    """A TEE keeps its memory from the operator, and a GPU that it did not check may hand the same prompts out."""
+    computes = statement.gpus > 0 or COMPUTES_ON_GPU in statement.missing_layers
+    if computes and tee != "none":
+        allowed = "gpu.allow_unseen" if policy.gpu.allow_unseen else ""
+        found.check(GPU_CHECK, False, "the node computes on a GPU, and shows nothing of it", allowed_by=allowed)
+    else:
+        found.skipped(GPU_CHECK, "the node shows none, and the policy asks for none", required=False)
 
 
 def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
@@ -156,6 +173,7 @@ def verify_vault_host(
     report = _verify_report(evidence, evidence.report_data(nonce, HOST_DOMAIN), at, policy)
     found.include(Verdict(report.checks))
     found.claim("report", dict(report.claims))
+    _check_gpu(found, evidence, evidence.gpu_nonce(nonce, HOST_DOMAIN), at, policy)
     same = evidence.measurement == measurement
     found.check("release", same, "it runs another release than the node", "the node's")
     statement = read_statement(evidence.statement)

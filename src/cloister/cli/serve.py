@@ -18,6 +18,7 @@ from cloister.config import (
     Dtype,
     EngineSettings,
     GatewaySettings,
+    GpuEvidenceChoice,
     KernelChoice,
     MpcChoice,
     MpcSettings,
@@ -176,9 +177,17 @@ def serve(
     attester: Annotated[
         AttesterChoice,
         _evidence(
-            help="Who speaks for this machine: its firmware (tsm), software alone, or the better one there is (auto)."
+            help="Who speaks for this machine: its firmware (tsm), the vTPM of an Azure VM (azure), software alone, "
+            "or the best one there is (auto)."
         ),
     ] = _CONTROLLER.attester,
+    gpu_evidence: Annotated[
+        GpuEvidenceChoice,
+        _evidence(
+            help="Whether evidence shows this machine's GPUs: always, or the server does not start (nvml); where they "
+            "are in confidential mode (auto); or not."
+        ),
+    ] = _CONTROLLER.gpu_evidence,
     release: Annotated[
         Path | None,
         _evidence(
@@ -270,6 +279,7 @@ def serve(
             outpost_key=outpost_key.absolute() if outpost_key else None,
             outpost_policy=outpost_policy.absolute() if outpost_policy else None,
             attester=attester,
+            gpu_evidence=gpu_evidence,
             release=release.absolute() if release else None,
             sealed_weights=sealed_weights.absolute() if sealed_weights else None,
             provider_key=provider_key,

@@ -8,7 +8,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cloister.config import AttesterChoice, Dtype, EngineSettings, KernelChoice, OutpostSettings, WeightFormat
+from cloister.config import (
+    AttesterChoice,
+    Dtype,
+    EngineSettings,
+    GpuEvidenceChoice,
+    KernelChoice,
+    OutpostSettings,
+    WeightFormat,
+)
 
 vault = typer.Typer(no_args_is_help=True, help="Vaults on another machine, and the key to them.")
 key = typer.Typer(no_args_is_help=True, help="The key that a server and its vault host share.")
@@ -58,7 +66,11 @@ def serve(
         bool, typer.Option("--allow-degraded-sandbox", help="Serve although this kernel lacks a layer of the sandbox.")
     ] = False,
     attester: Annotated[
-        AttesterChoice, typer.Option(help="Who speaks for this machine: its firmware (tsm), or software alone.")
+        AttesterChoice,
+        typer.Option(help="Who speaks for this machine: its firmware (tsm), an Azure VM's vTPM, or software alone."),
+    ] = "auto",
+    gpu_evidence: Annotated[
+        GpuEvidenceChoice, typer.Option(help="Whether evidence shows this machine's GPUs; see `cloister serve`.")
     ] = "auto",
     release: Annotated[
         Path | None,
@@ -81,6 +93,7 @@ def serve(
         max_vaults=max_vaults,
         allow_degraded_sandbox=allow_degraded_sandbox,
         attester=attester,
+        gpu_evidence=gpu_evidence,
         release=release.absolute() if release else None,
         engine=EngineSettings(
             dtype=dtype,

@@ -21,6 +21,7 @@ EDGE = (
     "cloister.gateway.key_waiting",
     "cloister.sealed_api",
     "cloister.controller.unsealer",
+    "cloister.controller.gpu_reporter",
     "cloister.link.network.server_bridge",
     "cloister.prefix.detection",
 )

@@ -61,6 +61,7 @@ IRRELEVANT = {
     "controller.sealed_weights": _WEIGHTS,
     "controller.provider_key": _WEIGHTS,
     "controller.attester": "the evidence itself shows who speaks for the machine",
+    "controller.gpu_evidence": "the statement counts the GPUs that evidence shows; one that computes unseen is refused",
     "controller.release": "the evidence has the release and its proof",
     "gateway.host": "sealed requests pass the gateway as bytes, wherever it listens",
     "gateway.port": "as gateway.host",
@@ -80,6 +81,7 @@ HOST_IRRELEVANT = {
     "max_vaults": _LIMIT,
     "vault_deadline_s": _PATIENCE,
     "attester": IRRELEVANT["controller.attester"],
+    "gpu_evidence": IRRELEVANT["controller.gpu_evidence"],
     "release": "the evidence has its measurement, which must be the node's",
     "engine.cache_disk_bytes": "a vault host has no service, and vaults put nothing on a disk",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}

@@ -1,4 +1,4 @@
-"""The node's evidence: a fresh report over a client's nonce, bound to the channel key and to the release that runs.
+"""The node's evidence: fresh reports of machine and GPUs over a client's nonce, bound to channel key and release.
 
 It holds no user's secret and knows nothing of requests. Firmware is slow: one thread asks it, and few may wait for it.
 """
@@ -10,13 +10,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from cloister.attest.attester import Attester, Tee
-from cloister.attest.evidence import DOMAIN, VERSION, NodeEvidence, Statement, VaultHostPin, bind, write_evidence
+from cloister.attest.evidence import (
+    DOMAIN,
+    VERSION,
+    GpuEvidence,
+    NodeEvidence,
+    Statement,
+    VaultHostPin,
+    bind,
+    gpu_nonce,
+    write_evidence,
+)
 from cloister.config import cache_folder
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.relay import Frontend
@@ -34,6 +44,17 @@ MAX_WAITING = 256
 DEVELOPMENT = "development-log"
 
 
+class ShowsGpus(Protocol):
+    """Who asks the machine's GPUs (`controller.gpu_evidence`)."""
+
+    @property
+    def count(self) -> int:
+        """How many GPUs are shown."""
+
+    async def show(self, nonce: bytes) -> GpuEvidence | None:
+        """The evidence of all of them over these 32 bytes, None if none is shown; an error if one does not answer."""
+
+
 class EvidenceMaker:
     """`shown` is the key that clients are to seal to; `statement` says what the node serves, once that is known.
 
@@ -49,6 +70,7 @@ class EvidenceMaker:
         statement: Callable[[], Awaitable[Statement]],
         most: int = MAX_WAITING,
         *,
+        gpus: ShowsGpus | None = None,
         vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
         domain: bytes = DOMAIN,
     ) -> None:
@@ -58,6 +80,7 @@ class EvidenceMaker:
         self._shown = shown
         self._statement = statement
         self._most = most
+        self._gpus = gpus
         self._vault_hosts = vault_hosts
         self._domain = domain
         self._answering: set[asyncio.Task[None]] = set()
@@ -83,11 +106,15 @@ class EvidenceMaker:
         """The whole document, for this nonce and for a client that saw a log of `since` entries last."""
         hosts = await self._vault_hosts(nonce) if self._vault_hosts else {}
         pins = tuple(VaultHostPin(address, one.channel_key) for address, one in hosts.items())
-        said, shown = await self._statement(), self._shown()
+        shown = self._shown()
+        until_ms = now_ms() + int(1000 * shown.held_s)
+        gpu = await self._show_gpus(nonce, shown.public)
+        said = await self._statement()
         code: Literal["release", "unmeasured"] = "unmeasured" if interpreter.running() is None else "release"
-        said = replace(said, code=code, key_until_ms=now_ms() + int(1000 * shown.held_s), vault_hosts=pins)
+        gpus = self._gpus.count if self._gpus else 0
+        said = replace(said, code=code, key_until_ms=until_ms, vault_hosts=pins, gpus=gpus)
         loop = asyncio.get_running_loop()
-        made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public)
+        made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public, gpu)
         return replace(made, vault_hosts=tuple(hosts.values()))
 
     def close(self) -> None:
@@ -95,10 +122,22 @@ class EvidenceMaker:
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, nonce: bytes, since: int, said: Statement, channel_key: bytes) -> NodeEvidence:
+    async def _show_gpus(self, nonce: bytes, channel_key: bytes) -> GpuEvidence | None:
+        if self._gpus is None:
+            return None
+        gpu = await self._gpus.show(gpu_nonce(nonce, channel_key, self._measurement, self._domain))
+        if gpu is None and self._gpus.count:
+            raise SetupError("The GPUs of this node show nothing.")
+        return gpu
+
+    def _make(
+        self, nonce: bytes, since: int, said: Statement, channel_key: bytes, gpu: GpuEvidence | None
+    ) -> NodeEvidence:
         """The time is stated last, when nobody waits any more: clients reckon by it."""
         statement = msgspec.json.encode(replace(said, made_ms=now_ms()))
-        attested = self._attester.attest(bind(nonce, channel_key, self._measurement, b"", statement, self._domain))
+        about_gpus = gpu.data if gpu else b""
+        bound = bind(nonce, channel_key, self._measurement, about_gpus, statement, self._domain)
+        attested = self._attester.attest(bound)
         return NodeEvidence(
             version=VERSION,
             tee=attested.tee,
@@ -109,6 +148,7 @@ class EvidenceMaker:
             certificates=attested.certificates,
             collateral=attested.collateral,
             release=self._release.prove(since) if self._domain == DOMAIN else None,
+            gpu=gpu,
         )
 
     async def _answer(self, frontend: Frontend, asked: AskEvidence) -> None:

@@ -27,6 +27,7 @@ from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.detector import find_detector
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
+from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.mps import mps_for
@@ -72,11 +73,13 @@ class Controller:
         self._digest: asyncio.Task[bytes] | None = None
         self._keys = ChannelKeys()
         self.sealed_requests = SealedRequests(self._keys)
+        self._gpus = GpuEvidenceKeeper(settings.controller.gpu_evidence)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
             running_release(settings.controller.release),
             lambda: self._keys.shown,
             self._statement,
+            gpus=self._gpus,
             vault_hosts=self._host_evidence,
         )
         self._remote: RemoteVaults | None = None
@@ -112,6 +115,7 @@ class Controller:
         )
 
     async def start(self) -> Serving:
+        await self._gpus.start()
         self._launch_forkserver()
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
@@ -127,6 +131,7 @@ class Controller:
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
         self.evidence_maker.close()
+        await self._gpus.close()
         for keeper in self._keepers:
             keeper.cancel()
             with suppress(asyncio.CancelledError):

@@ -19,6 +19,7 @@ from cloister.config import GatewaySettings, Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.memory_folder import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
 from cloister.messages.frontend import AskEvidence, Listening
@@ -99,13 +100,20 @@ class Delivery:
         self._started = int(time())
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
         controls = settings.controller
+        self._gpus = GpuEvidenceKeeper(controls.gpu_evidence)
         self._evidence_maker = EvidenceMaker(
-            find_attester(controls.attester), running_release(controls.release), self._shown, self._statement
+            find_attester(controls.attester),
+            running_release(controls.release),
+            self._shown,
+            self._statement,
+            gpus=self._gpus,
         )
+        self._waiting: ModuleHandle[Listening] | None = None
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
     async def open(self) -> str:
-        self._waiting = ModuleHandle(
+        await self._gpus.start()
+        waiting = self._waiting = ModuleHandle(
             "key waiting",
             "cloister.gateway.key_waiting",
             FromKeyWaiting,
@@ -114,14 +122,16 @@ class Delivery:
             on_end=self._ended,
         )
         settings, degraded = self._settings.gateway, self._settings.controller.allow_degraded_sandbox
-        self._waiting.send(StartKeyWaiting(VERSION, settings.model_dump_json().encode(), degraded))
-        return (await self._waiting.ready).url
+        waiting.send(StartKeyWaiting(VERSION, settings.model_dump_json().encode(), degraded))
+        return (await waiting.ready).url
 
     async def close(self) -> None:
         """The answer to who released the key gets time to go out."""
         self._evidence_maker.close()
+        await self._gpus.close()
         self._layers.cancel()
-        await self._waiting.close(GRACE_S, terminate=True)
+        if self._waiting is not None:
+            await self._waiting.close(GRACE_S, terminate=True)
 
     async def _statement(self) -> Statement:
         header = self._bundle.header
@@ -135,6 +145,7 @@ class Delivery:
         return ShownKey(self._channel_key.public, KEY_HELD_S)
 
     def _receive(self, message: msgspec.Struct) -> None:
+        assert self._waiting is not None
         match message:
             case AskEvidence():
                 self._evidence_maker.answer(self._waiting.endpoint, message)

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from cloister.config import OutpostSettings
+from cloister.controller.gpu_evidence import REPORTER
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
 from cloister.process.code import COMPUTING, Code
@@ -21,7 +22,7 @@ from cloister.remote_vaults.host import DOORKEEPER, VaultHost
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
-    code = Code((DOORKEEPER,), COMPUTING)
+    code = Code((DOORKEEPER, REPORTER), COMPUTING)
     host = VaultHost(ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings))
     try:
         with console.status(f"Loading {start.name}…"):

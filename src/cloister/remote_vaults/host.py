@@ -27,6 +27,7 @@ from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
+from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ProtocolError, SetupError, where_raised
 from cloister.link.memory import LinkMemory, LinkShape
@@ -145,11 +146,13 @@ class VaultHost:
         self._attested = attested_host_settings(settings)
         self._started = int(time())
         self._facts: tuple[bytes, tuple[str, ...]] | None = None
+        self._gpus = GpuEvidenceKeeper(settings.gpu_evidence)
         self._evidence_maker = EvidenceMaker(
             find_attester(settings.attester),
             running_release(settings.release),
             lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
             self._statement,
+            gpus=self._gpus,
             domain=HOST_DOMAIN,
         )
         self._answering: set[asyncio.Task[None]] = set()
@@ -167,6 +170,7 @@ class VaultHost:
 
     async def start(self) -> Address:
         address = Address.parse(self._settings.listen)
+        await self._gpus.start()
         try:
             self._listener = address.listen()
         except OSError as reason:
@@ -188,6 +192,7 @@ class VaultHost:
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
         self._evidence_maker.close()
+        await self._gpus.close()
         for task in self._answering:
             task.cancel()
         if self._keeping:

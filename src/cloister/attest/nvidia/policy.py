@@ -31,6 +31,8 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     index is one more."""
     allow_unmeasured: bool = False
     """Relaxation: accept reports whose firmware was compared with nothing, neither `measurements` nor manifests."""
+    allow_unseen: bool = False
+    """Relaxation: accept a node in a TEE that computes on a GPU and shows no evidence of it."""
     require_ocsp: bool = False
     """For reports: refuse a GPU or a manifest without a current OCSP response for each certificate NVIDIA issued."""
     issuers: tuple[str, ...] = ("https://nras.attestation.nvidia.com",)
@@ -48,8 +50,8 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     def relaxations(self) -> tuple[str, ...]:
         """What this policy lets go that the default does not."""
-        unmeasured = ["allow_unmeasured"] if self.allow_unmeasured else []
-        return (*unmeasured, *([f"leeway_seconds {self.leeway_seconds}"] if self.leeway_seconds else ()))
+        named = [name for name in ("allow_unmeasured", "allow_unseen") if getattr(self, name)]
+        return (*named, *([f"leeway_seconds {self.leeway_seconds}"] if self.leeway_seconds else ()))
 
     def counted(self, known: list[Architecture | None]) -> int:
         """How many of these devices count as GPUs."""

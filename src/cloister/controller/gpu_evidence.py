@@ -1,0 +1,127 @@
+"""The controller's handle on the GPU reporter: a nonce goes in, the evidence of every GPU comes back, or an error.
+
+A node that was told to show its GPUs, or found them in confidential mode when it started, gives no evidence without
+them. A reporter that hangs is killed, and the next question starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+
+import msgspec
+
+from cloister.attest.evidence import GpuEvidence
+from cloister.config import GpuEvidenceChoice
+from cloister.errors import GpuNotConfidential, NoGpu, ProtocolError, QueueFull, ServiceUnavailable, SetupError
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.gpu_reporter import AskGpus, FindGpus, FromGpuReporter, GpusFound, GpusShown
+from cloister.messages.lifecycle import raised
+from cloister.process.handle import ModuleHandle
+
+log = logging.getLogger(__name__)
+
+REPORTER = "cloister.controller.gpu_reporter"
+DEVICE = "/dev/nvidiactl"
+START_S, ANSWER_S = 60.0, 30.0
+"""NVIDIA's driver may have to wake the GPUs first. Each report is a conversation with a GPU's own firmware."""
+MAX_WAITING = 32
+
+
+class GpuEvidenceKeeper:
+    """`count` is how many GPUs this node shows: none before `start`, and none where there is nothing to show."""
+
+    def __init__(self, choice: GpuEvidenceChoice, *, start_s: float = START_S, answer_s: float = ANSWER_S) -> None:
+        self._choice = choice
+        self._start_s = start_s
+        self._answer_s = answer_s
+        self._numbers = itertools.count(1)
+        self._reporter: ModuleHandle[GpusFound] | None = None
+        self._asked: tuple[int, asyncio.Future[bytes]] | None = None
+        self._one_by_one = asyncio.Lock()
+        self._waiting = 0
+        self.count = 0
+
+    async def start(self) -> None:
+        """SetupError where GPUs are to be shown and cannot be."""
+        if self._choice == "none" or (self._choice == "auto" and not os.path.exists(DEVICE)):
+            return
+        try:
+            found = await self._begin()
+        except (NoGpu, GpuNotConfidential) as reason:
+            if self._choice == "nvml":
+                raise
+            log.warning("Evidence shows no GPU. %s", reason.message)
+        else:
+            self.count = found.count
+
+    async def show(self, nonce: bytes) -> GpuEvidence | None:
+        """Of every GPU a report over these 32 bytes; None if this node shows none."""
+        if not self.count:
+            return None
+        if self._waiting >= MAX_WAITING:
+            raise QueueFull("Too many clients ask for the GPUs' evidence.", retry_after=5)
+        self._waiting += 1
+        try:
+            async with self._one_by_one:
+                return GpuEvidence("report", await self._ask(nonce))
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        if self._reporter is not None:
+            reporter, self._reporter = self._reporter, None
+            await reporter.close()
+
+    async def _begin(self) -> GpusFound:
+        self._reporter = ModuleHandle(
+            "GPU reporter", REPORTER, FromGpuReporter, GpusFound, hear=self._heard, on_end=self._ended
+        )
+        self._reporter.send(FindGpus(VERSION))
+        try:
+            async with asyncio.timeout(self._start_s):
+                return await asyncio.shield(self._reporter.ready)
+        except TimeoutError:
+            await self.close()
+            raise SetupError("NVIDIA's driver does not answer.", hint="`nvidia-smi` shows whether it does.") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _ask(self, nonce: bytes) -> bytes:
+        if self._reporter is None and (found := await self._begin()).count != self.count:
+            await self.close()
+            raise SetupError(f"This node showed {self.count} GPUs when it started, and now has {found.count}.")
+        assert self._reporter is not None
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._asked = (number := next(self._numbers)), answer
+        self._reporter.send(AskGpus(number, nonce))
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await answer
+        except TimeoutError:
+            await self.close()
+            raise ServiceUnavailable("The GPUs did not report in time.", hint="Try again.") from None
+        except asyncio.CancelledError:
+            await self.close()  # its answer would come to the next question
+            raise
+        finally:
+            self._asked = None
+
+    def _heard(self, message: msgspec.Struct) -> None:
+        match message, self._asked:
+            case GpusShown(), (number, answer) if message.request_id == number and not answer.done():
+                answer.set_result(message.reports)
+            case Failed(), (number, answer) if message.request_id == number and not answer.done():
+                answer.set_exception(raised(message))
+            case _:
+                raise ProtocolError("The GPU reporter sent a message out of turn.")
+
+    def _ended(self) -> None:
+        if self._reporter is not None:
+            self._reporter.kill()
+            self._reporter = None
+        if self._asked is not None and not self._asked[1].done():
+            self._asked[1].set_exception(ServiceUnavailable("The GPU reporter ended.", hint="Try again."))

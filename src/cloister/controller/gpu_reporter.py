@@ -1,0 +1,57 @@
+"""The GPU reporter: `python -m cloister.controller.gpu_reporter FD` asks NVIDIA's driver for the GPUs' evidence.
+
+It alone loads NVIDIA's management library, so that the controller is neither that library's size nor its victim: a
+driver that hangs or crashes ends this process. It sees nonces and reports, nothing of a user's.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from cloister.attest.nvidia.nvml import Nvml
+from cloister.attest.nvidia.reporter import GpuReporter
+from cloister.errors import CloisterError, ProtocolError, where_raised
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.gpu_reporter import AskGpus, FindGpus, GpusFound, GpusShown, ToGpuReporter
+from cloister.messages.lifecycle import failed, start_failed
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
+
+
+def serve(line: BlockingEndpoint[FindGpus | AskGpus]) -> None:
+    """Until the controller hangs up."""
+    order = line.next()
+    if order is None:
+        return
+    try:
+        if not isinstance(order, FindGpus) or order.version != VERSION:
+            raise ProtocolError("The GPU reporter was started by a controller of another version.")
+        reporter = GpuReporter(Nvml())
+    except Exception as reason:
+        line.send(start_failed(reason, "The GPUs cannot be asked"))
+        return
+    line.send(GpusFound(reporter.count))
+    while (asked := line.next()) is not None:
+        if not isinstance(asked, AskGpus):
+            raise ProtocolError("The controller sent a message out of turn.")
+        line.send(_answer(reporter, asked))
+
+
+def _answer(reporter: GpuReporter, asked: AskGpus) -> GpusShown | Failed:
+    try:
+        return GpusShown(asked.request_id, reporter.show(asked.nonce))
+    except CloisterError as reason:
+        return failed(asked.request_id, reason)
+    except Exception as wrong:
+        return failed(asked.request_id, CloisterError(f"The GPUs gave no report: {where_raised(wrong)}."))
+
+
+ROLE = "gpu-reporter"
+
+
+def main(control: socket.socket) -> None:
+    serve(BlockingEndpoint(control, ToGpuReporter))
+
+
+if __name__ == "__main__":
+    main(begin_child(ROLE))
