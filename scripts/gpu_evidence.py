@@ -15,17 +15,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).parents[1] / "src"
-sys.path.insert(0, str(SOURCE))
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from cloister.errors import CloisterError, GpuNotConfidential, NoGpu
 
+NVML = Path(__file__).parents[1] / "src/cloister/attest/nvidia/nvml.py"
 EXITS: tuple[tuple[type[CloisterError], int], ...] = ((NoGpu, 2), (GpuNotConfidential, 3), (CloisterError, 1))
 
 
 def nvml_module() -> Any:
     """By its file: the package around it needs packages that a GPU machine may not have."""
-    spec = importlib.util.spec_from_file_location("nvml", SOURCE / "cloister/attest/nvidia/nvml.py")
+    spec = importlib.util.spec_from_file_location("nvml", NVML)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -36,7 +36,7 @@ def verify(document: Any = None, nonce: bytes | None = NONCE, **policy: Any) -> 
     evidence = document if isinstance(document, bytes) else json.dumps(document or VM.document()).encode()
     rules = AzurePolicy(**{"pcrs": GUEST} | policy)
     roots = VM.chip.roots
-    return verify_azure(evidence, CHAIN, LIST, nonce, at=AT, policy=rules, snp=SNP, tdx=TDX, snp_roots=roots)
+    return verify_azure(evidence, (*CHAIN, LIST), None, nonce, at=AT, policy=rules, snp=SNP, tdx=TDX, snp_roots=roots)
 
 
 def broken(verdict: Verdict) -> list[str]:
@@ -57,11 +57,11 @@ def test_nothing_passes_that_the_policy_does_not_name() -> None:
     assert verify(pcrs={}).incomplete and broken(verify(pcrs={})) == ["pcrs"]
     evidence, rules = json.dumps(VM.document()).encode(), AzurePolicy(pcrs=GUEST)
     nobody = {"policy": rules, "snp": SnpPolicy(), "tdx": TDX, "snp_roots": VM.chip.roots}
-    assert broken(verify_azure(evidence, CHAIN, LIST, NONCE, at=AT, **nobody)) == ["launch"]
+    assert broken(verify_azure(evidence, (*CHAIN, LIST), None, NONCE, at=AT, **nobody)) == ["launch"]
     named = nobody | {"snp": SNP}
     assert broken(verify_azure(evidence, CHAIN, None, NONCE, at=AT, **named)) == ["revocation"]
     revoked = VM.chip.revocation_list(2)
-    assert broken(verify_azure(evidence, CHAIN, revoked, NONCE, at=AT, **named)) == ["revocation"]
+    assert broken(verify_azure(evidence, (*CHAIN, revoked), None, NONCE, at=AT, **named)) == ["revocation"]
 
 
 def test_the_oldest_form_of_the_document_passes() -> None:
@@ -85,7 +85,7 @@ def test_a_report_of_the_guest_itself_is_refused() -> None:
     assert broken(verify(document)) == ["vmpl"]
     lax = {"snp": msgspec.structs.replace(SNP, vmpl=(0, 2)), "tdx": TDX, "snp_roots": VM.chip.roots}
     evidence, rules = json.dumps(document).encode(), AzurePolicy(pcrs=GUEST)
-    assert broken(verify_azure(evidence, CHAIN, LIST, NONCE, at=AT, policy=rules, **lax)) == ["vmpl"]
+    assert broken(verify_azure(evidence, (*CHAIN, LIST), None, NONCE, at=AT, policy=rules, **lax)) == ["vmpl"]
 
 
 def test_quotes_of_other_keys_and_other_nonces_are_refused() -> None:

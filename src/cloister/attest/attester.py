@@ -1,4 +1,5 @@
-"""Who makes reports for a machine: its firmware, through the kernel's configfs, or software alone.
+"""Who makes reports for a machine: its firmware, through the kernel's configfs, or software alone. Azure's confidential
+VMs have a vTPM in the firmware's place (`cloister.attest.azure.attester`).
 
 configfs-tsm (Documentation/ABI/testing/configfs-tsm) is the same for SEV-SNP and TDX guests: make a folder, write 64
 bytes into it, read the report out of it. Software is for development: whoever runs the machine can sign anything this
@@ -29,7 +30,8 @@ from cloister.attest.snp.certificate import read_bundle
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 
-Tee = Literal["none", "sev-snp", "tdx"]
+Tee = Literal["none", "sev-snp", "tdx", "azure"]
+"""`azure`: SEV-SNP or TDX under Microsoft's paravisor, which keeps a vTPM for the guest."""
 REPORT_DATA_BYTES = 64
 
 
@@ -140,6 +142,9 @@ def _signature_holds(report: SoftwareReport) -> bool:
 
 TSM_ROOT = Path("/sys/kernel/config/tsm/report")
 MAX_BLOB_BYTES = 1 << 18
+CHASSIS = Path("/sys/class/dmi/id/chassis_asset_tag")
+AZURE = "7783-7084-3265-9085-8269-3286-77"
+"""What the firmware of every Azure VM says of its chassis."""
 _PROVIDERS: dict[str, Tee] = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}
 _TRIES = 3
 _Answer = TypeVar("_Answer")
@@ -207,7 +212,7 @@ class TsmAttester:
         table = request.read("auxblob") if self._tee == "sev-snp" else b""  # only SNP's hosts hand out certificates
         if _provider(request.read("provider")) != self._tee or int(request.read("generation")) != before + 1:
             return None
-        return Attestation(self._tee, report, _certificates(table))
+        return Attestation(self._tee, report, certificates_of(table))
 
     def _ask(self, question: Callable[[ReportFolder], _Answer]) -> _Answer:
         request = self._folder(self._root)
@@ -221,16 +226,34 @@ class TsmAttester:
             raise _no_report(self._root, wrong) from None
 
 
-def find_attester(kind: Literal["auto", "software", "tsm"], root: Path = TSM_ROOT) -> Attester:
-    """The firmware of this machine; software where there is none or where it was asked for."""
+def find_attester(kind: Literal["auto", "software", "tsm", "azure"], root: Path = TSM_ROOT) -> Attester:
+    """The firmware of this machine, or its vTPM; software where there is neither or where it was asked for."""
     if kind == "software":
         return SoftwareAttester()
+    if kind != "azure":
+        try:
+            return TsmAttester(root)
+        except NoFirmware:
+            if kind == "tsm":
+                raise
+    if kind == "auto" and not _runs_on_azure(CHASSIS):
+        return SoftwareAttester()
+    from cloister.attest.azure.attester import AzureAttester  # which builds on this module
+
     try:
-        return TsmAttester(root)
+        return AzureAttester()
     except NoFirmware:
-        if kind == "tsm":
+        if kind == "azure":
             raise
         return SoftwareAttester()
+
+
+def _runs_on_azure(chassis: Path) -> bool:
+    """Whether this machine's firmware says so. It only decides who is asked for evidence."""
+    try:
+        return chassis.read_text().strip() == AZURE
+    except (OSError, ValueError):
+        return False
 
 
 def _provider(name: bytes) -> Tee:
@@ -240,12 +263,12 @@ def _provider(name: bytes) -> Tee:
     return tee
 
 
-def _certificates(table: bytes) -> tuple[bytes, ...]:
+def certificates_of(*pieces: bytes) -> tuple[bytes, ...]:
     """The report's signer first: it is the only one that may not sign certificates. Revocation lists come last."""
     try:
-        bundle = read_bundle([table])
+        bundle = read_bundle(pieces)
     except EvidenceInvalid as wrong:
-        raise SetupError(f"The host's certificate table is of no use: {wrong.message}") from None
+        raise SetupError(f"The host's certificates are of no use: {wrong.message}") from None
     certificates = [one.public_bytes(Encoding.DER) for one in sorted(bundle.certificates, key=is_authority)]
     return (*certificates, *(one.public_bytes(Encoding.DER) for one in bundle.revocation_lists))
 

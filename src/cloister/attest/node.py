@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from cloister.attest.attester import Tee, verify_software
+from cloister.attest.azure import verify_azure
+from cloister.attest.azure.tpm import quote_nonce
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
 from cloister.attest.nvidia.policy import SWITCH
@@ -71,8 +73,20 @@ def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: P
         pieces = (*evidence.certificates, *policy.snp_revocation_lists)
         return verify_snp(evidence.report, pieces, at=at, policy=policy.snp, report_data=bound)
     if evidence.tee == "tdx":
-        collateral = evidence.collateral or None
+        collateral = evidence.collateral or policy.tdx_collateral
         return verify_tdx(evidence.report, collateral, at=at, policy=policy.tdx, report_data=bound)
+    if evidence.tee == "azure":
+        pieces = (*evidence.certificates, *policy.snp_revocation_lists)
+        return verify_azure(
+            evidence.report,
+            pieces,
+            evidence.collateral or policy.tdx_collateral,
+            quote_nonce(bound),
+            at=at,
+            policy=policy.azure,
+            snp=policy.snp,
+            tdx=policy.tdx,
+        )
     return verify_software(evidence.report, at=at, allowed=policy.allow_software_tee, report_data=bound)
 
 

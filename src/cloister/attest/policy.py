@@ -21,7 +21,7 @@
     hashes = ["…"]
     vaults = ["here"]
 
-    [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
+    [snp]                         # and [tdx], [azure], [gpu]: what the verifiers of that evidence can be asked for
     measurements = ["…"]
 
     [[tdx.launches]]              # registers that are accepted together
@@ -44,6 +44,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from cloister.attest.azure import AzurePolicy
 from cloister.attest.nvidia import GpuPolicy
 from cloister.attest.settings import Pin, SettingsPolicy
 from cloister.attest.snp import SnpPolicy
@@ -87,7 +88,8 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
 class _Demands(Struct, frozen=True):
     """The fields that file and policy share."""
 
-    tees: Annotated[tuple[Literal["sev-snp", "tdx"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
+    tees: Annotated[tuple[Literal["sev-snp", "tdx", "azure"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
+    """`azure` is not among the default's: Microsoft's paravisor stands between such a machine's hardware and guest."""
     measurements: tuple[ReleaseMeasurement, ...] = ()
     """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
@@ -101,11 +103,13 @@ class _Demands(Struct, frozen=True):
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
     gpu: GpuPolicy = GpuPolicy()
+    azure: AzurePolicy = AzurePolicy()
 
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
     gpu_keys: str | None = None
     snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    tdx_collateral: str | None = None
     gpu_manifests: tuple[str, ...] = ()
     gpu_ocsp: tuple[str, ...] = ()
     log: LogRules | None = None
@@ -121,6 +125,8 @@ class Policy(_Demands, frozen=True):
     """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
     snp_revocation_lists: tuple[bytes, ...] = ()
     """AMD's revocation lists (files), for nodes that bring none along."""
+    tdx_collateral: bytes | None = None
+    """Intel's collateral, the JSON dcap-qvl takes (file), for nodes that bring none along."""
     gpu_manifests: tuple[bytes, ...] = ()
     """NVIDIA's reference manifests (XML) of the drivers and VBIOSes whose reports pass (files `gpu_manifests`)."""
     gpu_ocsp: tuple[bytes, ...] = ()
@@ -176,6 +182,7 @@ def read_policy(path: Path) -> Policy:
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
         release=_release(rules, path),
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
+        tdx_collateral=None if rules.tdx_collateral is None else _read(path.parent / rules.tdx_collateral),
         snp_revocation_lists=tuple(_read(path.parent / name) for name in rules.snp_revocation_lists),
         gpu_manifests=tuple(_read(path.parent / name) for name in rules.gpu_manifests),
         gpu_ocsp=tuple(_read(path.parent / name) for name in rules.gpu_ocsp),

@@ -302,10 +302,12 @@ def _verify_azure(
     from cloister.attest.snp import SnpPolicy
     from cloister.attest.tdx import TdxPolicy
 
+    intel = collateral is not None and collateral.lstrip().startswith(b"{")
+    lists = [] if collateral is None or intel else [collateral]
     return verify_azure(
         data if data.lstrip().startswith(b"{") else unpack(data),
-        [unpack(one) for one in certificates],
-        None if collateral is None else unpack(collateral),
+        [unpack(one) for one in (*certificates, *lists)],
+        collateral if intel else None,
         nonce,
         at=at,
         policy=read_policy_table(policy, ("azure",), AzurePolicy, optional=True),

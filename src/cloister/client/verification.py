@@ -90,6 +90,11 @@ def next_step(verdict: Verdict) -> str:
         return "A policy says which releases and machines are accepted: --policy FILE (docs/client.md)."
     if "vault hosts" in broken:
         return "A policy says what vault hosts must prove, or trusts them unseen: docs/client.md."
+    if "gpu evidence" in broken:
+        return (
+            "Its operator shows the GPUs with --gpu-evidence nvml, where they are in confidential mode; a policy may "
+            "let them go unseen: [gpu] allow_unseen (docs/attestation.md)."
+        )
     if "weights digest" in broken or any(name.startswith("setting") for name in broken):
         return "Its operator chose otherwise than the policy demands: weights, or [settings] (docs/client.md)."
     if "sandbox" in broken:

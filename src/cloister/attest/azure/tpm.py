@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from cloister.errors import EvidenceInvalid
+from cloister.errors import CloisterError, EvidenceInvalid
 
 MAX_BYTES: Final = 1024
 MAGIC: Final = b"\xffTCG"
@@ -35,14 +35,17 @@ class TpmQuote:
         return hashlib.sha256(b"".join(pcrs[index] for index in self.selected)).digest() == self.digest
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
+class Reader:
+    """Takes a TPM's bytes apart, front to back; what is not there is an error of the kind `wrong`."""
+
+    def __init__(self, data: bytes, wrong: type[CloisterError] = EvidenceInvalid) -> None:
         self._data = data
+        self._wrong = wrong
         self.at = 0
 
     def take(self, count: int) -> bytes:
         if count > len(self._data) - self.at:
-            raise EvidenceInvalid("The TPM's quote ends early.")
+            raise self._wrong("What the TPM says ends early.")
         self.at += count
         return self._data[self.at - count : self.at]
 
@@ -52,21 +55,37 @@ class _Reader:
     def sized(self) -> bytes:
         return self.take(self.number(2))
 
+    def nested(self) -> Reader:
+        return Reader(self.sized(), self._wrong)
+
+    def selection(self) -> tuple[int, ...]:
+        """TPML_PCR_SELECTION: the PCRs selected, of SHA-256's bank alone."""
+        if self.number(4) != 1 or self.number(2) != SHA256:
+            raise self._wrong("What the TPM says is not over one bank of SHA-256.")
+        bitmap = int.from_bytes(self.take(self.number(1)), "little")
+        if bitmap >> PCRS:
+            raise self._wrong("What the TPM says is over PCRs that no TPM has.")
+        return tuple(index for index in range(PCRS) if bitmap >> index & 1)
+
+
+def quote_nonce(report_data: bytes) -> bytes:
+    """What a quote carries for the 64 bytes of a node's binding: 32, because a TPM whose longest hash is SHA-384 takes
+    50 at most."""
+    return hashlib.sha256(report_data).digest()
+
 
 def read_tpm_quote(data: bytes) -> TpmQuote:
     """The quote, or EvidenceInvalid."""
     if len(data) > MAX_BYTES:
         raise EvidenceInvalid(f"A TPM's quote may have at most {MAX_BYTES} bytes.")
-    quote = _Reader(data)
+    quote = Reader(data)
     if quote.take(4) != MAGIC or quote.number(2) != QUOTE:
         raise EvidenceInvalid("That is no quote of a TPM.")
     quote.sized()
     nonce = quote.sized()
     quote.take(CLOCK_BYTES + 8)
-    if quote.number(4) != 1 or quote.number(2) != SHA256:
-        raise EvidenceInvalid("The TPM's quote is not over one bank of SHA-256.")
-    bitmap = int.from_bytes(quote.take(quote.number(1)), "little")
+    selected = quote.selection()
     digest = quote.sized()
-    if quote.at != len(data) or bitmap >> PCRS:
-        raise EvidenceInvalid("The TPM's quote has bytes or PCRs too many.")
-    return TpmQuote(nonce, tuple(index for index in range(PCRS) if bitmap >> index & 1), digest)
+    if quote.at != len(data):
+        raise EvidenceInvalid("The TPM's quote has bytes too many.")
+    return TpmQuote(nonce, selected, digest)

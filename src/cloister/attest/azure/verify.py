@@ -80,15 +80,15 @@ def verify_azure(
 ) -> Verdict:
     """The verdict on the evidence at a time: hardware, runtime data, the vTPM's key, its quote.
 
-    `collateral` is Intel's, or AMD's revocation list. EvidenceInvalid if the evidence is malformed.
+    `certificates` are AMD's, with revocation lists among them; `collateral` is Intel's. EvidenceInvalid if the evidence
+    is malformed.
     """
     document = _Document(hcl_report=tuple(evidence)) if evidence.startswith(MAGIC) else _read_document(evidence)
     hcl = read_hcl(_bytes(document.hcl_report or document.report))
     found = Examination()
     bound = hcl.report_data
     if hcl.tee == "sev-snp":
-        given = [*certificates, *([collateral] if collateral else [])]
-        given += [_certificate(document.vcek)] if document.vcek else []
+        given = [*certificates, *([_certificate(document.vcek)] if document.vcek else [])]
         # A guest beside the paravisor (VMPL above 0) could have any runtime data reported.
         paravisor = msgspec.structs.replace(snp, vmpl=(0,))
         verdict = verify_snp(hcl.report, given, at=at, policy=paravisor, report_data=bound, roots=snp_roots)
