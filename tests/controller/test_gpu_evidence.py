@@ -20,13 +20,16 @@ from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.checks import Verdict
+from cloister.config import ControllerSettings, Settings
 from cloister.controller import gpu_evidence
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker, ShowsGpus
 from cloister.controller.gpu_evidence import MAX_WAITING, GpuEvidenceKeeper
+from cloister.controller.process import Controller
 from cloister.errors import GpuNotConfidential, NoGpu, QueueFull, ServiceUnavailable, SetupError
 from cloister.messages.frontend import AskEvidence
 from cloister.messages.generation import Failed
+from cloister.models.source import ModelFolder
 from cloister.process import interpreter
 from cloister.transparency.dev_log import Release, development_release
 from tests.attest.fake_driver import CRASH, Driver, built_library, running_driver
@@ -231,6 +234,16 @@ async def test_a_node_that_is_to_show_its_gpu_and_cannot_does_not_start(driver: 
     driver.codes = {"I": 4}
     with pytest.raises(SetupError, match="code 4"):
         await GpuEvidenceKeeper("nvml").start()
+
+
+async def test_the_controller_asks_the_gpus_before_it_starts_anything_else(driver: Driver, tmp_path: Path) -> None:
+    driver.state = (0, 0, 0)
+    controls = ControllerSettings(attester="software", gpu_evidence="nvml")
+    controller = Controller(ModelFolder("m", tmp_path, {}), Settings(controller=controls))
+    with pytest.raises(GpuNotConfidential):
+        await controller.start()
+    assert controller._forkserver is None
+    await controller.close()
 
 
 async def test_without_a_choice_gpus_are_shown_where_they_are_confidential(

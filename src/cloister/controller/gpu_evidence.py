@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 REPORTER = "cloister.controller.gpu_reporter"
 DEVICE = "/dev/nvidiactl"
-START_S, ANSWER_S = 60.0, 30.0
+START_S, ANSWER_S = 60.0, 20.0
 """NVIDIA's driver may have to wake the GPUs first. Each report is a conversation with a GPU's own firmware."""
 MAX_WAITING = 32
 

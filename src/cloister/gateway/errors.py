@@ -20,6 +20,7 @@ from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
     CloisterError,
+    GpuNotConfidential,
     InvalidRequest,
     MessageExpired,
     MessageRepeated,
@@ -83,6 +84,7 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (VaultLost, 503, "server_error"),
     (ServiceUnavailable, 503, "server_error"),
     (SandboxIncomplete, 500, "server_error"),
+    (GpuNotConfidential, 500, "server_error"),
 )
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
 FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")
