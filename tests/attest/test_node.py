@@ -155,6 +155,10 @@ def test_a_td_is_asked_for_what_the_policy_says(node: Node, monkeypatch: pytest.
     assert check(evidence, policy).passed
     assert asked["report_data"] == evidence.report_data(NONCE) and asked["collateral"] == b"{}"
     assert asked["policy"] is policy.tdx and asked["at"] == AT
+    ours = replace(policy, tdx_collateral=b"ours")
+    assert check(evidence, ours).passed and asked["collateral"] == b"{}"
+    assert check(replace(evidence, collateral=b""), ours).passed and asked["collateral"] == b"ours"
+    assert check(replace(evidence, collateral=b""), policy).passed and asked["collateral"] is None
 
 
 def test_a_node_without_a_revocation_list_is_held_against_the_policys_own(node: Node) -> None:

@@ -22,6 +22,7 @@ gpu_keys = "jwks.json"
 snp_revocation_lists = ["milan.crl"]
 gpu_manifests = ["driver.xml"]
 gpu_ocsp = ["gpu.der"]
+tdx_collateral = "intel.json"
 
 [log]
 logs = ["{LOG}"]
@@ -34,6 +35,10 @@ trusted_root = "root.json"
 identity = "release@log.example"
 issuer = "https://issuer.example"
 repository = "https://git.example/cloister"
+predicates = ["https://slsa.dev/provenance/v1"]
+
+[azure]
+pcrs = {{ 7 = ["{"07" * 32}"] }}
 
 [snp]
 measurements = ["{"cd" * 48}"]
@@ -59,6 +64,7 @@ def written(folder: Path, text: str) -> Path:
     (folder / "jwks.json").write_text('{"keys": []}')
     (folder / "milan.crl").write_text("a list")
     (folder / "driver.xml").write_text("<a/>")
+    (folder / "intel.json").write_text("collateral")
     (folder / "gpu.der").write_bytes(b"\x30\x00")
     path = folder / "policy.toml"
     path.write_text(text)
@@ -77,7 +83,9 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert (policy.gpu_manifests, policy.gpu_ocsp) == ((b"<a/>",), (b"\x30\x00",))
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
     assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
-    assert policy.snp_revocation_lists == (b"a list",)
+    assert policy.snp_revocation_lists == (b"a list",) and policy.tdx_collateral == b"collateral"
+    assert policy.release.sigstore.predicates == ("https://slsa.dev/provenance/v1",)
+    assert policy.azure.pcrs == {"7": ("07" * 32,)}
     assert policy.release.minimum_version == "1.2" and policy.release.max_checkpoint_age_s == 1e6
     assert policy.relaxations() == (
         *("accept_missing_layers landlock", "tdx.launches rtmr0 any", "tdx.allow_sept_ve"),

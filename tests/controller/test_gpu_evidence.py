@@ -236,13 +236,13 @@ async def test_a_node_that_is_to_show_its_gpu_and_cannot_does_not_start(driver: 
         await GpuEvidenceKeeper("nvml").start()
 
 
-async def test_the_controller_asks_the_gpus_before_it_starts_anything_else(driver: Driver, tmp_path: Path) -> None:
+async def test_the_controller_asks_the_gpus_before_it_reads_any_weights(driver: Driver, tmp_path: Path) -> None:
     driver.state = (0, 0, 0)
     controls = ControllerSettings(attester="software", gpu_evidence="nvml")
     controller = Controller(ModelFolder("m", tmp_path, {}), Settings(controller=controls))
     with pytest.raises(GpuNotConfidential):
         await controller.start()
-    assert controller._forkserver is None
+    assert controller._weights is None
     await controller.close()
 
 

@@ -115,8 +115,8 @@ class Controller:
         )
 
     async def start(self) -> Serving:
-        await self._gpus.start()
         self._launch_forkserver()
+        await self._gpus.start()
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._start_what_is_missing()

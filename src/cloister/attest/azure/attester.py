@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -33,6 +34,14 @@ ENDORSED_S: Final = 3600.0
 _TRIES: Final = 3
 
 
+@dataclass(frozen=True)
+class Endorsement:
+    """What shows that the hardware's report is genuine: AMD's certificates, or Intel's quote."""
+
+    certificates: tuple[bytes, ...] = ()
+    td_quote: bytes = b""
+
+
 class AzureAttester:
     """`tpm` and `metadata` are this machine's. NoFirmware where it is no confidential VM."""
 
@@ -44,7 +53,7 @@ class AzureAttester:
         self._tpm = tpm or Tpm(TpmDevice())
         self._metadata = metadata or Metadata()
         self._clock = clock
-        self._endorsed: tuple[bytes, float, Attestation] | None = None
+        self._endorsed: tuple[bytes, float, Endorsement] | None = None
         self.attest(bytes(REPORT_DATA_BYTES))  # what is wrong is told at the start
 
     @property
@@ -59,8 +68,8 @@ class AzureAttester:
         quote = self._quote(hcl, quote_nonce(report_data))
         endorsement = self._endorsement(hcl)
         document = {"version": 1, "hcl_report": _text(hcl_report), "tpm_quote": quote}
-        if endorsement.report:
-            document["td_quote"] = _text(endorsement.report)
+        if endorsement.td_quote:
+            document["td_quote"] = _text(endorsement.td_quote)
         return Attestation("azure", msgspec.json.encode(document), endorsement.certificates)
 
     def _read_hcl(self) -> bytes:
@@ -92,17 +101,16 @@ class AzureAttester:
                 return {"message": message.hex(), "signature": signature.hex(), "pcrs": values}
         raise SetupError("The PCRs of this machine change all the time.", hint="Does its boot still go on?")
 
-    def _endorsement(self, hcl: HclReport) -> Attestation:
-        """What shows that the hardware's report is genuine: AMD's certificates, or Intel's quote in `report`."""
+    def _endorsement(self, hcl: HclReport) -> Endorsement:
         now = self._clock()
         if self._endorsed is not None:
             runtime, since, kept = self._endorsed
             if runtime == hcl.report_data and now - since < ENDORSED_S:
                 return kept
         if hcl.tee == "sev-snp":
-            found = Attestation("azure", b"", certificates_of(*self._metadata.amd_certificates()))
+            found = Endorsement(certificates=certificates_of(*self._metadata.amd_certificates()))
         else:
-            found = Attestation("azure", self._metadata.td_quote(hcl.report[:TD_REPORT_BYTES]))
+            found = Endorsement(td_quote=self._metadata.td_quote(hcl.report[:TD_REPORT_BYTES]))
         self._endorsed = hcl.report_data, now, found
         return found
 

@@ -1,6 +1,6 @@
 """NVIDIA's management library (NVML), as far as evidence needs it: the confidential mode, reports, certificate chains.
 
-Four structures and six functions of `nvml.h` (drivers from 535 on), called by ctypes: NVIDIA's own binding has 600
+Three structures and six functions of `nvml.h` (drivers from 535 on), called by ctypes: NVIDIA's own binding has 430
 functions, and a release lists every file it runs with (docs/adr/0012). The library answers slowly, or not at all: who
 calls it does so in a process that may be killed. Nothing that it answers is verified here.
 """
