@@ -17,6 +17,7 @@ from cloister.errors import ProtocolError
 from cloister.messages.attention import AttentionReady, PlaceCleared, ToAttention
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Ping, Pong
 from cloister.messages.service import LinkPlace
 from cloister.models.decoder import Decoder
 
@@ -72,6 +73,9 @@ class Attention:
             if not data:
                 return
             for order in frames.feed(data):
+                if isinstance(order, Ping):
+                    control.sendall(encode_frame((Pong(),)))
+                    continue
                 if order.place >= self._places:
                     raise ProtocolError("A place is to be cleared that is not there.")
                 self._holder.clear(order.place)

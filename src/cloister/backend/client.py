@@ -44,7 +44,7 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
-from cloister.messages.lifecycle import raised
+from cloister.messages.lifecycle import Ping, Pong, raised
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import AskView, View
 
@@ -214,6 +214,8 @@ class ControllerClient(Backend):
                 self.serving.set_result(message)
             case AdmitKeys(keys=keys):
                 self._admit(keys)
+            case Ping():
+                self.send(Pong())
             case _:
                 raise ProtocolError("The controller sent a message out of turn.")
 

@@ -45,6 +45,7 @@ from cloister.messages.frontend import Serving
 from cloister.messages.generation import Ready
 from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
+from cloister.process.watchdog import SILENT
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +187,8 @@ class Controller:
         forkserver = self._forkserver if self._forkserver and self._forkserver_up else await self._preload_forkserver()
         if self._service is None:
             with cache_file(self._settings.engine.cache_disk_bytes) as disk:
-                service = Service(forkserver, self.relay.from_service, self._service_ended, disk)
+                patience = SILENT["service"].beyond(self._settings.controller.service_deadline_s)
+                service = Service(forkserver, self.relay.from_service, self._service_ended, disk, patience)
             try:
                 self._ready = await service.ready(SERVICE_START_S)
             except BaseException:

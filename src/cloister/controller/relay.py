@@ -41,6 +41,7 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Forget, Label, Paused, Probed, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 from cloister.prefix.policy import POLICIES
+from cloister.process.watchdog import SILENT
 
 
 class Frontend(Protocol):
@@ -97,7 +98,12 @@ class Relay:
         company = self.requests.company
         self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, company)
         self.vaults = Vaults(
-            settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended, self._queue.move
+            settings.spare_vaults,
+            settings.vault_ready_s,
+            self._from_vault,
+            self._vault_ended,
+            self._queue.move,
+            SILENT["vault"].beyond(settings.vault_deadline_s),
         )
         self.sessions = Sessions(
             self.vaults,

@@ -15,6 +15,7 @@ from cloister.link.memory import LinkMemory
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Stats
 from cloister.messages.service import AttachLink, DetachLink, FromSealedService, LinkPlace, WeightsPlace
 from cloister.process.handle import Handle
+from cloister.process.watchdog import SILENT, Patience
 
 
 class Service:
@@ -29,6 +30,7 @@ class Service:
         on_message: Callable[[msgspec.Struct], None],
         on_end: Callable[[], None],
         disk: int | None = None,
+        patience: Patience = SILENT["service"],
     ) -> None:
         self._on_message = on_message
         self._on_end = on_end
@@ -38,7 +40,10 @@ class Service:
         self.weights: int | None = None
         """The descriptor of the weights in its device's memory, where vaults share them."""
         child, ours = forkserver.spawn("service", disk=disk)
-        self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
+        hear, ended = self._receive, self._ended
+        self._handle = Handle(
+            "service", child, ours, FromSealedService, Ready, hear=hear, on_end=ended, patience=patience
+        )
 
     async def ready(self, patience_s: float) -> Ready:
         try:

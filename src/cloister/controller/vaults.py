@@ -25,6 +25,7 @@ from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed, why_not_started
 from cloister.messages.vault import FromVault, VaultReady
 from cloister.process.endpoint import Endpoint
+from cloister.process.watchdog import SILENT, Patience
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,10 @@ class Vault:
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
         places: Places | None = None,
+        patience: Patience = SILENT["vault"],
     ) -> None:
         self.number = number
+        self._answers_within = patience
         self._on_sealed = on_sealed
         self._places = places
         self.place = None if places is None else places.take()
@@ -71,6 +74,7 @@ class Vault:
             memory, weights = places.descriptors(self.place), places.weights
         self._child, ours = forkserver.spawn("vault", *memory, weights=weights)
         self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
+        self._channel.watch("vault", lambda: self._child.stopped)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 
     def send(self, message: msgspec.Struct) -> None:
@@ -114,6 +118,7 @@ class Vault:
             self._on_message(self, message)
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
+            self._channel.demand_answers(self._answers_within)
             self.sealed_at = monotonic()
             self.tried.set()
             for then in self._when_sealed:
@@ -141,8 +146,10 @@ class Vaults:
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
+        patience: Patience = SILENT["vault"],
     ) -> None:
         self._on_sealed = on_sealed
+        self._patience = patience
         self._wanted = spares
         self._ready_s = ready_s
         self._on_message = on_message
@@ -249,6 +256,7 @@ class Vaults:
             self._vault_ended,
             self._one_more,
             self._places,
+            self._patience,
         )
         self._made.append(self._last_ordered)
         return self._last_ordered

@@ -14,7 +14,7 @@ from cloister.forkserver import child
 from cloister.forkserver.child import without_layers
 from cloister.forkserver.rehearsal import rehearse
 from cloister.link.region import links
-from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
+from cloister.messages.lifecycle import Ping, Pong, Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import give_back_freed_memory
 from cloister.process.sandbox.layers import Layer
@@ -95,6 +95,8 @@ class ForkServer:
                 self._bury(order)
             elif isinstance(order, Spawn):
                 self._fork(order)
+            elif isinstance(order, Ping):
+                self._endpoint.send(Pong())
             else:
                 raise ProtocolError("The fork server is loaded already.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.service import LinkPlace, Place
 
 
@@ -26,5 +26,5 @@ class PlaceCleared(Struct, frozen=True, tag="place_cleared", forbid_unknown_fiel
     place: Place
 
 
-ToAttention = ClearPlace
-FromAttention = StartFailed | LinkPlace | AttentionReady | PlaceCleared
+ToAttention = ClearPlace | Ping
+FromAttention = StartFailed | LinkPlace | AttentionReady | PlaceCleared | Pong

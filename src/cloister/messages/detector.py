@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from cloister.messages.generation import RequestId
-from cloister.messages.lifecycle import Openings, StartFailed
+from cloister.messages.lifecycle import Openings, Ping, Pong, StartFailed
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
@@ -127,5 +127,5 @@ class Labels(Struct, frozen=True, tag="labels", forbid_unknown_fields=True):
     categories: Codes
 
 
-ToDetector = StartDetector | LoadRules | KnowOpenings | Classify
-FromDetector = DetectorReady | StartFailed | RulesLoaded | Labels
+ToDetector = StartDetector | LoadRules | KnowOpenings | Classify | Ping
+FromDetector = DetectorReady | StartFailed | RulesLoaded | Labels | Pong

@@ -29,7 +29,7 @@ from cloister.messages.generation import (
     TokenId,
     Tokens,
 )
-from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.lifecycle import Path, Ping, Pong, StartFailed
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Enc, PromptBytes, RequestKey, SealedPrompt
 from cloister.messages.service import AskView, View
@@ -177,8 +177,8 @@ class JudgeForm(Struct, frozen=True, tag="judge_form", forbid_unknown_fields=Tru
 
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
 AskGenerating = Submit | Examine | Cancel | AskStats | AskView | EndSession
-FromGateway = Listening | JudgeForm | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
-ToGateway = StartFrontend | AdmitKeys | Serving | AboutGenerating | SealedPart | Evidence
+FromGateway = Listening | JudgeForm | StartFailed | Pong | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
+ToGateway = StartFrontend | AdmitKeys | Serving | Ping | AboutGenerating | SealedPart | Evidence
 
 
 class Serve(OfRequest, frozen=True, tag="serve"):
@@ -224,5 +224,5 @@ class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
     kind: MishapKind
 
 
-ToSealedApi = StartFrontend | AdmitKeys | Serving | AboutGenerating | Serve | Taken | Leave
-FromSealedApi = Settled | StartFailed | Mishap | AskGenerating | AskSealed | SealedPart | Failed
+ToSealedApi = StartFrontend | AdmitKeys | Serving | Ping | AboutGenerating | Serve | Taken | Leave
+FromSealedApi = Settled | StartFailed | Pong | Mishap | AskGenerating | AskSealed | SealedPart | Failed

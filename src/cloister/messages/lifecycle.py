@@ -77,6 +77,15 @@ class Converted(Struct, frozen=True, tag="converted", forbid_unknown_fields=True
 
 FromConverter = StartFailed | ConversionProgress | Converted
 
+
+class Ping(Struct, frozen=True, tag="ping", forbid_unknown_fields=True):
+    """Owner → process, now and then once it is ready: say Pong when you come to it (process.watchdog)."""
+
+
+class Pong(Struct, frozen=True, tag="pong", forbid_unknown_fields=True):
+    """Process → owner: its loop turns. It answers between two pieces of work, not from a thread beside them."""
+
+
 ChildId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -139,8 +148,10 @@ class Spawned(Struct, frozen=True, tag="spawned", forbid_unknown_fields=True):
     pid: int
 
 
-ToForkServer = Preload | Spawn
-FromForkServer = StartFailed | Preloaded | Spawned
+ToTemplate = Fork | Ping
+FromTemplate = Forked | Pong
+ToForkServer = Preload | Spawn | Ping
+FromForkServer = StartFailed | Preloaded | Spawned | Pong
 
 
 def failed(request_id: int, error: Exception) -> Failed:

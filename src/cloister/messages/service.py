@@ -19,7 +19,7 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
 
 LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_CHARGES = 256
@@ -133,6 +133,6 @@ class View(OfRequest, frozen=True, tag="view"):
     streams: tuple[tuple[int, ...], ...] = ()
 
 
-ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
+ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget | Ping
 Announced = LinkPlace | WeightsPlace
-FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed
+FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed | Pong

@@ -26,7 +26,7 @@ from cloister.messages.generation import (
     TokenLogprob,
     Tokens,
 )
-from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.lifecycle import Path, Ping, Pong, StartFailed
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
@@ -146,10 +146,9 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = Confide | Release | Cancel | Answered | LeaseCores | Verify
-FromVault = (
-    VaultReady | StartFailed | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
-)
+ToVault = Confide | Release | Cancel | Answered | LeaseCores | Verify | Ping
+AboutPrompts = Understood | Prefilled | Verified | Tokens | Failed
+FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong
 """StartFailed is for a bridge that gets no vault; a vault that was sealed must not say it."""
 
 
@@ -189,6 +188,7 @@ class LocalPartiesReady(Struct, frozen=True, tag="local_parties_ready", forbid_u
     parties: Path
 
 
-ToMpcClient = StartMpcClient | Confide | Cancel
-FromMpcClient = MpcClientReady | StartFailed | Understood | Tokens | Failed
-FromLocalParties = LocalPartiesReady | StartFailed
+ToMpcClient = StartMpcClient | Confide | Cancel | Ping
+FromMpcClient = MpcClientReady | StartFailed | Understood | Tokens | Failed | Pong
+ToLocalParties = StartLocalParties | Ping
+FromLocalParties = LocalPartiesReady | StartFailed | Pong

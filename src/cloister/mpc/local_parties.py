@@ -23,8 +23,8 @@ from rich.console import Console
 from cloister.config import cache_folder
 from cloister.errors import CloisterError, ProtocolError
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed, start_failed
-from cloister.messages.vault import LocalPartiesReady, StartLocalParties
+from cloister.messages.lifecycle import Pong, StartFailed, start_failed
+from cloister.messages.vault import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister.models.source import open_folder
 from cloister.mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 async def serve(controller: socket.socket) -> None:
-    connection = Connection(*await asyncio.open_connection(sock=controller), StartLocalParties)
+    connection = Connection(*await asyncio.open_connection(sock=controller), ToLocalParties)
     asked = await connection.receive()
     if not isinstance(asked, StartLocalParties):
         return
@@ -181,7 +181,7 @@ async def serve(controller: socket.socket) -> None:
     except CloisterError as reason:
         connection.post(start_failed(reason, "The parties cannot start"))
         return
-    hung_up = asyncio.create_task(connection.receive())
+    hung_up = asyncio.create_task(_until_hung_up(connection))
     with closing(Supervisor(place / CONFIG_FILE, len(config.party), logs=logs)):
         dealing = asyncio.create_task(_deal(asked, place, config))
         await asyncio.wait((dealing, hung_up), return_when=asyncio.FIRST_COMPLETED)
@@ -190,6 +190,12 @@ async def serve(controller: socket.socket) -> None:
             await asyncio.wait((hung_up,))  # it may end with an error as well
         else:
             dealing.cancel()
+
+
+async def _until_hung_up(connection: Connection) -> None:
+    """Say that we are here as often as we are asked."""
+    while await connection.receive() is not None:
+        connection.post(Pong())
 
 
 async def _deal(asked: StartLocalParties, place: Path, config: PartiesConfig) -> LocalPartiesReady | StartFailed:

@@ -72,6 +72,11 @@ class Child:
         gone.register(self._pidfd, select.POLLIN)
         return bool(gone.poll(0))
 
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped it (SIGSTOP): then it neither runs nor ends by itself."""
+        return self.pid is not None and self._pidfd is not None and is_stopped(self.pid)
+
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
@@ -155,6 +160,21 @@ def start_module(
     if module in _loaded:
         return _loaded[module].fork(module, theirs, _inherited), ours
     return ModuleChild(module, theirs, *arguments, **(WIPE_FREED_MEMORY if wiping else {}), **variables), ours
+
+
+def is_stopped(pid: int) -> bool:
+    """By proc(5). A keeper stands for the one process it waits for (process.sandbox.namespaces.leave_host)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            head, _, rest = file.read().rpartition(b")")
+        if rest.split(maxsplit=1)[0] == b"T":
+            return True
+        if head.partition(b"(")[2] != b"cl-keeper":
+            return False
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return any(is_stopped(int(child)) for child in file.read().split())
+    except OSError:  # it has ended, or this kernel does not tell
+        return False
 
 
 def _pid_of(pidfd: int) -> int | None:

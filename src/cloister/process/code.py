@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.messages.lifecycle import Fork, Forked
+from cloister.messages.lifecycle import Fork, Forked, FromTemplate
 from cloister.process import child
 from cloister.process.endpoint import Endpoint
+from cloister.process.watchdog import SILENT
 
 TEMPLATE = "cloister.process.template"
 COMPUTING = ("cloister.forkserver", "cloister.models.pack_weights")
@@ -46,7 +47,8 @@ class Template:
         self._numbers = itertools.count(1)
         self._unborn: dict[int, ForkedChild] = {}
         self._process, ours = child.start_module(TEMPLATE, *entries)
-        self._endpoint = Endpoint(ours, Forked, self._forked, self._ended)
+        self._endpoint = Endpoint(ours, FromTemplate, self._forked, self._ended)
+        self._endpoint.watch("template", lambda: self._process.stopped)
 
     @property
     def pid(self) -> int | None:
@@ -72,6 +74,7 @@ class Template:
         if (born := self._unborn.pop(message.child, None)) is None:
             raise ProtocolError("A template forked what nobody ordered.")
         born.born(self._endpoint.take_descriptor())
+        self._endpoint.demand_answers(SILENT["template"])  # it has loaded all it forks
 
     def _ended(self) -> None:
         self._process.kill()

@@ -1,7 +1,7 @@
 """One control socket in the controller's loop: frames of one typed union, with descriptors beside them.
 
 It does not know what the messages mean. Whatever goes wrong (a malformed frame, a handler's ProtocolError, a peer that
-no longer reads, a hang-up) ends it, once, and its owner is told.
+no longer reads or is no longer heard of, a hang-up) ends it, once, and its owner is told.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import msgspec
 
 from cloister.errors import CloisterError, ProtocolError, where_raised
 from cloister.messages.frames import FrameReader, encode_frames
+from cloister.messages.lifecycle import Ping, Pong
+from cloister.process.watchdog import Finding, Patience, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,9 @@ class Endpoint:
         self._received: deque[int] = deque()
         self._loop = asyncio.get_running_loop()
         self.open = True
+        self.late = False
+        """Whether it ended because the process at the other end was stopped or silent."""
+        self._watchdog: Watchdog | None = None
         self._loop.add_reader(peer, self._receive)
 
     def send(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
@@ -73,6 +78,20 @@ class Endpoint:
         if self._unsent_bytes > MAX_UNSENT_BYTES:
             self._loop.call_soon(self._end)
 
+    def watch(self, name: str, stopped: Callable[[], bool]) -> None:
+        """End it, as if the peer had hung up, once the process of this name at the other end is found `stopped`."""
+        self._watchdog = Watchdog(stopped, lambda: self.send(Ping()), lambda found: self._give_up(name, found))
+
+    def demand_answers(self, patience: Patience | None) -> None:
+        """The process is ready; from now on it is also watched for silence. None: it answers no questions."""
+        if self._watchdog is not None and patience is not None:
+            self._watchdog.demand_answers(patience)
+
+    def _give_up(self, name: str, found: Finding) -> None:
+        log.warning("The %s %s; it is ended.", name, found.value)
+        self.late = True
+        self._end()
+
     def take_descriptor(self) -> int:
         """The next descriptor the peer sent; the message that announces it is being handled."""
         if not self._received:
@@ -92,6 +111,8 @@ class Endpoint:
             return
         self._send_gathered()
         self.open = False
+        if self._watchdog is not None:
+            self._watchdog.close()
         self._loop.remove_reader(self._peer)
         self._loop.remove_writer(self._peer)
         self._peer.close()
@@ -120,7 +141,9 @@ class Endpoint:
             return self._end()
         try:
             for message in self._frames.feed(data):
-                if self.open:
+                if self._watchdog is not None:
+                    self._watchdog.heard()
+                if self.open and not isinstance(message, Pong):
                     self._on_message(message)
         except CloisterError:
             self._end()

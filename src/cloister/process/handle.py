@@ -16,6 +16,7 @@ from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.lifecycle import StartFailed, why_not_started
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
+from cloister.process.watchdog import SILENT, Patience
 
 Ready = TypeVar("Ready", bound=msgspec.Struct)
 
@@ -23,8 +24,9 @@ Ready = TypeVar("Ready", bound=msgspec.Struct)
 class Handle(Generic[Ready]):
     """`ready` is what it says when it has started, or raises why it has not; `hear` gets what else it says.
 
-    `on_end` is called once if it hangs up or breaks the protocol; the owner may kill it then. `lost` is the error for
-    who waits for a process that ended while it started.
+    `on_end` is called once if it hangs up, breaks the protocol, is stopped or falls silent; the owner kills it then.
+    `lost` is the error for who waits for a process that ended while it started. `patience`: what its kind has, unless
+    it is given.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Handle(Generic[Ready]):
         hear: Callable[[msgspec.Struct], None] | None = None,
         on_end: Callable[[], None] | None = None,
         lost: CloisterError | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.name = name
+        self._patience = patience or SILENT.get(name)
         self._child = child
         self._is_ready = ready
         self._hear = hear
@@ -47,6 +51,7 @@ class Handle(Generic[Ready]):
         self._lost = lost or ServiceUnavailable(f"The {name} ended while it started.")
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self.endpoint = Endpoint(peer, says, self._receive, self._hung_up)
+        self.endpoint.watch(name, lambda: child.stopped)
 
     @property
     def pid(self) -> int | None:
@@ -72,6 +77,7 @@ class Handle(Generic[Ready]):
                 self._fail(why_not_started(message))
             else:
                 self.ready.set_result(message)
+                self.endpoint.demand_answers(self._patience)
         elif self._hear is not None:
             self._hear(message)
         else:
@@ -109,12 +115,13 @@ class ModuleHandle(Handle[Ready]):
         await self._module.ends()
 
     async def close(self, grace_s: float = 0.0, *, terminate: bool = False) -> None:
-        """Have it end, by a signal or by closing our side of the socket; after `grace_s` it is killed."""
+        """Have it end, by a signal or by closing our side of the socket; after `grace_s` it is killed, and at once if
+        it was found late."""
         if terminate:
             self._module.terminate()
         else:
             self.endpoint.say_goodbye()
-        if not await self._module.ends(grace_s):
+        if not await self._module.ends(0.0 if self.endpoint.late else grace_s):
             self._module.kill()
             await self._module.ends()
         self.kill()

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from cloister.errors import ProtocolError, SetupError
-from cloister.messages.lifecycle import Fork, Forked
+from cloister.messages.lifecycle import Fork, Forked, Ping, Pong, ToTemplate
 from cloister.process import interpreter
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child, begin_forked, give_back_freed_memory
@@ -48,7 +48,7 @@ def main(control: socket.socket, entries: list[str]) -> None:
     gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
     if len(os.listdir("/proc/self/task")) != 1:
         raise SetupError("A library started a thread in a template, which could not fork safely.")
-    Template(BlockingEndpoint(control, Fork), loaded).run()
+    Template(BlockingEndpoint(control, ToTemplate), loaded).run()
 
 
 def load(entry: str) -> ModuleType:
@@ -65,7 +65,7 @@ def load(entry: str) -> ModuleType:
 class Template:
     """Forks on order and buries the dead."""
 
-    def __init__(self, orders: BlockingEndpoint[Fork], loaded: dict[str, ModuleType]) -> None:
+    def __init__(self, orders: BlockingEndpoint[ToTemplate], loaded: dict[str, ModuleType]) -> None:
         self._orders = orders
         self._loaded = loaded
         self._living: dict[int, int] = {}
@@ -74,6 +74,8 @@ class Template:
         while (order := self._orders.next_or_readable(set(self._living))) is not None:
             if isinstance(order, set):
                 self._bury(order)
+            elif isinstance(order, Ping):
+                self._orders.send(Pong())
             else:
                 self._fork(order)
 

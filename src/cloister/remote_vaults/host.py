@@ -90,6 +90,8 @@ class Connection:
         self._vault: Child | None = None
         self._bridge = bridge
         self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
+        # Both are asked by the server, from end to end; a stopped one is found here too.
+        self._channel.watch("vault or its bridge", lambda: any(one.stopped for one in (bridge, self._vault) if one))
         self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.give_up)
 
     def send(self, message: msgspec.Struct) -> None:
@@ -248,6 +250,8 @@ class VaultHost:
         self._door = Endpoint(
             ours, Arrived, partial(self._arrived, shape_of(order.request)), partial(self._shut, order)
         )
+        doorkeeper = self._doorkeeper
+        self._door.watch("doorkeeper", lambda: doorkeeper.stopped)
         self._door.send(order, (self._listener.fileno(),))
 
     def _shut(self, order: Accept) -> None:

@@ -22,6 +22,7 @@ from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
+from cloister.messages.lifecycle import Ping, Pong
 from cloister.messages.service import (
     MAX_CHARGES,
     AttachLink,
@@ -158,6 +159,8 @@ class Service:
                 self._engine.cancel(request_id)
             case AskStats():
                 self._replies.append(self._engine.stats())
+            case Ping():
+                self._replies.append(Pong())
             case Label(request_id=request_id, public_tokens=public, final=final):
                 self._engine.label(request_id, public, final=final)
             case Forget(tenant=tenant):

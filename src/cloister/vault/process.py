@@ -25,7 +25,7 @@ from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import VERSION, Cancel, Failed, Submit
-from cloister.messages.lifecycle import failed
+from cloister.messages.lifecycle import Ping, Pong, failed
 from cloister.messages.vault import (
     Answered,
     Confide,
@@ -202,6 +202,8 @@ class Vault:
                     return [*self._read_next(), CoresDone()]
                 self._kernels.use_cores(cores)
                 return [*self._work(tokens), CoresDone()]
+            case Ping():
+                return [Pong()]
             case Verify():
                 raise ProtocolError("This vault verifies no tokens.")
 

@@ -48,7 +48,7 @@ def forbid_writing_and_executing() -> bool:
 
 
 async def serve(controller: socket.socket) -> None:
-    from cloister.messages.lifecycle import start_failed
+    from cloister.messages.lifecycle import Ping, Pong, start_failed
     from cloister.messages.vault import StartMpcClient, ToMpcClient
     from cloister.mpc.connection import Connection
 
@@ -62,7 +62,10 @@ async def serve(controller: socket.socket) -> None:
         connection.post(start_failed(reason, "The client cannot start"))
         return
     while (message := await connection.receive()) is not None:
-        client.hear(message)  # type: ignore[arg-type]
+        if isinstance(message, Ping):
+            connection.post(Pong())
+        else:
+            client.hear(message)  # type: ignore[arg-type]
     await client.close()
 
 

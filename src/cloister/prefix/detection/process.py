@@ -23,7 +23,7 @@ from cloister.messages.detector import (
 )
 from cloister.messages.frames import FrameReader, encode_frames
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import start_failed
+from cloister.messages.lifecycle import Ping, Pong, start_failed
 from cloister.prefix.detection.openings import NOBODYS
 from cloister.prefix.detection.pipeline import Pipeline, inherit
 from cloister.prefix.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
@@ -89,7 +89,7 @@ class Labeller:
             if answers := tuple(answer for answer in heard if answer is not None):
                 control.sendall(encode_frames(answers))
 
-    def hear(self, message: ToDetector) -> Labels | RulesLoaded | None:
+    def hear(self, message: ToDetector) -> Labels | RulesLoaded | Pong | None:
         if isinstance(message, Classify):
             return self.classify(message)
         if isinstance(message, LoadRules):
@@ -97,6 +97,8 @@ class Labeller:
         if isinstance(message, KnowOpenings):
             self._pipeline.openings = (*NOBODYS, *message.openings)
             return None
+        if isinstance(message, Ping):
+            return Pong()
         raise ProtocolError("The detector runs already.")
 
     def classify(self, message: Classify) -> Labels:
