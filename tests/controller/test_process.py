@@ -68,13 +68,13 @@ def vault_pids(node: RealNode) -> list[int]:
 
 
 async def service_is_back(node: RealNode) -> None:
+    """Every level that is offered was rehearsed again, and is served."""
     async with asyncio.timeout(60):
         while True:
-            try:
-                await node.client.stats()
-                return
-            except ServiceUnavailable:
-                await asyncio.sleep(0.02)
+            with suppress(ServiceUnavailable):
+                if (await node.client.stats()).levels == node.client.ready.levels:
+                    return
+            await asyncio.sleep(0.02)
 
 
 HIDDEN = {

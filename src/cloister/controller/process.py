@@ -22,6 +22,7 @@ from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.config import Settings
 from cloister.controller.attention import AttentionProcesses
 from cloister.controller.attested_settings import attested_settings
+from cloister.controller.availability import FAILED
 from cloister.controller.cache_file import cache_file
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.detector import find_detector
@@ -32,13 +33,14 @@ from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.mps import mps_for
 from cloister.controller.places import Places
+from cloister.controller.rehearsal import Rehearsal
 from cloister.controller.relay import Relay
 from cloister.controller.remote_vaults import RemoteVaults, reach_remote_vaults
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import seal_weights
-from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.levels import Needs, served
+from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable
+from cloister.levels import LEVELS, Decodes, Needs, Reader, ServedLevel, default_of, served
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
 from cloister.messages.frontend import Serving
@@ -52,6 +54,8 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_RESTARTS = (0.0, 0.5, 1.0, 2.0, 5.0)
 SERVICE_START_S = 120.0
 WAIT_FOR_THE_KILLED_S = 2.0
+FIRST_REHEARSALS = 3
+"""A vault may be late once, on a machine that has just started all of this."""
 ENDING_AT_ONCE = 4
 """Clients of MPS that may be ending while others begin."""
 
@@ -91,7 +95,9 @@ class Controller:
         self._mpc = check_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
         self._detector = find_detector(settings.controller, self.relay.labelled)
-        self._broken = asyncio.Event()
+        self._broken, self._untried = asyncio.Event(), asyncio.Event()
+        self._unfit: frozenset[ServedLevel] = frozenset()
+        """Levels that failed the first rehearsal: they are not offered."""
         self._keepers: list[asyncio.Task[None]] = []
 
     @property
@@ -106,7 +112,8 @@ class Controller:
             Needs.WIDE_LINKS: facts.partitionable and wide,
             Needs.PARTIES: self._mpc,
         }
-        levels = served(*(need for need, there in had.items() if there))
+        able = served(*(need for need, there in had.items() if there))
+        levels = tuple(level for level in able if level not in self._unfit)
         step_ms = self._settings.controller.quantise_ttft_ms
         return Serving(
             **asdict(ready),
@@ -121,10 +128,12 @@ class Controller:
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._start_what_is_missing()
+        await self._rehearse_first()
         if self._detector:
             self._detector.start()
             self.relay.examine = self._detector.classify
-        self._keepers = [asyncio.create_task(self._keep()), asyncio.create_task(self._keep_keys())]
+        keeping = self._keep(), self._keep_rehearsed(), self._keep_keys()
+        self._keepers = [asyncio.create_task(keeper) for keeper in keeping]
         if self._mpc:
             self._offer_mpc(self.serving)
         return self.serving
@@ -203,6 +212,7 @@ class Controller:
                     raise
             self._service = service
             self.relay.service_up(service)
+            self._untried.set()
             if self._places is not None:
                 self._open_vaults_at(self._places, forkserver)
 
@@ -288,6 +298,7 @@ class Controller:
     def _service_ended(self) -> None:
         log.warning("The service process ended; starting it again.")
         self._service = None
+        self._close_levels(Decodes.SERVICE)
         self.relay.service_gone()
         if self._preloaded is not None and self._preloaded.meets:
             # Their links were in its memory, and a fault of the device's is over when all have left.
@@ -306,6 +317,7 @@ class Controller:
     def _forkserver_ended(self) -> None:
         log.warning("The fork server ended, and all it forked; starting again.")
         self._forkserver, self._forkserver_up = None, False
+        self._close_levels(Decodes.SERVICE, Decodes.VAULT)
         if self._service is not None:
             self._service.close()
             self._service = None
@@ -314,6 +326,61 @@ class Controller:
         self.relay.sessions.end_all()
         self._close_attention()
         self._broken.set()
+
+    def _close_levels(self, *decoded_by: Decodes) -> None:
+        """Nobody is served at these until they were rehearsed again."""
+        closed = [level for level in self.serving.levels if LEVELS[level].decodes in decoded_by]
+        self.relay.availability.close(closed)
+
+    async def _rehearse_first(self) -> None:
+        """A level that does not pass is not offered, and without its default level the node does not start. Where the
+        vaults are on another machine that is away, their levels are offered and stay closed."""
+        self._close_levels(Decodes.SERVICE, Decodes.VAULT)
+        for _ in range(FIRST_REHEARSALS):
+            failed = await self._rehearse()
+            if not any(isinstance(reason, ServiceUnavailable) for reason in failed.values()):
+                break
+        default = default_of(self.serving.levels)
+        for level, reason in failed.items():
+            if self._remote and LEVELS[level].reader is Reader.VAULT and isinstance(reason, ServiceUnavailable):
+                continue
+            if level == default:
+                raise ModelUnsupported(
+                    f"A request at the default level, {level!r}, fails. {reason.message}",
+                    hint="Serve another model, or another version of this one.",
+                )
+            log.error("The level %s is not offered, for a request at it fails. %s", level, reason.message)
+            self._unfit |= {level}
+            self.relay.availability.open(level)
+
+    async def _rehearse(self) -> dict[ServedLevel, CloisterError]:
+        """Try the closed levels, and open those that pass; why the others did not."""
+        availability = self.relay.availability
+        closed = [level for level in self.serving.levels if level in availability.closed]
+        rehearsal = Rehearsal(self.relay, self.serving)
+        await rehearsal.play(closed)
+        for level in closed:
+            if level in rehearsal.failed:
+                availability.close((level,), FAILED)
+            else:
+                availability.open(level)
+        return rehearsal.failed
+
+    async def _keep_rehearsed(self) -> None:
+        """After each start of a service, until all levels have passed."""
+        while True:
+            await self._untried.wait()
+            self._untried.clear()
+            for attempt in itertools.count():
+                await asyncio.sleep(SECONDS_BETWEEN_RESTARTS[min(attempt, len(SECONDS_BETWEEN_RESTARTS) - 1)])
+                if self._service is None or not self.relay.availability.closed:
+                    break
+                for level, reason in (await self._rehearse()).items():
+                    if isinstance(reason, QueueFull):
+                        # Users have all there is. The same code passed when the node started.
+                        self.relay.availability.open(level)
+                    elif attempt == 0 and self._service is not None:
+                        log.error("A request at the level %s fails. %s", level, reason.message)
 
     async def _keep(self) -> None:
         while True:

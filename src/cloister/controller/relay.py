@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
+from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import JudgeKeeper, case_of
@@ -30,13 +31,14 @@ from cloister.controller.routes.shared import SharedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
+from cloister.controller.totals import Totals
 from cloister.controller.vault_queue import Asked, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, JudgeForm, KeyEntry, Serving
-from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Reuse, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Forget, Label, Paused, Probed, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
@@ -61,18 +63,6 @@ NO_VAULT = VaultLost(
     "No vault can be had: this server's vault host cannot be used now.",
     hint="Its operator finds the reason in the server's output. Try again later.",
 )
-MOST_BLOCKS = 1 << 24
-MOST_STEPS = 1 << 40
-
-
-def _counted(number: int) -> int:
-    """A number that a counter can reach."""
-    return min(max(number, 0), MOST_STEPS)
-
-
-def _plausible(seconds: float) -> float:
-    """Rounded to a tenth; 0 for what no clock says."""
-    return round(seconds, 1) if 0 <= seconds < MOST_STEPS else 0.0
 
 
 class Relay:
@@ -114,6 +104,8 @@ class Relay:
             lambda: company.shared,
         )
         self._node = Node(self.requests, self.sessions, serving)
+        self.availability = Availability(self._node, self.vaults, serving)
+        self.totals = Totals(self.requests, self.vaults)
         self._read: dict[str, OpenRoute] = {
             route.level.name: route
             for route in (OpenRoute(self._node, settings.prefix_policy), SharedRoute(self._node))
@@ -125,6 +117,10 @@ class Relay:
         by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
         routes: tuple[Route, ...] = (*self._read.values(), *by_vaults, self.mpc)
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
+
+    @property
+    def service(self) -> Service | None:
+        return self._node.service
 
     def shares(self, level: str) -> bool:
         """Whether requests of this level may find what was computed for other tenants."""
@@ -150,8 +146,7 @@ class Relay:
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
             case Submit():
-                request_id = self._new_id(number, message.request_id)
-                self._read[message.level].submit(replace(message, request_id=request_id))
+                self._submit(replace(message, request_id=self._new_id(number, message.request_id)))
             case Ask():
                 self._ask(self._renumbered(number, message))
             case AskSealed(ask=ask):
@@ -213,8 +208,17 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
 
+    def _submit(self, message: Submit) -> None:
+        try:
+            self.availability.check(message.level, frontend_of(message.request_id))
+        except ServiceUnavailable as reason:
+            self.requests.refuse(message.request_id, reason)
+        else:
+            self._read[message.level].submit(message)
+
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
         try:
+            self.availability.check(message.level, frontend_of(message.request_id))
             asked = Asked(
                 message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
             )
@@ -282,36 +286,8 @@ class Relay:
         )
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
-        """Requests and tokens by our own count; of what only the service knows, no more than is plausible."""
         if frontend := self._frontends.get(number):
-            held = len(self.requests.held_by("service"))
-            waiting = min(max(stats.waiting, 0), held)
-            total = min(max(stats.blocks_total, 0), MOST_BLOCKS)
-            frontend.send(
-                Stats(
-                    running=len(self.requests) - waiting,
-                    waiting=waiting + len(self._queue),
-                    blocks_total=total,
-                    blocks_free=min(max(stats.blocks_free, 0), total),
-                    steps=_counted(stats.steps),
-                    prompt_tokens=self.requests.prompt_tokens,
-                    output_tokens=self.requests.output_tokens,
-                    preemptions=_counted(stats.preemptions),
-                    reuse={
-                        policy: Reuse(_counted(told.hits), _counted(told.misses), _counted(told.tokens))
-                        for policy, told in stats.reuse.items()
-                    },
-                    demotions=_counted(stats.demotions),
-                    evictions=_counted(stats.evictions),
-                    offloads=_counted(stats.offloads),
-                    recalls=_counted(stats.recalls),
-                    vaults=len(self.sessions),
-                    up=stats.up,
-                    seconds={phase: _plausible(spent) for phase, spent in stats.seconds.items()},
-                    vault_ready_ms=self.vaults.ready_ms,
-                    vault_wait_ms=self.vaults.wait_ms,
-                )
-            )
+            frontend.send(self.totals.of(stats, len(self._queue), len(self.sessions), self.availability.now))
 
     # ---- the service
 

@@ -33,6 +33,10 @@ from cloister.pace import Company
 
 Holder = Literal["vault", "service", "mpc"]
 
+REHEARSAL, NEIGHBOUR = "(rehearsal)", "(neighbour)"
+OWN_TENANTS = frozenset({REHEARSAL, NEIGHBOUR})
+"""In whose names the node tries itself (controller.rehearsal). No key can have such a name (keys.py)."""
+
 FRONTEND_BITS = 40
 _LOCAL = (1 << FRONTEND_BITS) - 1
 """A frontend counts its own requests; elsewhere their ids carry the frontend's number too, in the bits above."""
@@ -90,6 +94,11 @@ class Request:
         """Whose share of the node it takes: a trust group's is one."""
         return self.session.key.owner if self.session else self.tenant
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is in the totals: not if the node asked itself."""
+        return self.tenant not in OWN_TENANTS
+
 
 class Requests:
     """`tell` reaches the process that asked; `ended` is told of every request that comes to its end."""
@@ -108,7 +117,7 @@ class Requests:
         """The tenants they are of."""
         self.prompt_tokens = 0
         self.output_tokens = 0
-        """Of all requests there ever were."""
+        """Of all requests there ever were, but for the node's own."""
 
     def __iter__(self) -> Iterator[Request]:
         """All that are under way now; they may end during the iteration."""
@@ -149,7 +158,8 @@ class Requests:
 
     def read(self, request: Request, prompt_tokens: int) -> None:
         request.prompt_tokens = prompt_tokens
-        self.prompt_tokens += prompt_tokens
+        if request.counts:
+            self.prompt_tokens += prompt_tokens
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
         """Pass on what its holder says, as far as that may leave."""
@@ -201,7 +211,8 @@ class Requests:
         lengths = {request.output_tokens[number] for number in range(request.sequences)}
         if message.finish is not None and len(lengths) > 1:
             raise ProtocolError("The sequences of a request end together.")
-        self.output_tokens += len(message.tokens)
+        if request.counts:
+            self.output_tokens += len(message.tokens)
         if request.level.decodes is Decodes.SERVICE:
             request.made.setdefault(message.sequence, []).extend(message.tokens)
         request.scored += len(message.prompt_logprobs or ())

@@ -139,15 +139,32 @@ class Sessions:
         for session in list(self._by_key.values()):
             self.end(session, wait_s)
 
+    def has_room(self, tenant: str, name: str) -> bool:
+        """Whether this tenant, of no trust group, could have the session of this name now, or soon."""
+        key = SessionKey("", tenant, name)
+        return key in self._by_key or not self._is_full_for(tenant) or self._that_makes_room(tenant) is not None
+
+    def _is_full_for(self, owner: str) -> bool:
+        return self._held[owner] >= self._most_of_one or len(self._by_key) >= self._most
+
+    def _that_makes_room(self, owner: str) -> Session | None:
+        """Where there is no room: the idle session that is given up for another of this owner's, if one is."""
+        mine = self._held[owner]
+        idle = [session for session in self._by_key.values() if not session.requests]
+        own = [session for session in idle if session.key.owner == owner]
+        if own:
+            return own[0]
+        others = [session for session in idle if self._held[session.key.owner] > mine + 1]
+        if mine >= self._most_of_one or not others:
+            return None
+        return max(others, key=lambda session: self._held[session.key.owner])
+
     def _begin(self, key: SessionKey) -> Session:
         mine = self._held[key.owner]
-        if mine >= self._most_of_one or len(self._by_key) >= self._most:
-            idle = [session for session in self._by_key.values() if not session.requests]
-            own = [session for session in idle if session.key.owner == key.owner]
-            others = [session for session in idle if self._held[session.key.owner] > mine + 1]
-            if not own and (mine >= self._most_of_one or not others):
+        if self._is_full_for(key.owner):
+            if (idle := self._that_makes_room(key.owner)) is None:
                 raise QueueFull("All vaults are in use.", retry_after=2)
-            self.end(own[0] if own else max(others, key=lambda session: self._held[session.key.owner]))
+            self.end(idle)
         elif mine and not self._has_one_more():
             raise QueueFull("Others may need the next vault.", retry_after=2)
         session = self._by_key[key] = Session(key, self._vaults.take())

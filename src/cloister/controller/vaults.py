@@ -19,7 +19,7 @@ from cloister.controller.forkserver import ForkServer
 from cloister.controller.places import Places
 from cloister.controller.remote_vaults import RemoteVaults
 from cloister.cores import usable_cores
-from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, VaultLost
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed, why_not_started
@@ -30,6 +30,8 @@ from cloister.process.watchdog import SILENT, Patience
 log = logging.getLogger(__name__)
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
+
+NEVER_SEALED = VaultLost("A vault ended before it was sealed.", hint="Perhaps memory or processes ran out.")
 
 MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)
 """Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
@@ -164,6 +166,7 @@ class Vaults:
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, places: Places | None = None) -> None:
         """Begin to take vaults from this fork server or vault host; their links are at these places, if there are."""
@@ -189,9 +192,14 @@ class Vaults:
 
     @property
     def trouble(self) -> CloisterError | None:
-        """Why there are no vaults, where that was said; None if the last one ordered is there."""
+        """Why there are no vaults; None if the last one ordered is there."""
         last = self._last_ordered
         return self._trouble if last is None or last.sealed_at is None else None
+
+    @property
+    def can_be_had(self) -> bool:
+        """Whether a vault would be there for who asked now, as far as is known."""
+        return self._forkserver is not None and self.trouble is None
 
     @property
     def has_one_beside_the_last(self) -> bool:
@@ -271,10 +279,23 @@ class Vaults:
             log.error("There are no vaults. %s", vault.trouble)  # once: others are tried again and again
         if isinstance(vault.trouble, ProtocolError) and isinstance(self._forkserver, RemoteVaults):
             self._forkserver.doubt()
-        if vault.trouble is not None or vault.sealed_at is not None:
-            self._trouble = vault.trouble
+        self._trouble = vault.trouble or (None if vault.sealed_at is not None else NEVER_SEALED)
+        again = asyncio.get_running_loop().call_later
         if vault in self._spares:
             self._spares.remove(vault)
-            asyncio.get_running_loop().call_later(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._refill)
+            again(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._refill)
         else:
             self._on_end(vault)
+            if not self._wanted and self._trouble is not None:
+                # No spare one is made that would tell when there are vaults again.
+                again(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._look_again)
+
+    def _look_again(self) -> None:
+        if self._forkserver is not None and self.trouble is not None and self._looking is None:
+            self._looking = asyncio.create_task(self.try_one())
+            self._looking.add_done_callback(self._looked)
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not looking.cancelled():
+            looking.exception()  # there may be no place for a vault now; who asks next finds out

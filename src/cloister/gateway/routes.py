@@ -169,10 +169,16 @@ class Health(msgspec.Struct):
 
 @router.get("/health", **replies("Health", 503))
 async def health(request: Request) -> Response:
-    """Whether a request would be served now; needs no key."""
-    stats = await _stats(api_of(request))
+    """Whether a request that names no level of protection would be served now; needs no key."""
+    api = api_of(request)
+    stats = await _stats(api)
     if stats is None or not stats.up:
         raise ServiceUnavailable("The service does not answer.")
+    if api.levels.default is not None and api.levels.default not in stats.levels:
+        raise ServiceUnavailable(
+            f"The default level of protection, {api.levels.default!r}, cannot be served now.",
+            hint="Its operator finds the reason in the server's output.",
+        )
     return json_response(Health())
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from cloister.levels import OPEN, PolicyName, ReadLevel
+from cloister.levels import OPEN, PolicyName, ReadLevel, ServedLevel
 
 VERSION = 5
 MAX_SEQUENCES = 256
@@ -255,8 +255,9 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     """Service → frontend: totals over all tenants, for operators alone.
 
     `reuse` is by policy; `demotions`, `evictions`, `offloads` and `recalls` are as in prefix.base.Counts.
-    The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
-    spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole.
+    The controller adds what vaults counted, and says with `up` whether there is a service at all, with `levels` at
+    which levels a request would be served now. `seconds` is the time spent so far in each phase of the service's
+    layers (compute.base.PHASES) and in its steps as a whole.
     `vault_ready_ms` of the last vault: from the order to fork it until it was sealed. `vault_wait_ms` of the last one:
     from its session's beginning until it was sealed, 0 where a spare one was waiting.
     """
@@ -277,5 +278,6 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     evictions: int = 0
     offloads: int = 0
     recalls: int = 0
+    levels: tuple[ServedLevel, ...] = ()
     vault_ready_ms: float | None = None
     vault_wait_ms: float | None = None

@@ -1,0 +1,191 @@
+"""One real request at every level that a node offers, alone and in company, before users come.
+
+It is a frontend of the node's own: what it asks takes the levels' ordinary routes, through the processes that serve
+users. Its prompts are fixed and public. A level passes if it answers, and if its answer, greedy and with logprobs, is
+the same alone, beside all other levels and neighbours, and at the other levels that got the same tokens. So a decoder
+that raises, or whose rows see their neighbours, is found here and not by a user.
+
+Nothing stays of it: no session, no page in the prefix cache, no count in the totals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import count
+
+import msgspec
+
+from cloister.controller.relay import Relay
+from cloister.controller.requests import NEIGHBOUR, REHEARSAL
+from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
+from cloister.levels import LEVELS, OPEN, PARTITIONED, Reader, ServedLevel
+from cloister.messages.frontend import Ask, EndSession, Serving
+from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Stats, Submit, TokenLogprob, Tokens
+from cloister.messages.lifecycle import raised
+from cloister.messages.obfuscation import INDEX_SECRET_BYTES, ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import TextPrompt, TokenPrompt, write_prompt
+from cloister.messages.service import View
+
+PATIENCE_S = 120.0
+"""For one answer. A model that is slower than this is of no use to anybody either."""
+FULL_S = 0.05
+"""Between two tries of a node that has no room for all at once."""
+
+SUBJECT = tuple(range(3, 27))
+OTHER = tuple(range(60, 20, -1))
+"""Token ids, within any vocabulary: more than a block each, of different lengths."""
+HIDDEN = TextPrompt(
+    "My name is <redacted>Ann</redacted>. Say it.", hidden=ObfuscationSecrets(bytes(INDEX_SECRET_BYTES), (("Bob",),))
+)
+GREEDY = SamplingParams(max_tokens=4, temperature=0.0, logprobs=1)
+WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=32, temperature=0.0)
+
+Said = dict[int, list[tuple[int, TokenLogprob]]]
+"""By sequence: tokens, and what each scored."""
+
+
+class Rehearsal:
+    """One for each life of a service; `play` it once. `failed` says why, by level."""
+
+    def __init__(self, relay: Relay, serving: Serving) -> None:
+        self._relay, self._serving = relay, serving
+        self._number = relay.availability.rehearser = relay.add_frontend(self)
+        self._ids = count(1)
+        self._said: dict[int, Said] = {}
+        self._ends: dict[int, asyncio.Future[Said]] = {}
+        self.failed: dict[ServedLevel, CloisterError] = {}
+
+    async def play(self, levels: Iterable[ServedLevel]) -> None:
+        tried = [level for level in levels if LEVELS[level].reader is not Reader.MPC_CLIENT]
+        try:
+            alone: dict[ServedLevel, Said] = {}
+            for level in tried:
+                if (said := await self._tried(level, "alone")) is not None:
+                    alone[level] = said
+            self._leave("alone")
+            self._compare_levels(alone)
+            await self._in_company(alone)
+        finally:
+            for session in ("alone", "together"):
+                self._leave(session)
+            self._leave("neighbour", NEIGHBOUR)
+            await self._forget_counts()
+            self._relay.remove_frontend(self._number)
+            self._relay.availability.rehearser = 0
+
+    async def _in_company(self, alone: dict[ServedLevel, Said]) -> None:
+        """All levels at once, beside neighbours that are there before them and for longer."""
+        beside = [level for level in (OPEN, PARTITIONED) if level in alone]
+        neighbours = [asyncio.create_task(self._neighbour(level)) for level in beside]
+        try:
+            together = await asyncio.gather(*(self._tried(level, "together", FULL_S) for level in alone))
+        finally:
+            for task in neighbours:
+                task.cancel()
+            await asyncio.gather(*neighbours, return_exceptions=True)
+        for level, said in zip(alone, together, strict=True):
+            if said is not None and said != alone[level]:
+                self.failed[level] = _differs("depends on what is computed beside it")
+
+    def _compare_levels(self, alone: dict[ServedLevel, Said]) -> None:
+        for level in [level for level in alone if not LEVELS[level].hides]:
+            if OPEN in alone and alone[level] != alone[OPEN]:
+                self.failed[level] = _differs(f"is another than at the level {OPEN!r}")
+                del alone[level]
+
+    # ---- one request
+
+    async def _tried(self, level: ServedLevel, session: str, again_s: float | None = None) -> Said | None:
+        """What it says; None if it fails, with the reason noted. On a node that is full, it is asked again after
+        `again_s`, if that is given: alone there is nobody to wait for but users."""
+        try:
+            while True:
+                try:
+                    return await self._asked(level, session)
+                except QueueFull:
+                    if again_s is None:
+                        raise
+                    await asyncio.sleep(again_s)
+        except CloisterError as reason:
+            self.failed[level] = reason
+            return None
+
+    async def _neighbour(self, level: ServedLevel) -> None:
+        with suppress(CloisterError):
+            await self._asked(level, "neighbour", NEIGHBOUR, OTHER, WHILE_OTHERS_ANSWER)
+
+    async def _asked(
+        self,
+        level: ServedLevel,
+        session: str,
+        tenant: str = REHEARSAL,
+        prompt: tuple[int, ...] = SUBJECT,
+        params: SamplingParams = GREEDY,
+    ) -> Said:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._answer(level, session, tenant, prompt, params)
+        except TimeoutError:
+            raise RequestTimeout(f"There was no answer within {PATIENCE_S:.0f} s.") from None
+
+    async def _answer(
+        self, level: ServedLevel, session: str, tenant: str, prompt: tuple[int, ...], params: SamplingParams
+    ) -> Said:
+        number = next(self._ids)
+        room = self._serving.max_context - params.max_tokens
+        ids = tuple(token % self._serving.vocabulary for token in prompt[: max(1, room)])
+        message: msgspec.Struct
+        if LEVELS[level].confides:
+            if not self._relay.sessions.has_room(tenant, session):
+                raise QueueFull("Users have all vaults.", retry_after=1)
+            hides, keep = LEVELS[level].hides, tenant == REHEARSAL
+            written = write_prompt(HIDDEN if hides else TokenPrompt(ids))
+            message = Ask(
+                number, tenant, level, session, keep, written, params,
+                obfuscation=ObfuscationParams(fakes=1) if hides else None,
+            )  # fmt: skip
+        else:
+            message = Submit(number, tenant, ids, params, level=level)
+        end = self._ends[number] = asyncio.get_running_loop().create_future()
+        self._said[number] = {}
+        try:
+            self._relay.from_frontend(self._number, message)
+            return await end
+        finally:
+            del self._ends[number], self._said[number]
+            if not end.done() or end.cancelled():
+                self._relay.from_frontend(self._number, Cancel(number))
+
+    def send(self, message: msgspec.Struct) -> None:
+        """What the relay tells us, as it tells any frontend."""
+        match message:
+            case Tokens(request_id=number) if number in self._said:
+                scored = zip(
+                    message.tokens, message.logprobs or (TokenLogprob(0.0),) * len(message.tokens), strict=True
+                )
+                self._said[number].setdefault(message.sequence, []).extend(scored)
+                if message.finish is not None and not self._ends[number].done():
+                    self._ends[number].set_result(self._said[number])
+            case Failed(request_id=number) if number in self._ends and not self._ends[number].done():
+                self._ends[number].set_exception(raised(message))
+            case Accepted() | Tokens() | Failed() | Stats() | View():
+                pass
+
+    send_soon = send
+
+    def _leave(self, session: str, tenant: str = REHEARSAL) -> None:
+        self._relay.from_frontend(self._number, EndSession(tenant, session, private=True))
+
+    async def _forget_counts(self) -> None:
+        """What the service counted so far is not its users'."""
+        service = self._relay.service
+        if service is not None:
+            counted: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
+            service.ask_stats(lambda stats: counted.done() or counted.set_result(stats))
+            self._relay.totals.forget_rehearsal(await counted)
+
+
+def _differs(how: str) -> CloisterError:
+    return ModelUnsupported(f"The answer to one and the same prompt {how}.")

@@ -1,0 +1,74 @@
+"""The totals that a frontend is told: requests and tokens by the controller's own count, and of what only the service
+knows no more than is plausible. What a rehearsal computed is in none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from cloister.controller.requests import Requests
+from cloister.controller.vaults import Vaults
+from cloister.levels import ServedLevel
+from cloister.messages.generation import Reuse, Stats
+
+MOST_BLOCKS = 1 << 24
+MOST_STEPS = 1 << 40
+
+
+class Totals:
+    """`not_counted` is what the service had counted when its rehearsal was over."""
+
+    def __init__(self, requests: Requests, vaults: Vaults) -> None:
+        self._requests, self._vaults = requests, vaults
+        self.not_counted = Stats()
+
+    def of(self, stats: Stats, waiting: int, sessions: int, levels: Collection[ServedLevel]) -> Stats:
+        """What the service said, made plausible; `waiting` are the requests that wait for a vault."""
+        held = len(self._requests.held_by("service"))
+        there = min(max(stats.waiting, 0), held)
+        total = min(max(stats.blocks_total, 0), MOST_BLOCKS)
+        before = self.not_counted
+        return Stats(
+            running=len(self._requests) - there,
+            waiting=there + waiting,
+            blocks_total=total,
+            blocks_free=min(max(stats.blocks_free, 0), total),
+            steps=_counted(stats.steps - before.steps),
+            prompt_tokens=self._requests.prompt_tokens,
+            output_tokens=self._requests.output_tokens,
+            preemptions=_counted(stats.preemptions),
+            reuse={policy: _since(told, before.reuse.get(policy, Reuse())) for policy, told in stats.reuse.items()},
+            demotions=_counted(stats.demotions),
+            evictions=_counted(stats.evictions),
+            offloads=_counted(stats.offloads),
+            recalls=_counted(stats.recalls),
+            vaults=sessions,
+            up=stats.up,
+            seconds={
+                phase: _plausible(spent - before.seconds.get(phase, 0.0)) for phase, spent in stats.seconds.items()
+            },
+            levels=tuple(levels),
+            vault_ready_ms=self._vaults.ready_ms,
+            vault_wait_ms=self._vaults.wait_ms,
+        )
+
+    def forget_rehearsal(self, stats: Stats) -> None:
+        """From now on the service's counters begin here. They are its own word: nothing is done with it but this."""
+        self.not_counted = replace(stats, reuse=dict(stats.reuse), seconds=dict(stats.seconds))
+
+
+def _since(told: Reuse, before: Reuse) -> Reuse:
+    return Reuse(
+        _counted(told.hits - before.hits), _counted(told.misses - before.misses), _counted(told.tokens - before.tokens)
+    )
+
+
+def _counted(number: int) -> int:
+    """A number that a counter can reach."""
+    return min(max(number, 0), MOST_STEPS)
+
+
+def _plausible(seconds: float) -> float:
+    """Rounded to a tenth; 0 for what no clock says."""
+    return round(seconds, 1) if 0 <= seconds < MOST_STEPS else 0.0
