@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from tests.forkserver.model import save_model
-from tests.served import Server, is_a, lives, running_server
+from tests.served import Server, lives, running_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -48,7 +48,7 @@ def of(server: Server, *roles: str) -> dict[str, list[psutil.Process]]:
     for process in server.children():
         for role in roles:
             with suppress(psutil.Error):
-                if is_a(process, role) and process.name() == f"cl-{role}"[:15]:
+                if process.name() == f"cl-{role}" and lives(process):
                     found[role].append(process)
     return found
 

@@ -32,6 +32,7 @@ from cloister.messages.generation import (
     Stats,
     Tokens,
 )
+from cloister.messages.lifecycle import Ping, Pong
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
@@ -120,6 +121,8 @@ class FakeService(Peer):
                 pass
             case AskStats():
                 self.say(self.stats)
+            case Ping():
+                self.say(Pong())
             case _:
                 super().put(message)
 
@@ -129,6 +132,12 @@ class FakeVault(Peer):
         super().__init__(end, ToVault)
         if ready:
             self.say(VaultReady(VERSION))
+
+    def put(self, message: msgspec.Struct) -> None:
+        if isinstance(message, Ping):
+            self.say(Pong())
+        else:
+            super().put(message)
 
     async def serve_first(self, token: int = 7, **fields: Any) -> Confide:
         """Read a prompt, work for it as agreed, and say the first token."""

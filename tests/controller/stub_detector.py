@@ -24,6 +24,7 @@ from cloister.messages.detector import (
 )
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Ping, Pong
 
 
 def main() -> None:
@@ -42,6 +43,8 @@ def replies(message: Any) -> list[Any]:
     match message:
         case StartDetector():
             return [DetectorReady(VERSION, 1)]
+        case Ping():
+            return [Pong()]
         case LoadRules():
             return [RulesLoaded("heron" in message.rules, 1, "" if "heron" in message.rules else "form")]
         case KnowOpenings():

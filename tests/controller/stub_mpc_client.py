@@ -13,7 +13,7 @@ from typing import Any
 
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Tokens
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.vault import (
     Confide,
     LocalPartiesReady,
@@ -36,6 +36,8 @@ def main() -> None:
 
 def replies(message: Any) -> list[Any]:
     match message:
+        case Ping():
+            return [Pong()]
         case StartLocalParties():
             if message.name == "broken":
                 return [StartFailed("model_unsupported", "This model cannot be dealt.", "Choose another.")]

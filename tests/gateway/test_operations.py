@@ -32,6 +32,17 @@ async def test_health_needs_no_key_and_tells_the_truth(http: httpx.AsyncClient, 
     assert response.json()["error"]["code"] == "service_unavailable" and "retry-after" in response.headers
 
 
+async def test_health_is_that_of_the_default_level(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    """What a request gets that names no level: other levels may be served, or not."""
+    backend.levels_now = ("open", "isolated")
+    response = await http.get("/health")
+    assert response.status_code == 503 and "retry-after" in response.headers
+    error = response.json()["error"]
+    assert error["code"] == "service_unavailable" and "'partitioned'" in error["message"]
+    backend.levels_now = ("partitioned",)
+    assert (await http.get("/health")).status_code == 200
+
+
 async def test_models(http: httpx.AsyncClient) -> None:
     levels = (await http.get("/api/page")).json()["levels"]
     assert [level["id"] for level in levels if level["enabled"]] == ["open", "partitioned", "isolated"]
