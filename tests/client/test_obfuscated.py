@@ -15,7 +15,8 @@ import openai
 import pytest
 
 import cloister
-from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire, spoken
+from cloister.client.events import spoken
+from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
 from cloister.client.obfuscating_proxy import ObfuscatingProxy
 from cloister.errors import ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation

@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from cloister.controller.detector import BlockLabel
+from cloister.controller.in_step import InStep
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -64,8 +65,8 @@ class Request:
     """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries.
 
     For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's,
-    sequence by sequence. At `obfuscated` there are several; nobody here is told which of them is real. `labels` is what
-    a detector said of the prompt's blocks.
+    sequence by sequence. At `obfuscated` there are several; nobody here is told which of them is real, and they leave
+    `in_step`. `labels` is what a detector said of the prompt's blocks.
     """
 
     request_id: int
@@ -79,6 +80,7 @@ class Request:
     exposed: bool = False
     obfuscation: ObfuscationParams | None = None
     sequences: int = 1
+    in_step: InStep | None = None
     prompt_tokens: int = 0
     output_tokens: Counter[int] = field(default_factory=Counter)
     """Of each sequence."""
@@ -154,6 +156,7 @@ class Requests:
             raise ProtocolError("A prompt is longer than the model's context.")
         self.read(request, prompt_tokens)
         request.sequences = sequences
+        request.in_step = InStep(sequences) if sequences > 1 else None
         self.advance(request, Accepted(request.request_id, prompt_tokens, sequences))
 
     def read(self, request: Request, prompt_tokens: int) -> None:
@@ -172,7 +175,9 @@ class Requests:
                 request.accepted = True
                 self._tell(message)
             case Tokens():
-                self._tell(self._checked(request, message))
+                checked = self._checked(request, message)
+                for leaving in (checked,) if request.in_step is None else request.in_step.passed(checked):
+                    self._tell(leaving)
                 if message.finish is not None:
                     self.end(request)
             case Failed():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from cloister.controller.in_step import InStep
 from cloister.messages.frontend import Ask
 from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
@@ -63,12 +67,12 @@ async def test_the_view_shows_all_streams_and_no_answer(node: Node) -> None:
     ask(node)
     await begun(node)
     submitted = await node.service.next(Submit)
-    node.service.say(Tokens(submitted.request_id, (20,), sequence=2))
-    for _ in range(5):
+    node.service.say(*(Tokens(submitted.request_id, (20 + at,), sequence=at) for at in (2, 0, 1, 3)))
+    for _ in range(8):
         await node.frontend.next(Tokens, skip=(Accepted,))
     node.send(AskView(1))
     view = await node.frontend.next(View)
-    assert view.output == () and view.streams == ((7,), (8,), (9, 20), (10,))
+    assert view.output == () and view.streams == ((7, 20), (8, 21), (9, 22), (10, 23))
     node.send(Cancel(1))
     assert (await node.service.next(Cancel)).request_id == submitted.request_id, "one cancel for all"
 
@@ -118,3 +122,48 @@ async def test_a_service_that_cuts_one_stream_short_is_ended(node: Node) -> None
     submitted = await node.service.next(Submit)
     node.service.say(Tokens(submitted.request_id, (20,), sequence=0, finish="stop"))
     await node.service.gone.wait()
+
+
+# ---- the service as an adversary: it stops one stream and watches what is heard of the others
+
+
+async def heard(node: Node, stopped: int) -> list[int]:
+    """How many tokens of each stream get out while the service holds one of them back."""
+    ask(node)
+    await begun(node)
+    number = (await node.service.next(Submit)).request_id
+    for _ in range(4):
+        await node.frontend.next(Tokens, skip=(Accepted,))
+    others = [at for at in range(4) if at != stopped]
+    for step in range(3):
+        node.service.say(*(Tokens(number, (20 + step,), sequence=at) for at in others))
+    request = node.relay.requests.get(number)
+    assert request is not None
+    async with asyncio.timeout(5):
+        while any(len(request.made[at]) < 4 for at in others):
+            await asyncio.sleep(0.001)
+    count = [0] * 4
+    node.send(AskView(1))
+    while not isinstance(message := await node.frontend.next(msgspec.Struct), View):
+        assert isinstance(message, Tokens)
+        count[message.sequence] += len(message.tokens)
+    return count
+
+
+@pytest.mark.parametrize("stopped", range(4))
+async def test_a_service_that_stops_one_stream_stops_all(node: Node, stopped: int) -> None:
+    """What the user hears is the same whichever stream is the user's."""
+    assert await heard(node, stopped) == [0] * 4
+    number = next(iter(node.relay.requests)).request_id
+    node.service.say(Tokens(number, (20, 21, 22), sequence=stopped))
+    told = [await node.frontend.next(Tokens) for _ in range(10)]
+    for at in range(4):
+        assert [token for one in told if one.sequence == at for token in one.tokens] == [20, 21, 22]
+
+
+@pytest.mark.parametrize("stopped", range(4))
+async def test_out_of_step_the_same_service_sees_whose_stream_it_stopped(
+    node: Node, stopped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InStep, "passed", lambda step, message: [message])
+    assert [at for at, count in enumerate(await heard(node, stopped)) if not count] == [stopped]

@@ -1,0 +1,210 @@
+"""λ+1 requests under way, of which one is real, and when what of its answer is handed over.
+
+What the user's program hears, and when, does not depend on which request is real; so neither does what it does next.
+Heads are handed over when all have come. A word of a streamed answer is handed over when every stream has as many, or
+has ended (`obfuscation.positions`); where the real one has ended before, a comment goes in its place. The end is handed
+over when all have ended. If one fails, all of it fails there and then, whichever it was. Headers are those that all
+answers have in common: a cookie of one would come back with the next request.
+
+Every answer is read to its end as fast as it comes, whether anybody waits for it or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx2
+
+from cloister.client.events import EventStream, MalformedStream, spoken
+from cloister.obfuscation.positions import Positions
+from cloister.obfuscation.requests import Obfuscated, Obfuscation
+
+MAX_ANSWERS_BYTES = 256 * 2**20
+"""Of all λ+1 together."""
+COMMENT = b":\n\n"
+_STREAM = "text/event-stream"
+# The body is handed over decoded, and its length is not known before.
+_NOT_HANDED = frozenset(("content-length", "transfer-encoding", "connection", "content-encoding"))
+
+
+class _Answer:
+    """One of λ+1 answers as it comes in."""
+
+    def __init__(self, number: int, exchange: Exchange) -> None:
+        self._number, self._exchange = number, exchange
+        self.head: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
+        self.whole = bytearray()
+        self.events: EventStream | None = None
+        self.failure: Exception | None = None
+
+    @property
+    def refused(self) -> bool:
+        return not self.head.result().is_success
+
+    @property
+    def kind(self) -> tuple[int, str]:
+        """What must be alike in all of them."""
+        head = self.head.result()
+        return head.status_code, head.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def streamed(self) -> bool:
+        return self.kind[1] == _STREAM and not self.refused
+
+    async def take(self, wire: httpx2.AsyncBaseTransport, request: httpx2.Request) -> None:
+        """Send the request and read its answer to the end; a failure is kept, not raised."""
+        try:
+            response = await wire.handle_async_request(request)
+            self.head.set_result(response)
+            self.events = EventStream() if self.streamed else None
+            try:
+                async for piece in response.aiter_bytes():
+                    self._grow(piece)
+            finally:
+                await response.aclose()
+            if self.events is not None:
+                self.events.finish()
+            self._exchange.positions.end(self._number)
+        except Exception as failure:
+            malformed = isinstance(failure, MalformedStream)
+            self.failure = httpx2.RemoteProtocolError(f"The answer is malformed: {failure}.") if malformed else failure
+            if not self.head.done():
+                self.head.set_exception(failure)
+                self.head.exception()  # it is looked at here: nobody else may ask
+        finally:
+            self._exchange.moved.set()
+
+    def texts(self) -> list[str]:
+        """What every choice says; empty where that cannot be read."""
+        return spoken(bytes(self.whole) if self.events is None else self.events.body, self.events is not None)
+
+    def _grow(self, piece: bytes) -> None:
+        self._exchange.count(len(piece))
+        if self.events is None:
+            self.whole += piece
+        elif positions := self.events.feed(piece):
+            self._exchange.positions.advance(self._number, positions)
+            self._exchange.moved.set()
+        elif self.events.error is not None:
+            self._exchange.moved.set()
+
+
+class Exchange:
+    """Of one request of a program."""
+
+    def __init__(self, sent: Obfuscated, obfuscation: Obfuscation) -> None:
+        self._sent, self._obfuscation = sent, obfuscation
+        self.positions = Positions(len(sent.bodies))
+        self.moved, self._ended = asyncio.Event(), asyncio.Event()
+        self._answers = [_Answer(number, self) for number in range(len(sent.bodies))]
+        self._bytes = 0
+
+    async def run(self, wire: httpx2.AsyncBaseTransport, request: httpx2.Request) -> None:
+        pairs = zip(self._answers, self._sent.bodies, strict=True)
+        requests = [(answer, _with_body(request, body)) for answer, body in pairs]
+        try:
+            await asyncio.gather(*(answer.take(wire, each) for answer, each in requests))
+            if self._failure is None:
+                self._obfuscation.remember(self._sent, [answer.texts() for answer in self._answers])
+        finally:
+            self._ended.set()
+            self.moved.set()
+
+    async def response(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer to the real one: its head once all have one, and its body in time."""
+        await asyncio.wait([answer.head for answer in self._answers], return_when=asyncio.FIRST_EXCEPTION)
+        self._raise_failure()
+        if all(answer.streamed for answer in self._answers):
+            return self._response(request, _Handed(self))
+        await self._ended.wait()
+        self._raise_failure()
+        if refused := [answer for answer in self._answers if answer.refused]:
+            # The first in the order of sending, with all it says: which one was refused does not matter.
+            head = refused[0].head.result()
+            return _made(head, head.headers.multi_items(), _Whole(bytes(refused[0].whole)), request)
+        if len({answer.kind for answer in self._answers}) > 1:
+            raise httpx2.RemoteProtocolError("The answers to requests that are alike are not.")
+        return self._response(request, _Whole(bytes(self._real.whole)))
+
+    def count(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > MAX_ANSWERS_BYTES:
+            raise httpx2.ReadError("the answers are too long")
+
+    async def handed(self) -> AsyncIterator[bytes]:
+        """The real stream, position by position. A reader is woken as often whichever stream is real."""
+        real, given = self._real.events, 0
+        assert real is not None
+        while not self._ended.is_set():
+            self.moved.clear()
+            self._raise_failure()
+            if error := self._error:
+                yield error
+                return
+            readable = self.positions.readable
+            if given < readable < float("inf"):
+                yield b"".join(real.pieces[given : int(readable)]) or COMMENT
+                given = int(readable)
+            elif not self._ended.is_set():
+                await self.moved.wait()
+        self._raise_failure()
+        yield self._error or b"".join((*real.pieces[given:], real.rest))
+
+    @property
+    def _real(self) -> _Answer:
+        return self._sent.order.winnow(self._answers)
+
+    @property
+    def _failure(self) -> Exception | None:
+        """The first in the order of sending: which one failed does not matter."""
+        return next((answer.failure for answer in self._answers if answer.failure is not None), None)
+
+    @property
+    def _error(self) -> bytes | None:
+        """As a failure, but told by the server in a stream."""
+        told = (answer.events.error for answer in self._answers if answer.events is not None)
+        return next((error for error in told if error is not None), None)
+
+    def _raise_failure(self) -> None:
+        if (failure := self._failure) is not None:
+            raise failure
+
+    def _response(self, request: httpx2.Request, body: httpx2.AsyncByteStream) -> httpx2.Response:
+        first, *others = [answer.head.result().headers.multi_items() for answer in self._answers]
+        common = [header for header in first if all(header in other for other in others)]
+        # Alike but for parameters such as a charset: the kind is common to all.
+        common = [(name, value) for name, value in common if name.lower() != "content-type"]
+        common.append(("content-type", self._real.kind[1]))
+        return _made(self._real.head.result(), common, body, request)
+
+
+class _Handed(httpx2.AsyncByteStream):
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._exchange.handed():
+            yield piece
+
+
+class _Whole(httpx2.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+
+def _with_body(request: httpx2.Request, body: bytes) -> httpx2.Request:
+    headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_HANDED]
+    return httpx2.Request(
+        request.method, request.url, headers=headers, content=body, extensions=dict(request.extensions)
+    )
+
+
+def _made(
+    head: httpx2.Response, headers: list[tuple[str, str]], body: httpx2.AsyncByteStream, request: httpx2.Request
+) -> httpx2.Response:
+    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_HANDED]
+    return httpx2.Response(head.status_code, headers=kept, stream=body, request=request)

@@ -1,0 +1,56 @@
+"""Several sequences of one request leave in step: no token at position p of any sequence before all have one there.
+
+At `obfuscated` one of them is read by the user. A service that holds one sequence back would otherwise see by what the
+user does next whether it was that one. In step, it holds back all of them, whichever is real. Nothing here knows which.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from cloister.messages.generation import Tokens
+
+
+class InStep:
+    """Holds what is ahead. A request's limit of tokens bounds how much that is (`Requests` counts them)."""
+
+    def __init__(self, sequences: int) -> None:
+        self._held: list[deque[Tokens]] = [deque() for _ in range(sequences)]
+        self._ahead = [0] * sequences
+
+    def passed(self, message: Tokens) -> list[Tokens]:
+        """What may leave now that this message came, sequence by sequence; the end of all comes last."""
+        self._held[message.sequence].append(replace(message, finish=None))
+        self._ahead[message.sequence] += len(message.tokens)
+        positions = min(self._ahead)
+        if message.finish is None:
+            return [part for number in range(len(self._held)) for part in self._take(number, positions)]
+        *parts, last = [part for number in range(len(self._held)) for part in self._take(number, self._ahead[number])]
+        return [*parts, replace(last, finish=message.finish)]
+
+    def _take(self, number: int, positions: int) -> list[Tokens]:
+        """Tokens at so many positions. A message that has more is split; one without tokens goes with the next."""
+        taken, held = [], self._held[number]
+        self._ahead[number] -= positions
+        while held and (positions or not self._ahead[number]):
+            message = held.popleft()
+            if len(message.tokens) > positions:
+                held.appendleft(_after(message, positions))
+                message = _until(message, positions)
+            positions -= len(message.tokens)
+            taken.append(message)
+        return taken
+
+
+def _until(message: Tokens, count: int) -> Tokens:
+    scores = message.logprobs
+    return replace(message, tokens=message.tokens[:count], logprobs=None if scores is None else scores[:count])
+
+
+def _after(message: Tokens, count: int) -> Tokens:
+    """The rest. What is said once of a prompt went with the first part."""
+    scores = message.logprobs
+    rest = None if scores is None else scores[count:]
+    return Tokens(message.request_id, message.tokens[count:], rest, sequence=message.sequence)
