@@ -213,6 +213,21 @@ async def test_an_ended_stream_holds_nobody_up_and_its_reader_is_kept_awake() ->
     await program.close()
 
 
+@pytest.mark.parametrize("silent", range(4))
+async def test_a_stream_of_empty_events_holds_all_up(silent: int) -> None:
+    """Somebody who sees no words loses patience, whatever else comes."""
+    program = Program(1)
+    await program.ask()
+    for place in range(4):
+        program.wire.say(place, *[SILENCE if place == silent else WORD] * 3)
+    await settle()
+    assert program.words == 0
+    program.wire.say(silent, WORD, WORD)
+    await settle()
+    assert program.words == 2
+    await program.close()
+
+
 @pytest.mark.parametrize("odd", range(4))
 async def test_an_answer_of_another_kind_fails_all_alike(odd: int) -> None:
     """An error where one is no stream: as a whole answer it would be handed over at another time than the others."""

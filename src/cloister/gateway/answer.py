@@ -90,6 +90,10 @@ class Reply(ABC):
     def events(self, index: int, delta: Delta) -> bytes:
         """The events that carry what is new in a choice; possibly none."""
 
+    @abstractmethod
+    def silence(self, index: int) -> bytes:
+        """An event about a choice that says nothing."""
+
     def usage_event(self, usage: Usage) -> bytes:
         """The event before the last, when the client asked for it."""
         return b"".join((self._head, b',"choices":[],"usage":', encode(usage), b"}\n\n"))
@@ -169,7 +173,7 @@ class StreamedAnswer(Answer):
         generation, reply = self._generation, self._reply
         while not generation.done:
             concerned = await generation.news()
-            pieces = [reply.events(index, delta) for index, delta in generation.taken(concerned)]
+            pieces = [self._events(index, delta) for index, delta in generation.taken(concerned)]
             if not self._started:
                 self._started = True
                 self._say_how_many()
@@ -181,6 +185,12 @@ class StreamedAnswer(Answer):
                 pieces.append(DONE)
             if events := b"".join(pieces):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
+
+    def _events(self, index: int, delta: Delta) -> bytes:
+        """Where one of several streams is real, all have an event whenever one has: who winnows them can see that none
+        is behind, and a reader hears of every step whatever its own stream says."""
+        events = self._reply.events(index, delta)
+        return events if events or self._generation.hidden_among is None else self._reply.silence(index)
 
     async def fail(self, error: Exception, send: Send) -> None:
         """The status is out already: tell the error as an event and end the stream."""

@@ -81,6 +81,9 @@ class ChatReply(Reply):
             events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
         return events
 
+    def silence(self, index: int) -> bytes:
+        return self.event(index, b'"delta":{}', b"null", b"null")
+
     def _logprobs(self, scores: list[ScoredToken] | None) -> ChatLogprobs | None:
         if scores is None:
             return None
@@ -145,6 +148,9 @@ class CompletionReply(Reply):
             return events
         scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
         return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
+
+    def silence(self, index: int) -> bytes:
+        return self.event(index, b'"text":""', b"null", b"null")
 
     def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
         if scores is None:

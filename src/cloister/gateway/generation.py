@@ -160,10 +160,11 @@ class Generation:
         return [self.choices[self._winnow(len(self.choices))]]
 
     def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
-        """What is new in those of these choices that are shown, and their numbers in the answer."""
+        """What is new in those of these choices that are shown, and their numbers in the answer; of streams of which one
+        is real, of all that are shown."""
         places = {id(choice): place for place, choice in enumerate(self.shown)}
-        if self._hides and self.done:
-            choices = self.shown  # ends that were held
+        if self._hides:
+            choices = self.shown
         new = [(places[id(choice)], choice.take()) for choice in choices if id(choice) in places]
         for _, delta in new:
             if self._hides and not self.done:
