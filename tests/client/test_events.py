@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -42,7 +43,7 @@ def test_nothing_from_an_end_on_is_in_a_position() -> None:
 def test_it_does_not_matter_how_bytes_are_cut_or_lines_end(cuts: list[int], newline: bytes) -> None:
     body = (ROLE + WORD + SILENCE + WORD + LAST).replace(b"\n", newline)
     places = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
-    stream = read(*(body[a:b] for a, b in zip(places, places[1:], strict=False)))
+    stream = read(*(body[a:b] for a, b in pairwise(places)))
     assert len(stream.pieces) == 2 and stream.body == body
     assert spoken(body, streamed=True) == ["word word "]
 

@@ -10,13 +10,16 @@ from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
 from cloister.channel.validity import Validity
 from cloister.client.message import PARAMETERS, REFUSED, kept_headers, seal_message, split_prompts
+from cloister.client.winnow import IndexSecrets
 from cloister.errors import InvalidRequest
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 
+SECRETS = IndexSecrets()
+
 
 def split(path: str, body: Any, *headers: tuple[str, str]) -> tuple[Any, list[Any]]:
-    inner, prompts, _ = split_prompts("POST", path, headers, json.dumps(body).encode())
+    inner, prompts, _ = split_prompts("POST", path, headers, json.dumps(body).encode(), SECRETS)
     return json.loads(inner), [json.loads(prompt) for prompt in prompts]
 
 
@@ -75,13 +78,13 @@ def test_no_spelling_of_a_path_keeps_the_prompt_in(path: str) -> None:
 
 def test_of_a_field_named_twice_neither_value_stays() -> None:
     body = b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}'
-    inner, prompts, _ = split_prompts("POST", CHAT, (), body)
+    inner, prompts, _ = split_prompts("POST", CHAT, (), body, SECRETS)
     assert b"secret" not in inner and prompts == (b'["secret two"]',)
 
 
 def test_requests_without_a_body_are_left_as_they_are() -> None:
-    assert split_prompts("GET", CHAT, (), b"") == (b"", (), None)
-    assert split_prompts("DELETE", "/v1/sessions/mine", (), b"") == (b"", (), None)
+    assert split_prompts("GET", CHAT, (), b"", SECRETS) == (b"", (), None)
+    assert split_prompts("DELETE", "/v1/sessions/mine", (), b"", SECRETS) == (b"", (), None)
     assert split(CHAT, {"model": "m"}) == ({"model": "m"}, [])
 
 
@@ -101,7 +104,7 @@ def test_requests_without_a_body_are_left_as_they_are() -> None:
 def test_a_body_that_is_not_known_how_to_seal_is_not_sent(method: str, path: str) -> None:
     """Sent on, it would be read by the process behind the channel, as a prompt never is."""
     with pytest.raises(InvalidRequest, match="cannot be sealed") as refused:
-        split_prompts(method, path, (), json.dumps({"messages": ["secret"], "input": "secret"}).encode())
+        split_prompts(method, path, (), json.dumps({"messages": ["secret"], "input": "secret"}).encode(), SECRETS)
     assert "secret" not in str(refused.value)
 
 
@@ -141,7 +144,7 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])
 def test_a_body_that_cannot_be_split_is_not_sent(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="JSON object") as refused:
-        split_prompts("POST", CHAT, (), body)
+        split_prompts("POST", CHAT, (), body, SECRETS)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
 
 
@@ -166,7 +169,8 @@ def test_headers_of_connection_and_machine_stay_behind() -> None:
 def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own() -> None:
     channel = ChannelKey.generate()
     body = json.dumps({"model": "m", "prompt": ["secret one", "secret two"]}).encode()
-    envelope, opener, _ = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77)
+    message = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77, SECRETS)
+    envelope, opener = message.envelope, message.opener
     assert b"secret" not in envelope and b"Bearer" not in envelope and b"completions" not in envelope
     read = Envelope.decode(envelope)
     assert read.key_id == channel.key_id
@@ -185,7 +189,7 @@ def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own()
 
 def test_no_two_messages_share_anything() -> None:
     channel = ChannelKey.generate()
-    first, second = (seal_message(channel.public, "GET", "/v1/models", (), b"", 0).envelope for _ in range(2))
+    first, second = (seal_message(channel.public, "GET", "/v1/models", (), b"", 0, SECRETS).envelope for _ in range(2))
     assert Envelope.decode(first).enc != Envelope.decode(second).enc
     assert Envelope.decode(first).request != Envelope.decode(second).request
 
@@ -203,13 +207,13 @@ def test_no_two_messages_share_anything() -> None:
 )
 def test_what_http_does_not_allow_is_refused_here(method: str, path: str, headers: Any) -> None:
     with pytest.raises(InvalidRequest):
-        seal_message(ChannelKey.generate().public, method, path, headers, b"", 0)
+        seal_message(ChannelKey.generate().public, method, path, headers, b"", 0, SECRETS)
 
 
 def test_what_is_too_large_is_refused_here_without_quoting_it() -> None:
     body = json.dumps({"messages": "secret" * (3 << 20)}).encode()
     with pytest.raises(InvalidRequest, match="at most") as refused:
-        seal_message(ChannelKey.generate().public, "POST", CHAT, (), body, 0)
+        seal_message(ChannelKey.generate().public, "POST", CHAT, (), body, 0, SECRETS)
     assert "secret" not in str(refused.value)
 
 
@@ -236,7 +240,7 @@ def test_splitting_loses_and_adds_nothing(rest: dict[str, Any], value: Any) -> N
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_split_or_refused(body: bytes) -> None:
     try:
-        inner, prompts, _ = split_prompts("POST", PLAIN, (), body)
+        inner, prompts, _ = split_prompts("POST", PLAIN, (), body, SECRETS)
     except InvalidRequest:
         return
     assert isinstance(json.loads(inner), dict) and all(json.loads(prompt) is not ... for prompt in prompts)

@@ -10,7 +10,7 @@ import pytest
 
 from cloister.channel.envelope import InnerHead
 from cloister.client.message import split_prompts
-from cloister.client.winnow import Winnower
+from cloister.client.winnow import IndexSecrets, Winnower
 from cloister.errors import ChannelBroken
 from cloister.messages.obfuscation import ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, TextPrompt
@@ -19,6 +19,7 @@ from cloister.prompts.json_prompt import read_given
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "I am <redacted>Ann</redacted>."}]
+SECRETS = IndexSecrets()
 ANSWERS = ["one", "two", "three", "four", "five"]
 
 
@@ -30,7 +31,7 @@ COUNT = ("x-cloister-sequences", str(len(ANSWERS)))
 
 
 def split(path: str = CHAT, headers: Any = (), **body: Any) -> tuple[dict[str, Any], bytes, Winnower]:
-    fields, [prompt], winnower = split_prompts("POST", path, headers, json.dumps(body).encode())
+    fields, [prompt], winnower = split_prompts("POST", path, headers, json.dumps(body).encode(), SECRETS)
     assert winnower is not None
     return json.loads(fields), prompt, winnower
 
@@ -58,7 +59,7 @@ def test_the_level_may_be_named_in_a_header_and_a_prompt_be_a_text() -> None:
     assert isinstance(read, TextPrompt) and read.hidden is not None and read.text == "I am <redacted>A</redacted>."
     for level in ("partitioned", "isolated"):
         body = json.dumps({"messages": MESSAGES, "protection": level}).encode()
-        _, [prompt], winnower = split_prompts("POST", CHAT, (), body)
+        _, [prompt], winnower = split_prompts("POST", CHAT, (), body, SECRETS)
         assert winnower is None and json.loads(prompt) == MESSAGES
 
 

@@ -15,6 +15,7 @@ with atheris.instrument_imports(include=["cloister.client"]):
     from cloister.channel.stream import StreamOpener
     from cloister.client.downstream import RequestReader, Unreadable, refusal_of_strangers
     from cloister.client.message import PROMPT_FIELDS, SealedAnswer, read_refusal, split_prompts
+    from cloister.client.winnow import IndexSecrets
     from cloister.errors import ChannelBroken, InvalidRequest, SetupError
 
 
@@ -26,10 +27,11 @@ def read_requests(data: bytes) -> None:
 
 
 def split(data: bytes) -> None:
+    secrets = IndexSecrets()
     for path in PROMPT_FIELDS:
         with contextlib.suppress(InvalidRequest):
-            split_prompts("POST", path, (("x-cloister-protection", "open"),), data)
-            split_prompts("POST", path, (), data)
+            split_prompts("POST", path, (("x-cloister-protection", "open"),), data, secrets)
+            split_prompts("POST", path, (), data, secrets)
 
 
 def refusal(data: bytes) -> None:

@@ -9,7 +9,6 @@ anybody on the way: only its status and, where we know it, its code are passed o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -19,7 +18,7 @@ from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, Inner
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.channel.validity import Validity
-from cloister.client.winnow import Winnower, hides
+from cloister.client.winnow import Headers, IndexSecrets, Winnower, hides
 from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
@@ -65,7 +64,6 @@ HOP_BY_HOP = frozenset(
 _LEFT_OUT = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"}
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 
-Headers = Iterable[tuple[str, str]]
 _Fields = dict[str, msgspec.Raw]
 
 
@@ -74,18 +72,20 @@ class SealedMessage(NamedTuple):
 
     envelope: bytes
     opener: StreamOpener
+    validity: Validity
     winnower: Winnower | None = None
 
 
 def seal_message(
-    channel_key: bytes, method: str, path: str, headers: Headers, body: bytes, node_ms: int
+    channel_key: bytes, method: str, path: str, headers: Headers, body: bytes, node_ms: int, secrets: IndexSecrets
 ) -> SealedMessage:
     """The request, sealed to the holder of the channel key; InvalidRequest if it is none that a node could answer.
 
-    `node_ms` is the time by the node's clock: the message is valid for a little while from then on.
+    `node_ms` is the time by the node's clock: the message is valid for a little while from then on. `secrets` are the
+    same for every message that a request is sent with.
     """
     kept = kept_headers(headers)
-    body, prompts, winnower = split_prompts(method, path, kept, body)
+    body, prompts, winnower = split_prompts(method, path, kept, body, secrets)
     validity = Validity.beginning(node_ms, len(body) + sum(map(len, prompts)))
     try:
         inner = msgspec.convert((method, path, kept, body, validity), InnerRequest)
@@ -100,7 +100,7 @@ def seal_message(
         raise InvalidRequest(too_large.message, hint=too_large.hint) from None
     opener = StreamOpener(bytearray(keys.response), enc)
     keys.erase()
-    return SealedMessage(envelope, opener, winnower)
+    return SealedMessage(envelope, opener, validity, winnower)
 
 
 def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
@@ -122,7 +122,7 @@ class Split(NamedTuple):
     winnower: Winnower | None = None
 
 
-def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> Split:
+def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets) -> Split:
     """What is sealed for whom.
 
     What else a body says is refused: who is behind the channel would read it, and must not. Where the provider
@@ -143,7 +143,6 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> Spli
     levels = _levels(fields, headers)
     if _are_read(levels):
         return Split(body)
-    winnower = Winnower() if hides(levels) else None
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
@@ -151,8 +150,10 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> Spli
     prompts = _prompts(bytes(given)) if field == "prompt" else (bytes(given),)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
-    if winnower is not None:
-        prompts = winnower.hide(kept, prompts)
+    winnower = None
+    if hides(levels) and len(prompts) == 1:  # the node refuses several
+        winnower, hidden = Winnower.hiding(secrets, headers, kept, prompts[0])
+        prompts = (hidden,)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
     return Split(msgspec.json.encode(kept), prompts, winnower)
 
@@ -255,17 +256,20 @@ class Refusal:
     code: str | None = None
     retry_after: int | None = None
     param: str | None = None
+    final: bool = False
+    """Nobody authenticated what it goes by, so programs are told not to send the request again by themselves."""
 
     @classmethod
     def of(cls, error: CloisterError, status: int = 400) -> Refusal:
         """The refusal that tells of an error met on this machine."""
         param = error.param if isinstance(error, InvalidRequest) else None
-        return cls(status, str(error), error.code, param=param)
+        return cls(status, str(error), error.code, param=param, final=isinstance(error, ChannelBroken))
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         again = () if self.retry_after is None else (("retry-after", str(self.retry_after)),)
-        return (("content-type", "application/json"), ("content-length", str(len(self.body))), *again)
+        never = (("x-should-retry", "false"),) if self.final else ()  # OpenAI's SDKs go by it
+        return (("content-type", "application/json"), ("content-length", str(len(self.body))), *again, *never)
 
     @property
     def body(self) -> bytes:
@@ -307,6 +311,7 @@ def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
         f"{f', {known}' if known else ''}).{_CODES.get(known or '', '')} This refusal is not authenticated.",
         known,
         None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S),
+        final=True,
     )
 
 

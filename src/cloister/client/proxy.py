@@ -13,17 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from cloister.client.downstream import Downstream, Request
-from cloister.client.message import Refusal, seal_message
+from cloister.client.message import Refusal, SealedMessage, seal_message
+from cloister.client.resending import DENIED, check_denial
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
 from cloister.client.verification import Verification, VerifiedNode
-from cloister.errors import (
-    ChannelKeyUnknown,
-    CloisterError,
-    InvalidRequest,
-    MessageExpired,
-    ServiceUnavailable,
-    SetupError,
-)
+from cloister.client.winnow import IndexSecrets
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError
 
 HOST = "127.0.0.1"
 _GRACE_S = 5.0
@@ -106,31 +101,36 @@ class Proxy(LocalEndpoint):
         super().__init__()
         self._node = node
         self._pool = UpstreamPool(node.address)
+        self._secrets = IndexSecrets()
 
     async def _exchange(self, request: Request, downstream: Downstream) -> Refusal | None:
         verification = await self._node.verified_beside()
+        message = self._sealed(request, verification)
         try:
-            return await self._attempt(request, downstream, verification)
-        except (ChannelKeyUnknown, MessageExpired):
-            verification = await self._node.verified_beside(after=verification)
-            return await self._attempt(request, downstream, verification)
+            return await self._attempt(request, downstream, verification, message)
+        except DENIED as said:
+            now = await self._node.verified_beside(after=verification)
+            check_denial(said, message, verification, now)
+            return await self._attempt(request, downstream, now, self._sealed(request, now))
 
-    async def _attempt(self, request: Request, downstream: Downstream, verification: Verification) -> Refusal | None:
+    def _sealed(self, request: Request, verification: Verification) -> SealedMessage:
+        key, now = verification.channel_key, verification.node_ms()
+        return seal_message(key, request.method, request.path, request.headers, request.body, now, self._secrets)
+
+    async def _attempt(
+        self, request: Request, downstream: Downstream, verification: Verification, message: SealedMessage
+    ) -> Refusal | None:
         connection = await self._pool.take()
         kept = connection.used
         try:
-            return await self._send(request, downstream, verification, connection)
+            return await self._send(message, downstream, connection)
         except NeverAnswered:
             if not kept:
                 raise
             # A kept connection that the node had closed meanwhile. Sealed anew: no message is ever sent twice.
-            return await self._send(request, downstream, verification, await self._pool.open())
+            return await self._send(self._sealed(request, verification), downstream, await self._pool.open())
 
-    async def _send(
-        self, request: Request, downstream: Downstream, verification: Verification, connection: Upstream
-    ) -> Refusal | None:
-        key, now = verification.channel_key, verification.node_ms()
-        message = seal_message(key, request.method, request.path, request.headers, request.body, now)
+    async def _send(self, message: SealedMessage, downstream: Downstream, connection: Upstream) -> Refusal | None:
         downstream.upstream = connection
         try:
             return await connection.exchange(message, downstream)

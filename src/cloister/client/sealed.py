@@ -1,9 +1,10 @@
 """httpx2 transports that seal every request to a verified node: nothing leaves them in the clear.
 
-A request is sealed anew for every attempt. If the node has lost the channel key (it started again), or says that the
-request came too late (its clock was set), it is verified anew and the request is sent once more; every other
-doubt about the channel is an error. Redirects lead nowhere: what is not under seal is not read, and what is not for
-this node is not sent. Closing an answer before its authenticated end ends the work on the node.
+A request is sealed anew for every attempt. Where a refusal in the clear says that the node lost the channel key, or
+that the request came too late, the node is verified anew, and the request is sent once more only if that evidence
+proves it (`resending`); every other doubt about the channel is an error. Redirects lead nowhere: what is not under seal
+is not read, and what is not for this node is not sent. Closing an answer before its authenticated end ends the work on
+the node.
 """
 
 from __future__ import annotations
@@ -26,15 +27,10 @@ from cloister.client.message import (
     read_refusal,
     seal_message,
 )
+from cloister.client.resending import DENIED, check_denial
 from cloister.client.verification import Verification, VerifiedNode
-from cloister.errors import (
-    ChannelBroken,
-    ChannelKeyUnknown,
-    CloisterError,
-    InvalidRequest,
-    MessageExpired,
-    ServiceUnavailable,
-)
+from cloister.client.winnow import IndexSecrets
+from cloister.errors import ChannelBroken, CloisterError, InvalidRequest, ServiceUnavailable
 
 _CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)
 """The connection broke. That is an end like any other: whether the answer is whole, only its seal can tell."""
@@ -172,6 +168,7 @@ class _Sealing:
     def __init__(self, node: VerifiedNode, *, raising: Raising = as_it_is) -> None:
         self._node = node
         self._raising = raising
+        self._secrets = IndexSecrets()
 
     def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, SealedMessage]:
         """What everybody on the way sees, the same for every user but for the ciphertext; and what opens the answer."""
@@ -185,7 +182,7 @@ class _Sealing:
         path = address.endpoint(url.raw_path.decode("ascii"))
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         key, now = verification.channel_key, verification.node_ms()
-        message = seal_message(key, request.method, path, headers, request.content, now)
+        message = seal_message(key, request.method, path, headers, request.content, now, self._secrets)
         timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
         outer = httpx2.Request(
             "POST", address.url(ENDPOINT), headers=OUTER_HEADERS, content=message.envelope, extensions=timeout
@@ -213,18 +210,20 @@ class SealedTransport(_Sealing, httpx2.BaseTransport):
         request.read()
         try:
             verification = self._node.verified()
+            outer, message = self._sealed(request, verification)
             try:
-                return self._attempt(request, verification)
-            except (ChannelKeyUnknown, MessageExpired):
-                return self._attempt(request, self._node.verified(after=verification))
+                return self._exchange(outer, message, request)
+            except DENIED as said:
+                now = self._node.verified(after=verification)
+                check_denial(said, message, verification, now)
+                return self._exchange(*self._sealed(request, now), request)
         except CloisterError as error:
             return self._instead(error, request)
 
     def close(self) -> None:
         self._wire.close()
 
-    def _attempt(self, request: httpx2.Request, verification: Verification) -> httpx2.Response:
-        outer, message = self._sealed(request, verification)
+    def _exchange(self, outer: httpx2.Request, message: SealedMessage, request: httpx2.Request) -> httpx2.Response:
         return OpenedStream(self._wire.handle_request(outer), message, self._raising, request).begin()
 
 
@@ -239,18 +238,22 @@ class AsyncSealedTransport(_Sealing, httpx2.AsyncBaseTransport):
         await request.aread()
         try:
             verification = await self._node.verified_beside()
+            outer, message = self._sealed(request, verification)
             try:
-                return await self._attempt(request, verification)
-            except (ChannelKeyUnknown, MessageExpired):
-                return await self._attempt(request, await self._node.verified_beside(after=verification))
+                return await self._exchange(outer, message, request)
+            except DENIED as said:
+                now = await self._node.verified_beside(after=verification)
+                check_denial(said, message, verification, now)
+                return await self._exchange(*self._sealed(request, now), request)
         except CloisterError as error:
             return self._instead(error, request)
 
     async def aclose(self) -> None:
         await self._wire.aclose()
 
-    async def _attempt(self, request: httpx2.Request, verification: Verification) -> httpx2.Response:
-        outer, message = self._sealed(request, verification)
+    async def _exchange(
+        self, outer: httpx2.Request, message: SealedMessage, request: httpx2.Request
+    ) -> httpx2.Response:
         answer = await self._wire.handle_async_request(outer)
         return await AsyncOpenedStream(answer, message, self._raising, request).begin()
 

@@ -54,6 +54,8 @@ class Verification:
     stated_ms: int = 0
     """The time by the node's clock when it made its evidence; the client reckons on from when it `arrived`."""
     arrived: float = 0.0
+    took_s: float = 0.0
+    """From the question to the evidence: so much later the node's clock may be than the client reckons."""
     key_held_s: float | None = None
     """How long from then on the node holds the channel key, by its own word."""
 
@@ -157,6 +159,7 @@ class _Visit:
         pinned = self._memory.pinned(str(self._address)) if self._policy.allow_software_tee else None
         guess = self._likely_origin(pinned)
         seen = self._memory.last(guess) if guess else None
+        asked = monotonic()
         try:
             evidence = self._ask(self._address, nonce, seen.size if seen else 0)
             origin = log_origin(evidence.release) if evidence.release else ""
@@ -164,9 +167,9 @@ class _Visit:
                 seen = self._memory.last(origin) if self._may_be_trusted(origin) else None
                 if seen is not None:
                     # Another log than expected, but one seen before: the proof must begin where that one ended.
-                    nonce = secrets.token_bytes(NONCE_BYTES)
+                    nonce, asked = secrets.token_bytes(NONCE_BYTES), monotonic()
                     evidence = self._ask(self._address, nonce, seen.size)
-            return self._judge(evidence, nonce, pinned, seen)
+            return self._judge(evidence, nonce, pinned, seen, asked)
         except EvidenceInvalid as wrong:
             found = Examination()
             found.failed("evidence", str(wrong))
@@ -182,7 +185,9 @@ class _Visit:
             return self._policy.allow_software_tee
         return any(key.name == origin for key in self._policy.release.log_keys())
 
-    def _judge(self, evidence: NodeEvidence, nonce: bytes, pinned: str | None, seen: Checkpoint | None) -> Verification:
+    def _judge(
+        self, evidence: NodeEvidence, nonce: bytes, pinned: str | None, seen: Checkpoint | None, asked: float
+    ) -> Verification:
         at, arrived = datetime.now(UTC), monotonic()
         found = Examination()
         found.include(verify_node(evidence, nonce, at=at, policy=self._policy))
@@ -191,8 +196,8 @@ class _Visit:
             self._remember(found, evidence, seen)
         said = read_statement(evidence.statement)
         held_s = (said.key_until_ms - said.made_ms) / 1000
-        key = evidence.channel_key
-        return Verification(str(self._address), at, nonce, found.verdict(), key, said.made_ms, arrived, held_s)
+        took_s, key = arrived - asked, evidence.channel_key
+        return Verification(str(self._address), at, nonce, found.verdict(), key, said.made_ms, arrived, took_s, held_s)
 
     def _remember(self, found: Examination, evidence: NodeEvidence, seen: Checkpoint | None) -> None:
         """Keep what was verified, or fail: what cannot be remembered cannot be held against the node next time."""

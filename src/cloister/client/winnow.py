@@ -1,14 +1,15 @@
 """The client's part at the level `obfuscated`: it draws the secret that the real answer's place comes from, seals it
 with the prompt for the vault alone, and picks the real answer out of the λ+1 that come ("winnowing", §3.2).
 
-No sockets. What comes may be cut anywhere; what is handed on is one ordinary answer. All streams end together, so that
-reading one of them to its end says nothing.
+No sockets. What comes may be cut anywhere; what is handed on is one ordinary answer. A word of it is handed on when all
+streams are as far, and all end together: when somebody hears what, and when it ends, says nothing of which is real.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, get_args
 
@@ -17,15 +18,21 @@ import msgspec
 from cloister.channel.envelope import InnerHead
 from cloister.errors import ChannelBroken, InvalidRequest
 from cloister.levels import LEVELS, MOST_FAKES, VaultLevel
+from cloister.obfuscation.elsewhere import Elsewhere, marked_secrets, refuse_biases, refuse_words, strings_in
 from cloister.obfuscation.index import REQUEST, Prf, new_secret
-from cloister.request_fields import SEQUENCES_HEADER
+from cloister.obfuscation.positions import Positions
+from cloister.request_fields import SEQUENCES_HEADER, SESSION_HEADER
 
 _HIDING = frozenset(level for level in get_args(VaultLevel) if LEVELS[level].hides)
 _EVENT_END = b"\n\n"
 _DATA = b"data: "
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+CREDENTIALS = frozenset(("authorization", "api-key", "x-api-key"))
+"""Headers that say who asks."""
+_WHOSE = CREDENTIALS | {SESSION_HEADER.lower()}
 
 Fields = dict[str, msgspec.Raw]
+Headers = Iterable[tuple[str, str]]
 
 
 def hides(levels: Iterable[str]) -> bool:
@@ -33,23 +40,55 @@ def hides(levels: Iterable[str]) -> bool:
     return not _HIDING.isdisjoint(levels)
 
 
-class Winnower:
-    """Of one request."""
+class IndexSecrets:
+    """The secrets that answers' places come from: one for each prompt of each caller, for the life of a client.
+
+    A prompt that is sent again, by whom and for whatever reason, has the same secret again. Its vault then draws the
+    same substitutes and the same order: somebody who makes a client send again sees the same λ+1 prompts again, and not
+    the real one among others.
+    """
 
     def __init__(self) -> None:
-        self._secret = new_secret()
+        self._prf = Prf(new_secret())
+
+    def of(self, headers: Headers, fields: Fields, prompt: bytes) -> bytes:
+        """The secret of a prompt. What else is asked of it (a temperature, a seed) makes no difference."""
+        named = [(name.lower(), value) for name, value in headers if name.lower() in _WHOSE]
+        asked = [bytes(fields.get(name, b"null")) for name in ("session", "obfuscation")]
+        return self._prf.secret(msgspec.msgpack.encode((named, asked, prompt)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class Winnower:
+    """Of one request, whose secret it is given."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
         self._authentic: int | None = None
         self._streamed = False
-        self._held = b""
+        self._unread = b""
+        self._positions, self._numbers = Positions(0), frozenset[int]()
+        self._real = 0
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        """What is handed on once all streams have so many events."""
 
-    def hide(self, fields: Fields, prompts: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """The prompts with what only their vault may know. Substitutes are taken out of the request's fields."""
-        if len(prompts) != 1:
-            return prompts  # refused by the node
-        hidden: dict[str, Any] = {"index_secret": b64encode(self._secret).decode()}
-        if "obfuscation" in fields and (substitutes := _without_substitutes(fields)) is not None:
+    @classmethod
+    def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Winnower, bytes]:
+        """The request's winnower, and its prompt with what only the vault may know. Substitutes are taken out of the
+        fields. ObfuscationRefused where what is left, which others read, says a secret."""
+        secret = secrets.of(headers, fields, prompt)
+        hidden: dict[str, Any] = {"index_secret": b64encode(secret).decode()}
+        options = _options(fields)
+        if (substitutes := options.pop("substitutes", None)) is not None:
             hidden["substitutes"] = substitutes
-        return (b'{"hidden":%b,"given":%b}' % (json.dumps(hidden).encode(), prompts[0]),)
+            if isinstance(substitutes, list):
+                options.setdefault("fakes", len(substitutes))
+            fields["obfuscation"] = msgspec.Raw(msgspec.json.encode(options))
+        if stops := _checked(headers, fields, prompt, searched=bool(options.get("auto_redact"))):
+            hidden["stops"] = stops
+        return cls(secret), b'{"hidden":%b,"given":%b}' % (json.dumps(hidden).encode(), prompt)
 
     def head(self, head: InnerHead) -> InnerHead:
         """The answer's head as it will be for one answer; ChannelBroken where the node does not say of how many."""
@@ -63,57 +102,95 @@ class Winnower:
                 hint="It did not hide the prompt as asked. The answer was not read.",
             )
         self._authentic = Prf(self._secret).order(REQUEST, int(count)).authentic
+        self._positions, self._numbers = Positions(int(count)), frozenset(range(int(count)))
         self._streamed = headers.get("content-type", "").startswith("text/event-stream")
         kept = tuple((name, value) for name, value in head.headers if name.lower() != "content-length")
         return InnerHead(head.status, kept)
 
     def winnow(self, data: bytes, ended: bool) -> bytes:
-        """What of this belongs to the real answer. A whole answer is handed on when all of it is here."""
+        """What may be handed on of the real answer: of a whole one all, when all of it is here; of a streamed one the
+        events that all streams have as many of, so that it does not matter which stream is late (`Positions`). With
+        the authenticated end all have ended."""
         if self._authentic is None:
             return data
-        self._held += data
-        if len(self._held) > MAX_ANSWER_BYTES:
+        self._unread += data
+        if len(self._unread) + sum(len(event) for _, event in self._waiting) > MAX_ANSWER_BYTES:
             raise ChannelBroken("The node's answer does not end.")
         if not self._streamed:
-            whole, self._held = (self._picked(self._held), b"") if ended else (b"", self._held)
+            whole, self._unread = (self._picked(_read(self._unread)), b"") if ended else (b"", self._unread)
             return whole
-        *events, self._held = self._held.split(_EVENT_END)
-        return b"".join(self._event(event) for event in events)
+        *events, self._unread = self._unread.split(_EVENT_END)
+        for event in events:
+            self._event(event)
+        ready = []
+        while self._waiting and (ended or self._waiting[0][0] <= self._positions.readable):
+            ready.append(self._waiting.popleft()[1])
+        return b"".join(ready)
 
-    def _event(self, event: bytes) -> bytes:
-        if not event.startswith(_DATA + b"{"):
-            return event + _EVENT_END  # a comment, or the last
-        picked = self._picked(event[len(_DATA) :])
-        return _DATA + picked + _EVENT_END if picked else b""
+    def _event(self, event: bytes) -> None:
+        if not event.startswith(_DATA + b"{"):  # a comment, or the last
+            self._waiting.append((self._real, event + _EVENT_END))
+            return
+        written = event[len(_DATA) :]
+        answer = _read(written)
+        indices = {choice["index"] for choice in answer.get("choices") or ()}
+        if not indices <= self._numbers:
+            raise ChannelBroken("The node's answer has more streams than it says.")
+        for index in indices:
+            self._positions.advance(index)
+        self._real += self._authentic in indices
+        if not indices:  # an error, or the usage
+            self._waiting.append((self._real, event + _EVENT_END))
+        elif self._authentic in indices:
+            self._waiting.append((self._real, _DATA + self._picked(answer) + _EVENT_END))
 
-    def _picked(self, written: bytes) -> bytes:
-        """The object with the real choice alone; nothing where that is not among its choices."""
-        try:
-            answer = json.loads(written)
-            choices = answer.get("choices")
-            if not choices:  # an error, or the usage
-                return written
-            kept = [choice for choice in choices if choice["index"] == self._authentic]
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            raise ChannelBroken("The node's answer is not one of OpenAI's API.") from None
-        if not kept:
-            return b""
-        answer["choices"] = [{**choice, "index": 0} for choice in kept]
+    def _picked(self, answer: dict[str, Any]) -> bytes:
+        """The object with the real choice alone."""
+        if choices := answer.get("choices"):
+            answer["choices"] = [{**choice, "index": 0} for choice in choices if choice["index"] == self._authentic]
         return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
-def _without_substitutes(fields: Fields) -> Any:
-    """Take the substitutes out of the field `obfuscation`; how many they are stays."""
+def _options(fields: Fields) -> dict[str, Any]:
     try:
-        options = msgspec.json.decode(fields["obfuscation"], type=dict[str, Any] | None)
+        options = msgspec.json.decode(fields.get("obfuscation", b"null"), type=dict[str, Any] | None)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise InvalidRequest("obfuscation: This is not a JSON object.", param="obfuscation") from None
-    if options is None or (given := options.pop("substitutes", None)) is None:
-        return None
-    if isinstance(given, list):
-        options.setdefault("fakes", len(given))
-    fields["obfuscation"] = msgspec.Raw(msgspec.json.encode(options))
-    return given
+    return options or {}
+
+
+def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> list[str]:
+    """The stop strings, if neither they nor any other field says a secret; `searched`: the vault looks for more."""
+    try:
+        given = msgspec.json.decode(prompt)
+        values = {name: msgspec.json.decode(value) for name, value in fields.items()}
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest("The body is not a JSON object.") from None
+    elsewhere = Elsewhere(marked_secrets(given))
+    stops = list(strings_in(values.pop("stop", None)))
+    elsewhere.check_stops(stops)
+    if searched:
+        refuse_words(stops)
+    refuse_biases(values.get("logit_bias"))
+    for name, value in values.items():
+        for text in strings_in(value):
+            elsewhere.check(name, text)
+    for name, text in headers:
+        if name.lower() not in CREDENTIALS:
+            elsewhere.check(name, text)
+    return stops
+
+
+def _read(written: bytes) -> dict[str, Any]:
+    """An answer, or an event of one, whose choices have numbers; ChannelBroken where that is none."""
+    try:
+        answer = json.loads(written)
+        if not all(isinstance(choice["index"], int) for choice in answer.get("choices") or ()):
+            raise TypeError
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        raise ChannelBroken("The node's answer is not one of OpenAI's API.") from None
+    assert isinstance(answer, dict)
+    return answer

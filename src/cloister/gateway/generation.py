@@ -160,8 +160,8 @@ class Generation:
         return [self.choices[self._winnow(len(self.choices))]]
 
     def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
-        """What is new in those of these choices that are shown, and their numbers in the answer; of streams of which one
-        is real, of all that are shown."""
+        """What is new in those of these choices that are shown, and their numbers in the answer. Where one of several
+        streams is real, nobody sees which of them has something new."""
         places = {id(choice): place for place, choice in enumerate(self.shown)}
         if self._hides:
             choices = self.shown

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from cloister.levels import MOST_FAKES
 
 MAX_SECRETS = 64
+MAX_STOPS = 16
 INDEX_SECRET_BYTES = 32
 
 Word = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -29,13 +30,14 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObfuscationSecrets(Struct, frozen=True, forbid_unknown_fields=True):
-    """For the vault alone, with the prompt: what the index is drawn from (obfuscation.index), and substitutes that the
-    user found (§3.3), variant by variant."""
+    """For the vault alone, with the prompt: what the index is drawn from (obfuscation.index), substitutes that the user
+    found (§3.3), variant by variant, and the stop strings, in which no secret may be."""
 
     index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
     substitutes: Annotated[
         tuple[Annotated[tuple[Word, ...], Meta(max_length=MAX_SECRETS)], ...], Meta(max_length=MOST_FAKES)
     ] = ()
+    stops: Annotated[tuple[str, ...], Meta(max_length=MAX_STOPS)] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

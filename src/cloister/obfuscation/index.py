@@ -1,8 +1,8 @@
 """Which of λ+1 is real: a pseudorandom function of a secret that the user's machine (and a vault) hold, nobody else
 (§3.2, §5.3). HMAC-SHA256 under a key derived by HKDF (RFC 5869).
 
-An order says nothing to who has not the secret, and another request's order says nothing of this one's: every request
-has its own `context`.
+An order says nothing to anybody without the secret, and another request's order says nothing of this one's: every
+request has its own `context`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class Prf:
             chosen = _below(last + 1, draws)
             places[last], places[chosen] = places[chosen], places[last]
         return Order(tuple(places))
+
+    def secret(self, context: bytes) -> bytes:
+        """Another secret, for this context alone."""
+        return hmac.digest(self._key, b"secret\0" + hashlib.sha256(context).digest() + b"\1", "sha256")
 
     def below(self, context: bytes, limit: int) -> int:
         """A number from 0 to limit-1."""

@@ -1,0 +1,93 @@
+"""Secrets outside the texts in which something stands in their place: in stop strings, names, metadata.
+
+There they would be the same for all λ+1 prompts, so who reads them knows the real one. A request that says one there is
+refused before anything is sent. Errors name the field and no word of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cloister.errors import ObfuscationRefused
+from cloister.obfuscation.tags import parse_redacted
+
+_TELLING = re.compile(r"\w{3,}")
+"""A shorter word is in too many others."""
+_WORD = re.compile(r"\w")
+_NO_PARTS = frozenset(("model",))
+"""Fields that may have a word in common with a secret: a model is called as its maker calls it."""
+
+
+class Elsewhere:
+    """Refuses what says one of these secrets, or a word of one."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = frozenset(secret.casefold() for secret in secrets)
+        self._words = frozenset(word for secret in self._secrets for word in _TELLING.findall(secret))
+
+    def check(self, field: str, text: str) -> None:
+        """ObfuscationRefused where the field says a secret as words of their own."""
+        said = text.casefold()
+        if any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", said) for secret in self._secrets):
+            raise _refused(field)
+        if field not in _NO_PARTS and not self._words.isdisjoint(re.findall(r"\w+", said)):
+            raise _refused(field)
+
+    def check_stops(self, stops: Iterable[str]) -> None:
+        """The same for strings that are looked for in the answers letter by letter: any part of a word counts."""
+        for stop in stops:
+            said = stop.casefold()
+            if any(part in said for part in self._secrets | self._words):
+                raise _refused("stop")
+            if any(word in secret for word in _TELLING.findall(said) for secret in self._secrets):
+                raise _refused("stop")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+def refuse_words(stops: Iterable[str]) -> None:
+    """Where secrets are found later, and elsewhere, nobody here can tell whether a word is one."""
+    if any(_WORD.search(stop) for stop in stops):
+        raise ObfuscationRefused(
+            "With auto_redact a stop string may have no letters or digits: what the vault finds to be a secret, this "
+            "machine does not know, and stop strings are read outside the vault.",
+            param="stop",
+            hint="Stop at signs or line ends, or mark all secrets yourself and leave auto_redact out.",
+        )
+
+
+def refuse_biases(biases: object) -> None:
+    """Token ids say words, too, and who sends them need not have the tokenizer that could tell which."""
+    if biases:
+        raise ObfuscationRefused(
+            "logit_bias: Tokens are the same for all variants, and could be a secret's.",
+            param="logit_bias",
+            hint="Leave logit_bias out where a prompt has secrets.",
+        )
+
+
+def marked_secrets(given: Any) -> set[str]:
+    """What is marked in the texts of a prompt, wherever in it they are. TagsInvalid where tags are not in order."""
+    return {text.secret(span) for text in map(parse_redacted, strings_in(given)) for span in text.spans}
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """All strings of a JSON value, names of members aside. Values may be nested as deep as a parser lets them."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+
+
+def _refused(field: str) -> ObfuscationRefused:
+    return ObfuscationRefused(
+        f"The field {field[:64]!r} says a secret, or a word of one, where nothing can stand in its place.",
+        param=field[:64],
+        hint="Say secrets in the texts of messages or prompts alone.",
+    )
