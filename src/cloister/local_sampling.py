@@ -65,5 +65,6 @@ def local_obfuscation(
     With `auto_redact`, secrets are looked for here beside those that are marked; `detector` is another way to do it.
     """
     wish = Wish(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
-    sampler = LocalModel(model, lambda_max=candidates).sampler(wish)
-    return Obfuscation(sampler, detector=detector or (shipped_redaction() if auto_redact else None), regular=regular)
+    local = LocalModel(model, lambda_max=candidates)
+    found = detector or (shipped_redaction() if auto_redact else None)
+    return Obfuscation(local.sampler(wish), detector=found, regular=regular, anew=lambda: local.sampler(wish))

@@ -204,6 +204,10 @@ def test_every_variant_s_conversation_goes_on_with_its_own_answer(api: tuple[Api
         ({"messages": [user(QUESTION), assistant("Never said here"), user("Go on")]}, "obfuscation_refused"),
         ({"messages": [user(QUESTION)], "user": "ann"}, "obfuscation_refused"),
         ({"messages": [user(QUESTION)], "metadata": {"who": "It is Ann."}}, "obfuscation_refused"),
+        ({"messages": [user(QUESTION)], "stop": ["Ann"]}, "obfuscation_refused"),
+        ({"messages": [user(QUESTION)], "stop": "\nann:"}, "obfuscation_refused"),
+        ({"messages": [user(QUESTION)], "logit_bias": {"17": 5}}, "obfuscation_refused"),
+        ({"messages": [user("Hi")], "stop": "<redacted>Ann</redacted>"}, "obfuscation_refused"),
         ({"messages": [user("<redacted>Ann")]}, "tags_invalid"),
     ],
 )
@@ -216,8 +220,13 @@ def test_what_would_give_the_real_one_away_is_refused_and_nothing_sent(
         answer = client.post(f"{server.url}/v1/chat/completions", json=body)
     assert answer.status_code == 400 and answer.json()["error"]["code"] == code
     assert "Ann" not in answer.text and not server.received
+    made = obfuscation()
     with pytest.raises(ObfuscationRefused):
-        obfuscation().obfuscate("/v1/embeddings", b'{"input":"<redacted>Ann</redacted>"}')
+        made.obfuscate("/v1/embeddings", b'{"input":"<redacted>Ann</redacted>"}')
+    assert made.obfuscate("/v1/embeddings", b'{"input":"Ann"}') is None
+    made.obfuscate("/v1/chat/completions", json.dumps({"messages": [user(QUESTION)]}).encode())
+    with pytest.raises(ObfuscationRefused):
+        made.obfuscate("/v1/embeddings", b'{"input":"\\u0041nn"}')
 
 
 def test_plaintext_must_be_asked_for_and_only_with_obfuscation(api: tuple[Api, Server]) -> None:
@@ -252,6 +261,54 @@ def test_the_proxy_hands_over_the_real_answer(api: tuple[Api, Server], stream: b
     assert [text.strip() for text in spoken(answer.content, stream)] == ["Answer 1 to Ann"]
     assert sorted(map(name_in, server.received)) == sorted(NAMES)
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "tags_invalid"
+
+
+def asked_of(url: str, key: str | None, said: str, **fields: Any) -> tuple[int, bytes]:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    with httpx2.Client() as client:
+        body = {"model": "m", "messages": [user(said)], **fields}
+        answer = client.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+    return answer.status_code, answer.content
+
+
+@pytest.mark.parametrize("key", [None, "sk-stranger"])
+def test_a_stranger_does_not_learn_from_the_proxy_what_is_somebody_s_secret(
+    api: tuple[Api, Server], key: str | None
+) -> None:
+    """Nor a substitute: the same answer, and the same requests sent, whatever word is asked about."""
+    _, server = api
+    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url:
+        for _ in range(2):
+            assert asked_of(url, "sk-victim", QUESTION)[0] == 200
+        assert len(server.received) == 8
+        heard = {}
+        for word in ("Ann", "Bo", "Eve"):
+            before = len(server.received)
+            status, content = asked_of(url, key, "Who is Bo?", user=word, stop=[word], metadata={"who": word})
+            heard[word] = status, content, len(server.received) - before
+    assert heard["Ann"] == heard["Bo"] == heard["Eve"] and heard["Eve"][0] == 200 and heard["Eve"][2] == 1
+
+
+def test_where_callers_share_a_memory_the_same_stranger_learns_it(
+    api: tuple[Api, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, server = api
+    monkeypatch.setattr(Obfuscation, "another", lambda self: self)
+    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url:
+        asked_of(url, "sk-victim", QUESTION)
+        assert [asked_of(url, None, "Who is Bo?", user=word)[0] for word in ("Ann", "Eve")] == [400, 200]
+
+
+def test_what_a_caller_said_before_holds_for_that_key(api: tuple[Api, Server]) -> None:
+    _, server = api
+    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url:
+        asked_of(url, "sk-mine", QUESTION)
+        asked_of(url, "sk-mine", "And where does Ann live?")
+        assert len(server.received) == 8, "a secret, marked or not"
+        asked_of(url, "sk-other", "And where does Ann live?")
+        assert len(server.received) == 9
+        status, content = asked_of(url, "sk-mine", "Go on", user="it is Ann")
+    assert status == 400 and b"Ann" not in content and len(server.received) == 9
 
 
 def bodies(made: Obfuscation, number: int) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import httpx2
@@ -35,20 +36,25 @@ class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """What cannot be obfuscated is refused as a server refuses a malformed request, and nothing is sent."""
         content = await request.aread()
-        sent = None
+        if request.method != "POST":
+            return await self._wire.handle_async_request(request)
         try:
-            if request.method == "POST":
-                sent = await asyncio.to_thread(self._obfuscation.obfuscate, request.url.path, content)
+            with self._memory(request) as obfuscation:
+                sent = await asyncio.to_thread(obfuscation.obfuscate, request.url.path, content)
         except InvalidRequest as wrong:
             refusal = Refusal.of(wrong)
             return httpx2.Response(refusal.status, headers=refusal.headers, content=refusal.body, request=request)
         if sent is None:
             return await self._wire.handle_async_request(request)
-        exchange = Exchange(sent, self._obfuscation)
+        exchange = Exchange(sent, obfuscation)
         task = asyncio.get_running_loop().create_task(exchange.run(self._wire, request))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await exchange.response(request)
+
+    def _memory(self, request: httpx2.Request) -> AbstractContextManager[Obfuscation]:
+        """By what this request is obfuscated: all are one user's."""
+        return nullcontext(self._obfuscation)
 
     async def aclose(self) -> None:
         """All that is under way is cut off at once."""

@@ -86,8 +86,7 @@ class Winnower:
             if isinstance(substitutes, list):
                 options.setdefault("fakes", len(substitutes))
             fields["obfuscation"] = msgspec.Raw(msgspec.json.encode(options))
-        if stops := _checked(headers, fields, prompt, searched=bool(options.get("auto_redact"))):
-            hidden["stops"] = stops
+        hidden |= _checked(headers, fields, prompt, searched=bool(options.get("auto_redact")))
         return cls(secret), b'{"hidden":%b,"given":%b}' % (json.dumps(hidden).encode(), prompt)
 
     def head(self, head: InnerHead) -> InnerHead:
@@ -162,8 +161,9 @@ def _options(fields: Fields) -> dict[str, Any]:
     return options or {}
 
 
-def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> list[str]:
-    """The stop strings, if neither they nor any other field says a secret; `searched`: the vault looks for more."""
+def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> dict[str, list[str]]:
+    """What the vault is to hold against secrets that it alone knows: of its session, or found by itself (`searched`).
+    ObfuscationRefused where something outside the prompt says a marked one."""
     try:
         given = msgspec.json.decode(prompt)
         values = {name: msgspec.json.decode(value) for name, value in fields.items()}
@@ -181,7 +181,9 @@ def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool)
     for name, text in headers:
         if name.lower() not in CREDENTIALS:
             elsewhere.check(name, text)
-    return stops
+    names = [value for name, value in headers if name.lower() == SESSION_HEADER.lower()]
+    names += [value for name in ("session", "cache_salt") if isinstance(value := values.get(name), str)]
+    return {"stops": stops, "names": names}
 
 
 def _read(written: bytes) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Api:
         stops = StopStrings(body.stop_strings)
         choices: list[Choice] = []
         jobs: list[OpenJob | VaultJob] = []
-        hiding = Hiding.of(body.obfuscation, sealed=sealed_request_of(request) is not None) if level.hides else None
+        hiding = Hiding.of(body, session, sealed=sealed_request_of(request) is not None) if level.hides else None
         for number, prompt in enumerate(prompts):
             if hiding is not None:
                 prompt = hiding.hide(prompt)

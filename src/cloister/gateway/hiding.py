@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from cloister.errors import InvalidRequest
 from cloister.gateway.generation import Winnow
-from cloister.gateway.schema import ObfuscationOptions
+from cloister.gateway.schema import GenerationRequest, ObfuscationOptions
+from cloister.gateway.terms import Session
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import Prompt, SealedPrompt, TokenPrompt
+from cloister.obfuscation.elsewhere import refuse_biases
 from cloister.obfuscation.index import REQUEST, Prf, new_secret
 
 
@@ -28,11 +30,14 @@ class Hiding:
     secrets: ObfuscationSecrets | None = field(repr=False)
 
     @classmethod
-    def of(cls, options: ObfuscationOptions | None, *, sealed: bool) -> Hiding:
-        options = options or ObfuscationOptions()
+    def of(cls, body: GenerationRequest, session: Session, *, sealed: bool) -> Hiding:
+        """ObfuscationRefused where what is asked could tell the real one. Which words are secrets, the vault knows."""
+        options = body.obfuscation or ObfuscationOptions()
+        refuse_biases(body.logit_bias)
         if not sealed:
             given = tuple(tuple(variant) for variant in options.substitutes or ())
-            return cls(options.params, ObfuscationSecrets(new_secret(), given))
+            names = (*((session.name,) if session.keep else ()), *((body.cache_salt,) if body.cache_salt else ()))
+            return cls(options.params, ObfuscationSecrets(new_secret(), given, tuple(body.stop_strings), names))
         if options.substitutes is not None:
             raise InvalidRequest(
                 "obfuscation: In a sealed request substitutes are sealed with the prompt, for its vault alone.",

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from cloister.levels import MOST_FAKES
 
 MAX_SECRETS = 64
-MAX_STOPS = 16
+MAX_STOPS, MAX_NAMES = 16, 3
 INDEX_SECRET_BYTES = 32
 
 Word = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -31,13 +31,15 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ObfuscationSecrets(Struct, frozen=True, forbid_unknown_fields=True):
     """For the vault alone, with the prompt: what the index is drawn from (obfuscation.index), substitutes that the user
-    found (§3.3), variant by variant, and the stop strings, in which no secret may be."""
+    found (§3.3), variant by variant, and what is read outside the vault, where no secret may be: stop strings, and
+    names (a session's, a salt)."""
 
     index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
     substitutes: Annotated[
         tuple[Annotated[tuple[Word, ...], Meta(max_length=MAX_SECRETS)], ...], Meta(max_length=MOST_FAKES)
     ] = ()
     stops: Annotated[tuple[str, ...], Meta(max_length=MAX_STOPS)] = ()
+    names: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

@@ -27,12 +27,15 @@ class Elsewhere:
         self._secrets = frozenset(secret.casefold() for secret in secrets)
         self._words = frozenset(word for secret in self._secrets for word in _TELLING.findall(secret))
 
-    def check(self, field: str, text: str) -> None:
-        """ObfuscationRefused where the field says a secret as words of their own."""
+    def mentions(self, text: str) -> bool:
+        """Whether a secret is said as a whole."""
         said = text.casefold()
-        if any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", said) for secret in self._secrets):
-            raise _refused(field)
-        if field not in _NO_PARTS and not self._words.isdisjoint(re.findall(r"\w+", said)):
+        return any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", said) for secret in self._secrets if secret in said)
+
+    def check(self, field: str, text: str) -> None:
+        """ObfuscationRefused where the field says a secret, or a word of one."""
+        words = self._words if field not in _NO_PARTS else frozenset[str]()
+        if self.mentions(text) or not words.isdisjoint(re.findall(r"\w+", text.casefold())):
             raise _refused(field)
 
     def check_stops(self, stops: Iterable[str]) -> None:
@@ -43,6 +46,12 @@ class Elsewhere:
                 raise _refused("stop")
             if any(word in secret for word in _TELLING.findall(said) for secret in self._secrets):
                 raise _refused("stop")
+
+    def check_all(self, stops: Iterable[str], names: Iterable[str]) -> None:
+        """What a vault is told of a request beside its prompt: its stop strings, and the names it gives."""
+        self.check_stops(stops)
+        for name in names:
+            self.check("session or cache_salt", name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cloister.errors import InvalidRequest, ObfuscationRefused
 from cloister.obfuscation.conversation import Answers, turn_of
+from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, strings_in
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import Order, Prf, new_secret
 from cloister.obfuscation.regularise import regularise
@@ -46,6 +47,7 @@ class Obfuscation:
     """Obfuscates the requests of one user. `by` finds substitutes; `detector` marks secrets beside those tagged.
 
     With `regular` secrets are spelt regularly before anything is sent (§7.1): the request is not quite what was asked.
+    `anew` makes what finds substitutes for `another` user, where it draws from a secret of its own.
     """
 
     def __init__(
@@ -55,14 +57,27 @@ class Obfuscation:
         secret: bytes | None = None,
         detector: Detector | None = None,
         regular: bool = False,
+        anew: Callable[[], Substituting] | None = None,
     ) -> None:
-        self._by, self._detector, self._regular = by, detector, regular
+        self._by, self._detector, self._regular, self._anew = by, detector, regular, anew
         self._prf = Prf(secret or new_secret())
         self._count = 0
         self._known: dict[str, tuple[str, ...]] = {}
         self._spelt: dict[str, str] = {}
         self._answers = Answers()
         self._lock, self._sampling = threading.Lock(), threading.Lock()
+
+    def another(self) -> Obfuscation:
+        """The same for another user. Neither knows anything of what the other said, but they sample in turns."""
+        by = self._by if self._anew is None else self._anew()
+        other = Obfuscation(by, detector=self._detector, regular=self._regular, anew=self._anew)
+        other._sampling = self._sampling
+        return other
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it knows a secret, which must keep its substitutes."""
+        return bool(self._known)
 
     def obfuscate(self, path: str, body: bytes) -> Obfuscated | None:
         """The requests to send instead of this one; None if it may go as it is, having no secrets.
@@ -72,10 +87,10 @@ class Obfuscation:
         """
         field = next((name for end, name in FIELDS.items() if path.partition("?")[0].rstrip("/").endswith(end)), None)
         if field is None:
-            if _ANY_TAG.search(body):
+            if _ANY_TAG.search(body) or any(map(Elsewhere(list(self._known)).mentions, _said(body))):
                 raise ObfuscationRefused(
-                    "Only chat completions and completions can be obfuscated, and this request holds a tag.",
-                    hint="Take the tags out if it may be read by the provider.",
+                    "Only chat completions and completions can be obfuscated, and this request says a tag or a secret.",
+                    hint="Take it out, or send the request past this client if the provider may read it.",
                 )
             return None
         return self._obfuscate(field, _read(body))
@@ -97,9 +112,11 @@ class Obfuscation:
         found = [self._marked(text, place, given=_given_before(request, place)) for place, text in places]
         marked = add_mentions(found, list(self._known))
         entities = entities_of(marked)
+        secrets = {entity.secret for entity in entities}.union(list(self._known))
+        _refuse_elsewhere(request, {place for place, _ in places}, Elsewhere(secrets))
         if not entities:
             return None
-        _refuse_elsewhere(request, {place for place, _ in places}, entities)
+        refuse_biases(request.get("logit_bias"))
         columns = self._columns(marked, entities)
         count = min(len(column) for column in columns)
         spelt = spelt_before(entities, self._spelt)
@@ -164,6 +181,14 @@ class Obfuscation:
                 variant[mine[0]] = answer
 
 
+def _said(body: bytes) -> list[str]:
+    """What a body of any kind says, as far as that can be read."""
+    try:
+        return list(strings_in(json.loads(body)))
+    except (ValueError, RecursionError):
+        return [body.decode("utf-8", "replace")]
+
+
 def _read(body: bytes) -> dict[str, Any]:
     try:
         request = json.loads(body)
@@ -204,15 +229,17 @@ def _strings(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
             yield from _strings(each, (*place, number))
 
 
-def _refuse_elsewhere(request: dict[str, Any], places: set[tuple[Any, ...]], entities: Sequence[Entity]) -> None:
+def _refuse_elsewhere(request: dict[str, Any], places: set[tuple[Any, ...]], elsewhere: Elsewhere) -> None:
     """A secret that is also said where nothing is replaced would be the same in all variants."""
-    words = "|".join(re.escape(entity.secret) for entity in entities)
-    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
+    elsewhere.check_stops(strings_in(request.get("stop")))
     for place, text in _strings(request):
-        if place not in places and (pattern.search(text) or _ANY_TAG.search(text.encode("utf-8", "replace"))):
+        if place in places:
+            continue
+        elsewhere.check(str(place[0]), text)
+        if _ANY_TAG.search(text.encode("utf-8", "replace")):
             raise ObfuscationRefused(
-                f"The field {str(place[0])[:64]!r} says a secret where nothing can stand in its place.",
-                hint="Say secrets in the texts of messages or prompts alone.",
+                f"The field {str(place[0])[:64]!r} has a tag where nothing can stand in a secret's place.",
+                hint="Mark secrets in the texts of messages or prompts alone.",
             )
 
 

@@ -23,6 +23,7 @@ from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from cloister.messages.vault import Confide
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
+from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer
@@ -131,6 +132,8 @@ class Obfuscating:
                 hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
             )
         _refuse_public(prompt, marked)
+        known = Elsewhere([*(entity.secret for entity in entities), *self._known])
+        known.check_all(secrets.stops, secrets.names)
         columns = yield from self._columns(marked, entities, params, secrets)
         count = min(params.fakes, *(len(column) for column in columns))
         if count < (params.minimum or params.fakes):

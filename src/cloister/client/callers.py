@@ -1,0 +1,71 @@
+"""What the obfuscating proxy remembers of secrets, caller by caller: every program of this machine can reach it.
+
+Who asks is whose API key it is; those with the same key are one caller. Nobody's answer depends on what another said:
+else a stranger could ask whether a word is somebody's secret. A request without a key is nobody's: nothing is
+remembered of it.
+
+A caller whose secrets are known is not forgotten as long as the proxy runs: its secrets would go among other
+substitutes next time, and only the real ones would come again. Where there are too many, a new one is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cloister.client.winnow import CREDENTIALS
+from cloister.errors import ObfuscationRefused
+from cloister.obfuscation.requests import Obfuscation
+
+MOST_CALLERS = 256
+
+
+@dataclass
+class _Caller:
+    obfuscation: Obfuscation
+    asking: int = 0
+
+    @property
+    def forgettable(self) -> bool:
+        return not self.asking and not self.obfuscation.remembers
+
+
+class Callers:
+    """`like` says how to obfuscate; of what it remembers itself nothing is used."""
+
+    def __init__(self, like: Obfuscation, most: int = MOST_CALLERS) -> None:
+        self._like, self._most = like, most
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bytes, _Caller] = {}
+
+    @contextmanager
+    def asking(self, headers: Iterable[tuple[str, str]]) -> Iterator[Obfuscation]:
+        """The memory of whose request has these headers. ObfuscationRefused where there is no room for one more."""
+        shown = sorted((name.lower(), value) for name, value in headers if name.lower() in CREDENTIALS)
+        if not shown:
+            yield self._like.another()
+            return
+        # Keys themselves are not kept.
+        caller = self._caller(hmac.digest(self._key, json.dumps(shown).encode(), hashlib.sha256))
+        caller.asking += 1
+        try:
+            yield caller.obfuscation
+        finally:
+            caller.asking -= 1
+
+    def _caller(self, name: bytes) -> _Caller:
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                self._known = {each: one for each, one in self._known.items() if not one.forgettable}
+            if len(self._known) >= self._most:
+                raise ObfuscationRefused(
+                    f"This proxy remembers the secrets of {self._most} API keys and may forget none of them.",
+                    hint="Use one of those keys, or start the proxy again.",
+                )
+            self._known[name] = _Caller(self._like.another())
+        return self._known[name]
