@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -152,9 +153,40 @@ async def test_of_a_sealed_request_all_streams_go_out_and_end_at_once(backend: S
     assert [choice["message"]["content"] for choice in whole["choices"]] == ANSWERS
     assert streamed.headers["x-cloister-sequences"] == "4" and isinstance(backend.job.prompt, SealedPrompt)
     events = [json.loads(line[6:])["choices"][0] for line in streamed.text.split("\n\n") if line.startswith("data: {")]
+    said = Counter(event["index"] for event in events if not event["finish_reason"])
+    assert len(said) == 4 and len(set(said.values())) == 1, "each has an event whenever one has"
     finishes = [at for at, event in enumerate(events) if event["finish_reason"]]
     assert finishes == list(range(len(events) - 4, len(events))), "after all that is said"
     assert given.json()["error"]["param"] == "obfuscation", "substitutes are for the vault"
+
+
+async def test_a_reader_hears_of_every_step_whichever_stream_is_real(backend: Streams) -> None:
+    """One that has ended is silent and not mute: a program that waits for the next event does not give up sooner."""
+    app, sent = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(), created=1), []
+
+    async def counting(scope: Any, receive: Any, send: Any) -> None:
+        async def counted(message: Any) -> None:
+            sent[-1] += message["type"] == "http.response.body" and bool(message.get("body"))
+            await send(message)
+
+        await app(scope, receive, counted)
+
+    transport = httpx.ASGITransport(counting)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=KEY) as http:
+        for real in ANSWERS:
+            sent.append(0)
+            backend.answers = [real, *(text for text in ANSWERS if text != real)]
+            await http.post(CHAT, json=body(stream=True))
+    assert len(set(sent)) == 1 and sent[0] > len(ANSWERS[0])
+
+
+async def test_the_vault_is_told_what_it_is_to_hold_against_secrets(http: httpx.AsyncClient, backend: Streams) -> None:
+    await http.post(CHAT, json=body(stop=["is", "\n"], session="mine", cache_salt="s"))
+    prompt = read_prompt(backend.job.prompt)  # type: ignore[arg-type]
+    assert isinstance(prompt, ChatPrompt) and prompt.hidden is not None
+    assert (prompt.hidden.stops, prompt.hidden.names) == (("is", "\n"), ("mine", "s"))
+    refused = (await http.post(CHAT, json=body(logit_bias={"17": 5}))).json()["error"]
+    assert (refused["code"], refused["param"]) == ("obfuscation_refused", "logit_bias")
 
 
 async def test_several_prompts_are_refused(http: httpx.AsyncClient) -> None:

@@ -246,6 +246,50 @@ def test_a_secret_that_comes_twice_is_one_and_goes_among_the_same(room: Room) ->
     assert [one.code for one in room.said if isinstance(one, Failed)] == ["obfuscation_refused"], "of a session"
 
 
+def sampled(room: Room, secret: bytes, most: int) -> list[str]:
+    """The prompts in the order in which they are prefilled, sampled by a vault that has just begun, `most` tokens at a
+    time."""
+    hiding = room.vault._obfuscating
+    hiding._known.clear()
+    hiding.allow(most)
+    prompt = write_prompt(hidden("My name is <redacted>Ann</redacted> today.", secret=secret))
+    wish = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    hiding.add(Confide(1, "obfuscated", prompt, SamplingParams(max_tokens=8), obfuscation=wish))
+    while (found := hiding.work(1)) is None:
+        pass
+    return [bytes(one.prompt).decode() for one in found]
+
+
+def test_a_prompt_that_is_sent_again_goes_among_the_same_ones_in_the_same_order(room: Room) -> None:
+    """By the secret alone: a client sends it again with the same one, to a vault that knows nothing of the first."""
+    first = sampled(room, SECRET, 64)
+    assert len(set(first)) == 4 and sampled(room, SECRET, 5) == first
+    assert any(sampled(room, bytes([at]) * 32, 64) != first for at in range(4)), "another secret draws another order"
+
+
+SAYS = "My name is <redacted>Ann</redacted>."
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"stops": ("Ann",)}, {"stops": ("\n", "so ann said")}, {"names": ("mine", "ann-1")}],
+    ids=["stop", "within", "name"],
+)
+def test_what_others_read_may_not_say_a_secret_whether_marked_found_or_known_from_before(room: Room, more: Any) -> None:
+    bob, eve = (("Bob",),), (("Bob", "Eve"),)
+    with pytest.raises(ObfuscationRefused) as caught:
+        prompts_of(room, 1, TextPrompt(SAYS, hidden=ObfuscationSecrets(SECRET, bob, **more)))
+    assert "Ann" not in str(caught.value) and "ann" not in str(caught.value)
+    assert not room.vault._obfuscating._known, "nothing was drawn for it"
+    prompts_of(room, 2, hidden(SAYS, bob))
+    unsaid = ObfuscationSecrets(SECRET, (("Eve",),), **more)
+    with pytest.raises(ObfuscationRefused):
+        prompts_of(room, 3, TextPrompt("Is <redacted>Kim</redacted> here?", hidden=unsaid))
+    found = ObfuscationSecrets(SECRET, eve, stops=("Connor",))
+    with pytest.raises(ObfuscationRefused):
+        prompts_of(room, 4, TextPrompt("Ask Sarah Connor, please.", hidden=found), auto_redact=True)
+
+
 def asked(room: Room, number: int, *said: str) -> dict[str, int]:
     """The prompts of a chat in which user and assistant speak in turn, and the place of each."""
     turns = tuple(PromptMessage(("user", "assistant")[at % 2], text) for at, text in enumerate(said))
