@@ -160,6 +160,7 @@ def test_prompts_are_hidden_among_others_unless_vaults_on_a_gpu_answer_themselve
         _preloaded=Preloaded(4, 64, 2, partitionable=True, meets=meets),
         _ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
         _mpc=False,
+        _unfit=frozenset(),
         _settings=settings,
     )
     serving = Controller.serving.fget(node)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from cloister.errors import ModelNotFound, ServiceUnavailable
 from cloister.messages.generation import AskStats, Cancel
 from cloister.messages.lifecycle import StartFailed
+from cloister.process import watchdog
 from cloister.process.handle import ModuleHandle
 
 CHILD = """
@@ -100,6 +102,19 @@ async def test_one_that_does_not_listen_is_killed(owner: Owner, terminate: bool)
     pid = owner.handle.pid
     await asyncio.wait_for(owner.handle.close(0.2, terminate=terminate), 60)
     assert pid is not None and not psutil.pid_exists(pid)
+
+
+async def test_a_stopped_one_ends_the_line_and_is_given_no_grace(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP: it would neither hear that it shall end nor end by itself."""
+    monkeypatch.setattr(watchdog, "STOPPED_S", 1.0)
+    owner.order(0)
+    await asyncio.wait_for(owner.handle.ready, 60)
+    pid = owner.handle.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.wait_for(owner.ended.wait(), 60)
+    await asyncio.wait_for(owner.handle.close(600), 60)
+    assert not psutil.pid_exists(pid)
 
 
 async def test_killing_one_that_is_waited_for_tells_who_waits(owner: Owner) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import httpx
@@ -52,10 +53,20 @@ def test_vaults_in_another_network_give_what_open_gives_and_end_as_a_503(
             with running_server(tmp_path / "server", *keys, *how) as server:
                 vault_host.address()
                 assert os.readlink(f"/proc/{vault_host.process.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+                until_health_is(server.url(), 200)
                 _answers_are_equal(server.url())
                 _a_killed_host_is_a_503(server, vault_host)
         finally:
             vault_host.stop()
+
+
+def until_health_is(url: str, status: int) -> httpx.Response:
+    """A server whose vault host is away is not healthy, for its default level needs one."""
+    end = time.monotonic() + 120
+    while (reply := httpx.get(f"{url}/health", timeout=60)).status_code != status:
+        assert time.monotonic() < end, reply.text
+        time.sleep(0.1)
+    return reply
 
 
 def _answers_are_equal(url: str) -> None:
@@ -79,3 +90,5 @@ def _a_killed_host_is_a_503(server: Server, vault_host: HostProcess) -> None:
     refused = httpx.post(f"{url}/v1/chat/completions", json=body("partitioned", 5), headers=HEADERS, timeout=120)
     assert refused.status_code == 503 and refused.json()["error"]["code"] == "vault_lost"
     assert len(ask(url, "open")) > 20
+    error = until_health_is(url, 503).json()["error"]
+    assert error["code"] == "service_unavailable" and "'partitioned', cannot be served now" in error["message"]

@@ -329,6 +329,8 @@ class Controller:
 
     def _close_levels(self, *decoded_by: Decodes) -> None:
         """Nobody is served at these until they were rehearsed again."""
+        if self._ready is None:
+            return  # nothing was offered yet
         closed = [level for level in self.serving.levels if LEVELS[level].decodes in decoded_by]
         self.relay.availability.close(closed)
 

@@ -14,13 +14,15 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
+from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.controller.relay import Relay
 from cloister.controller.requests import NEIGHBOUR, REHEARSAL
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
-from cloister.levels import LEVELS, OPEN, PARTITIONED, Reader, ServedLevel
+from cloister.levels import LEVELS, OPEN, PARTITIONED, ConfidedLevel, Reader, ReadLevel, ServedLevel
 from cloister.messages.frontend import Ask, EndSession, Serving
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.lifecycle import raised
@@ -40,6 +42,7 @@ HIDDEN = TextPrompt(
     "My name is <redacted>Ann</redacted>. Say it.", hidden=ObfuscationSecrets(bytes(INDEX_SECRET_BYTES), (("Bob",),))
 )
 GREEDY = SamplingParams(max_tokens=4, temperature=0.0, logprobs=1)
+NOT_SCORED = TokenLogprob(0.0)
 WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=32, temperature=0.0)
 
 Said = dict[int, list[tuple[int, TokenLogprob]]]
@@ -141,15 +144,13 @@ class Rehearsal:
             if not self._relay.sessions.has_room(tenant, session):
                 raise QueueFull("Users have all vaults.", retry_after=1)
             hides, keep = LEVELS[level].hides, tenant == REHEARSAL
-            written = write_prompt(HIDDEN if hides else TokenPrompt(ids))
-            message = Ask(
-                number, tenant, level, session, keep, written, params,
-                obfuscation=ObfuscationParams(fakes=1) if hides else None,
-            )  # fmt: skip
+            written, hiding = write_prompt(HIDDEN if hides else TokenPrompt(ids)), ObfuscationParams(fakes=1)
+            ask = Ask(number, tenant, cast(ConfidedLevel, level), session, keep, written, params)
+            message = replace(ask, obfuscation=hiding) if hides else ask
         else:
-            message = Submit(number, tenant, ids, params, level=level)
-        end = self._ends[number] = asyncio.get_running_loop().create_future()
-        self._said[number] = {}
+            message = Submit(number, tenant, ids, params, level=cast(ReadLevel, level))
+        end: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        self._ends[number], self._said[number] = end, {}
         try:
             self._relay.from_frontend(self._number, message)
             return await end
@@ -162,10 +163,8 @@ class Rehearsal:
         """What the relay tells us, as it tells any frontend."""
         match message:
             case Tokens(request_id=number) if number in self._said:
-                scored = zip(
-                    message.tokens, message.logprobs or (TokenLogprob(0.0),) * len(message.tokens), strict=True
-                )
-                self._said[number].setdefault(message.sequence, []).extend(scored)
+                scores = message.logprobs or (NOT_SCORED,) * len(message.tokens)
+                self._said[number].setdefault(message.sequence, []).extend(zip(message.tokens, scores, strict=True))
                 if message.finish is not None and not self._ends[number].done():
                     self._ends[number].set_result(self._said[number])
             case Failed(request_id=number) if number in self._ends and not self._ends[number].done():
@@ -182,9 +181,14 @@ class Rehearsal:
         """What the service counted so far is not its users'."""
         service = self._relay.service
         if service is not None:
-            counted: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
-            service.ask_stats(lambda stats: counted.done() or counted.set_result(stats))
-            self._relay.totals.forget_rehearsal(await counted)
+            counted = asyncio.Event()
+
+            def hear(stats: Stats) -> None:
+                self._relay.totals.forget_rehearsal(stats)
+                counted.set()
+
+            service.ask_stats(hear)
+            await counted.wait()
 
 
 def _differs(how: str) -> CloisterError:
