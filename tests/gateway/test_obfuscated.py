@@ -180,6 +180,26 @@ async def test_a_reader_hears_of_every_step_whichever_stream_is_real(backend: St
     assert len(set(sent)) == 1 and sent[0] > len(ANSWERS[0])
 
 
+async def test_a_prompt_that_comes_again_has_the_same_secret_again(http: httpx.AsyncClient, backend: Streams) -> None:
+    """A service that lets a request fail has its client try again: it must not get the prompt among others then."""
+
+    async def secret(**fields: Any) -> bytes:
+        await http.post(CHAT, json=body(**fields))
+        prompt = read_prompt(backend.job.prompt)  # type: ignore[arg-type]
+        assert isinstance(prompt, ChatPrompt) and prompt.hidden is not None
+        return prompt.hidden.index_secret
+
+    first = await secret()
+    assert first == await secret() == await secret(temperature=1.0, seed=5, max_tokens=3)
+    other = [{"role": "user", "content": "I am <redacted>Ann</redacted>!"}]
+    asked: list[dict[str, Any]] = [
+        {"messages": other},
+        {"session": "mine"},
+        {"obfuscation": {"fakes": 3, "minimum": 2}},
+    ]
+    assert len({first, *[await secret(**fields) for fields in asked]}) == 4
+
+
 async def test_the_vault_is_told_what_it_is_to_hold_against_secrets(http: httpx.AsyncClient, backend: Streams) -> None:
     await http.post(CHAT, json=body(stop=["is", "\n"], session="mine", cache_salt="s"))
     prompt = read_prompt(backend.job.prompt)  # type: ignore[arg-type]
@@ -208,11 +228,12 @@ def guessed(backend: Streams, said: list[str]) -> int:
 
 async def right(http: httpx.AsyncClient, backend: Streams, count: int) -> int:
     draw, hits = random.Random(3), 0
-    for _ in range(count):
+    for number in range(count):
+        messages = [{"role": "user", "content": f"{number}: I am <redacted>Ann</redacted>."}]
         lengths = draw.sample(range(2, 30, 4), 4)
         real, *fakes = ["x" * length for length in lengths]
         backend.answers = [real, *fakes]
-        answer = await http.post(CHAT, json=body())
+        answer = await http.post(CHAT, json=body(messages=messages))
         assert answer.json()["choices"][0]["message"]["content"] == real
         said = [""] * 4
         said[backend.place] = real

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, TypeVar, cast
 
@@ -45,6 +45,7 @@ from cloister.levels import ConfidedLevel, Level, ReadLevel
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams
 from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
+from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
@@ -128,6 +129,8 @@ class Api:
     levels: Levels
     watched: WatchedAnswers
     metrics: Metrics
+    index: Prf = field(default_factory=lambda: Prf(new_secret()))
+    """At `obfuscated`, what the places of real answers come from over plain HTTP."""
 
     async def answer(self, request: Request, asked: Asked, forms: Forms, reply_kind: type[Reply]) -> Answer:
         """The response to a body of these forms: it generates every choice of every prompt, and sends them."""
@@ -144,7 +147,8 @@ class Api:
         stops = StopStrings(body.stop_strings)
         choices: list[Choice] = []
         jobs: list[OpenJob | VaultJob] = []
-        hiding = Hiding.of(body, session, sealed=sealed_request_of(request) is not None) if level.hides else None
+        tenant = asked.caller.tenant
+        hiding = Hiding.of(body, prompts[0], tenant, session, self.index) if level.hides else None
         for number, prompt in enumerate(prompts):
             if hiding is not None:
                 prompt = hiding.hide(prompt)
@@ -159,7 +163,7 @@ class Api:
                 choices.append(Choice(len(choices), seeded, self.tokenizer, stops, prompt=number, echo=echo))
                 jobs.append(job)
         reply = reply_kind(self.model, int(time.time()), self.tokenizer, include_usage=body.include_usage)
-        watched = WatchedAnswer(reply.id, asked.caller.tenant, level.name)
+        watched = WatchedAnswer(reply.id, tenant, level.name)
         winnow = hiding.winnow if hiding is not None else None
         generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics, winnow)
         headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
