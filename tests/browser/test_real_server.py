@@ -100,6 +100,27 @@ def test_at_open_the_provider_sees_the_words(browser: Browser, real_server: str)
         answered(page, 1)
 
 
+@pytest.mark.parametrize(
+    ("level", "seen"),
+    [("open", ".pieces"), ("partitioned", ".received"), ("obfuscated", ".received")],
+)
+def test_what_the_provider_sees_ends_with_the_answers_last_words(
+    browser: Browser, short_server: str, level: str, seen: str
+) -> None:
+    with opened_page(browser, short_server) as page:
+        page.get_by_role("radio", name=level, exact=True).check()
+        greedy(page, 24)
+        ask(page, "Greet my friend <redacted>Theodora</redacted>." if level == "obfuscated" else QUESTION)
+        answered(page, 1)
+        # The page draws Markdown; its button copies what the model said.
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy").click()
+        whole = page.evaluate("navigator.clipboard.readText()")
+        assert len(whole.split()) > 3
+        shown = panel_of(page).locator(seen)
+        expect(shown.filter(has_text=whole) if level == "obfuscated" else shown).to_have_text(whole)
+
+
 def test_at_isolated_the_service_has_nothing(browser: Browser, short_server: str) -> None:
     with opened_page(browser, short_server) as page:
         page.get_by_role("radio", name="isolated", exact=True).check()

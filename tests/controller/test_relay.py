@@ -267,7 +267,7 @@ async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
     view = await node.frontend.next(View)
     assert (view.labels, view.tiers, view.categories) == (b"\2\0", b"\2\0", b"\xff\xff")
     assert (view.found, view.found_shared) == (32, 16)
-    monkeypatch.setattr(node.relay._node, "serving", lambda: replace(SERVING, quantised={"shared": 100}))
+    monkeypatch.setattr(node.relay.views, "_serving", lambda: replace(SERVING, quantised={"shared": 100}))
     node.send(AskView(7))
     view = await node.frontend.next(View)
     assert (view.found, view.found_shared) == (16, 0), "what first tokens do not tell is not told here either"

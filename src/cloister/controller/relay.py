@@ -1,7 +1,7 @@
 """Passes on what the processes say of requests: frontends, vaults and the service, with one route a level between them.
 
-Prompts pass as opaque bytes, answers as token ids; neither is kept here. A request's route checks what a process may
-say of it: a vault or service that lies is ended (its endpoint raises).
+Prompts pass as opaque bytes, answers as token ids; what users may see of their own requests is kept by `views.py`. A
+request's route checks what a process may say of it: a vault or service that lies is ended (its endpoint raises).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from cloister.controller.sessions import Session, SessionKey, Sessions
 from cloister.controller.totals import Totals
 from cloister.controller.vault_queue import Asked, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
+from cloister.controller.views import Views
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.detector import Label as Verdict
@@ -103,6 +104,7 @@ class Relay:
             self._session_ended,
             lambda: company.shared,
         )
+        self.views = Views(self.requests, lambda: self.vaults.shape, serving)
         self._node = Node(self.requests, self.sessions, serving)
         self.availability = Availability(self._node, self.vaults, serving)
         self.totals = Totals(self.requests, self.vaults)
@@ -142,6 +144,7 @@ class Relay:
         self._queue.leave_all_of(number)
         for request in self.requests.of_frontend(number):
             self._cancel(request)
+        self.views.forget_frontend(number)
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
@@ -169,9 +172,11 @@ class Relay:
                 else:
                     self._tell_stats(number, Stats(up=False))
             case AskView():
-                self._tell(self._view(wide(number, message.request_id)))
+                self._tell(self.views.of(wide(number, message.request_id)))
             case EndSession():
-                self.sessions.end_named(SessionKey.of(message.tenant, message.group, message.session, keep=True))
+                key = SessionKey.of(message.tenant, message.group, message.session, keep=True)
+                self.sessions.end_named(key)
+                self.views.forget_session(key)
                 if message.private:
                     self._forget(message.tenant)
             case _:
@@ -187,7 +192,8 @@ class Relay:
         self._tenants = tenants
 
     def _forget(self, tenant: str) -> None:
-        """The service keeps nothing of this tenant's prompts any more."""
+        """Neither the service nor this process keeps anything of this tenant's requests that ended."""
+        self.views.forget_tenant(tenant)
         if self._judge is not None:
             self._judge.forget(tenant)
         self._to_service(Forget(tenant))
@@ -245,7 +251,9 @@ class Relay:
         self._leave(request)
 
     def _leave(self, request: Request) -> None:
-        """Its session may be idle or gone now, so the next request that waits may have a vault."""
+        """It has ended: its last view stays for a moment. Its session may be idle or gone now, so the next request that
+        waits may have a vault."""
+        self.views.keep(request)
         if request.session is not None:
             self.sessions.leave(request.session, request.request_id)
             self._queue.move()
@@ -254,36 +262,6 @@ class Relay:
         if frontend := self._frontends.get(frontend_of(message.request_id)):
             # A step brings tokens for everybody: the frontend is woken once for all of them.
             frontend.send_soon(replace(message, request_id=local(message.request_id)))
-
-    def _view(self, request_id: int) -> View:
-        """What the service has received and made of a request: by our own books, not by its word.
-
-        A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The first token
-        of the answer is the vault's, and cost no query.
-        """
-        request, shape = self.requests.get(request_id), self.vaults.shape
-        if request is None or request.holder != "service" or shape is None:
-            return View(request_id, known=False)
-        made = [tuple(request.made.get(number, ())) for number in range(request.sequences)]
-        rows = sum(max(0, len(tokens) - 1) for tokens in made) * shape.layers if request.exposed else 0
-        unsaid = request.shared if request.level.name in self._node.serving().quantised else 0
-        return View(
-            request_id,
-            known=True,
-            prompt=request.shown,
-            output=made[0] if request.sequences == 1 else (),
-            streams=tuple(made) if request.sequences > 1 else (),
-            asked_rows=rows,
-            asked_bytes=rows * shape.heads * shape.dim * 4,
-            answered_rows=rows,
-            answered_bytes=rows * shape.heads * (shape.dim + 2) * 4,
-            layers=shape.layers,
-            found=request.cached - unsaid,
-            found_shared=request.shared - unsaid,
-            labels=bytes(block.label for block in request.labels),
-            tiers=bytes(block.tier for block in request.labels),
-            categories=bytes(block.category for block in request.labels),
-        )
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
         if frontend := self._frontends.get(number):

@@ -1,7 +1,7 @@
 """The requests under way, and the one gate through which what is said of them gets out.
 
-Answers pass as token ids and are not kept. A process that says what a request's level or its parameters do not allow is
-ended: its endpoint raises ProtocolError.
+Answers pass as token ids; a request keeps its own for the user's view. A process that says what a request's level or
+its parameters do not allow is ended: its endpoint raises ProtocolError.
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ class View(OfRequest, frozen=True, tag="view"):
     By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
     many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
     stay in the service: whoever carries them out of the node can solve for the prompt. At `obfuscated` several
-    `streams` stand in place of the one answer.
+    `streams` stand in place of the one answer. For a moment after its end, a request is still `known`, but for a prompt
+    that the service was given whole (controller/views.py).
 
     Where a detector read the prompt, `labels`, `tiers` and `categories` have a code for each block of it, as in
     messages.detector.Labels. `found` of its tokens were found computed, `found_shared` of them in public blocks.

@@ -102,7 +102,7 @@ function watcher(feed, ask, sketch) {
     mine.looking = true;
     try {
       const account = await ask(mine.id);
-      // a service that has ended the request has let go of it: what it had said before still stands
+      // the node forgets an ended request after some seconds: what it had said before still stands
       if (current === mine && (account.choices[0]?.known || !mine.seen)) {
         mine.seen = account.choices[0]?.known;
         stayAtEnd(feed, () => shown.draw(account.choices[0] ?? NOTHING));

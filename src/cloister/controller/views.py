@@ -1,0 +1,130 @@
+"""What the service has received and made of each request, by the controller's own books: what users see of their own.
+
+A request's last view outlives it by KEPT_S. A user who watches an answer asks once more when it has ended; without the
+last view, what they see would end where they asked before. It has the answer and, of the prompt, what the user marked
+public for the service: nothing of a prompt that was given to the service whole. It is gone earlier when its session or
+its frontend ends, when its tenant has the node forget, and when newer views need the room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from cloister.controller.requests import Request, Requests, frontend_of
+from cloister.controller.sessions import SessionKey
+from cloister.link.memory import LinkShape
+from cloister.messages.frontend import Serving
+from cloister.messages.service import View
+
+KEPT_S = 10.0
+MOST_TOKENS = 1 << 20
+"""In all last views together, which takes about 40 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastView:
+    view: View
+    tenant: str
+    session: SessionKey | None
+    expires: float
+
+    @property
+    def tokens(self) -> int:
+        return len(self.view.prompt) + len(self.view.output) + sum(map(len, self.view.streams))
+
+
+class Views:
+    """The views of all requests under way, and of those that ended a moment ago."""
+
+    def __init__(
+        self, requests: Requests, shape: Callable[[], LinkShape | None], serving: Callable[[], Serving]
+    ) -> None:
+        self._requests = requests
+        self._shape = shape
+        self._serving = serving
+        self._last: OrderedDict[int, _LastView] = OrderedDict()
+        self._tokens = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def of(self, request_id: int) -> View:
+        if (request := self._requests.get(request_id)) is not None:
+            return self._made_now(request)
+        last = self._last.get(request_id)
+        return View(request_id, known=False) if last is None else last.view
+
+    def keep(self, request: Request) -> None:
+        """The request has ended: its last view is kept for a moment."""
+        view = self._made_now(request)
+        if not view.known:
+            return
+        if not request.level.confides:
+            view = replace(view, prompt=(), found=0, found_shared=0, labels=b"", tiers=b"", categories=b"")
+        loop = asyncio.get_running_loop()
+        session = request.session.key if request.session is not None else None
+        last = _LastView(view, request.tenant, session, loop.time() + KEPT_S)
+        self._drop(request.request_id)
+        self._last[request.request_id] = last
+        self._tokens += last.tokens
+        while self._tokens > MOST_TOKENS:
+            self._drop(next(iter(self._last)))
+        if self._timer is None:
+            self._timer = loop.call_later(KEPT_S, self._expire)
+
+    def forget_frontend(self, number: int) -> None:
+        self._forget(lambda request_id, last: frontend_of(request_id) == number)
+
+    def forget_session(self, key: SessionKey) -> None:
+        self._forget(lambda request_id, last: last.session == key)
+
+    def forget_tenant(self, tenant: str) -> None:
+        self._forget(lambda request_id, last: last.tenant == tenant)
+
+    def _forget(self, concerned: Callable[[int, _LastView], bool]) -> None:
+        for request_id in [each for each, last in self._last.items() if concerned(each, last)]:
+            self._drop(request_id)
+
+    def _drop(self, request_id: int) -> None:
+        if (last := self._last.pop(request_id, None)) is not None:
+            self._tokens -= last.tokens
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._last:
+            request_id, oldest = next(iter(self._last.items()))
+            if oldest.expires > loop.time():
+                self._timer = loop.call_at(oldest.expires, self._expire)
+                return
+            self._drop(request_id)
+
+    def _made_now(self, request: Request) -> View:
+        """A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The first
+        token of the answer is the vault's, and cost no query."""
+        shape = self._shape()
+        if request.holder != "service" or shape is None:
+            return View(request.request_id, known=False)
+        made = [tuple(request.made.get(number, ())) for number in range(request.sequences)]
+        rows = sum(max(0, len(tokens) - 1) for tokens in made) * shape.layers if request.exposed else 0
+        unsaid = request.shared if request.level.name in self._serving().quantised else 0
+        return View(
+            request.request_id,
+            known=True,
+            prompt=request.shown,
+            output=made[0] if request.sequences == 1 else (),
+            streams=tuple(made) if request.sequences > 1 else (),
+            asked_rows=rows,
+            asked_bytes=rows * shape.heads * shape.dim * 4,
+            answered_rows=rows,
+            answered_bytes=rows * shape.heads * (shape.dim + 2) * 4,
+            layers=shape.layers,
+            found=request.cached - unsaid,
+            found_shared=request.shared - unsaid,
+            labels=bytes(block.label for block in request.labels),
+            tiers=bytes(block.tier for block in request.labels),
+            categories=bytes(block.category for block in request.labels),
+        )
