@@ -20,6 +20,7 @@ ALLOWED = {
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": set(),
+    "json_names": {"errors"},
     "keys": EVERYBODY | {"addresses", "files"},
     "checks": {"errors"},
     "files": {"errors"},
@@ -31,8 +32,9 @@ ALLOWED = {
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
-    "obfuscation": {"errors"},
-    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
+    "obfuscation": {"errors", "json_names"},
+    "client": EVERYBODY
+    | {"addresses", "request_fields", "json_names", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

@@ -1,4 +1,4 @@
-"""Names in a request that client and server must agree on: Cloister's headers, and OpenAI's fields that no node uses.
+"""Names in a request that client and server must agree on: Cloister's headers, and OpenAI's fields that no node serves.
 
 Any other header that begins with `X-Cloister-`, and any other unknown field, is refused: it could be a level of
 protection that somebody misspelt.
@@ -15,8 +15,21 @@ SEQUENCES_HEADER = "X-Cloister-Sequences"
 UNUSED = frozenset(
     (
         *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "reasoning_effort", "verbosity", "modalities", "audio", "web_search_options"),
-        *("tool_choice", "parallel_tool_calls", "function_call"),
+        *("prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls"),
     )
 )
 """What they hold changes nothing. A client that seals keeps them to itself; a node forgets them."""
+
+SAY_NOTHING: dict[str, tuple[object, ...]] = {
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "web_search_options": (None,),
+    "suffix": (None, ""),
+    "response_format": (None, {"type": "text"}),
+}
+"""Fields that ask for what no node serves, and the values with which they ask for nothing. With any other value the
+request is refused. A client that seals keeps these values to itself."""

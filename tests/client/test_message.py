@@ -9,9 +9,10 @@ from cloister.channel.envelope import Envelope, InnerRequest
 from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
 from cloister.channel.validity import Validity
-from cloister.client.message import PARAMETERS, REFUSED, kept_headers, seal_message, split_prompts
+from cloister.client.message import PARAMETERS, kept_headers, seal_message, split_prompts
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import InvalidRequest
+from cloister.request_fields import SAY_NOTHING
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 
@@ -76,10 +77,19 @@ def test_no_spelling_of_a_path_keeps_the_prompt_in(path: str) -> None:
     assert split(path, {"messages": ["secret"]}) == ({"messages": {"sealed": 1}}, [["secret"]])
 
 
-def test_of_a_field_named_twice_neither_value_stays() -> None:
-    body = b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}'
-    inner, prompts, _ = split_prompts("POST", CHAT, (), body, SECRETS)
-    assert b"secret" not in inner and prompts == (b'["secret two"]',)
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}', "messages"),
+        (b'{"messages": [], "protection": "partitioned", "protection": "open"}', "protection"),
+        (b'{"messages": [], "protection": "open", "prote\\u0063tion": "open"}', "protection"),
+        (b'{"messages": [{"content": "secret one", "content": "secret two"}]}', "content"),
+    ],
+)
+def test_a_field_that_is_given_twice_is_refused(body: bytes, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{name}' is given twice") as refused:
+        split_prompts("POST", CHAT, (), body, SECRETS)
+    assert refused.value.param == name and "secret" not in str(refused.value)
 
 
 def test_requests_without_a_body_are_left_as_they_are() -> None:
@@ -122,6 +132,12 @@ def test_fields_no_node_uses_stay_with_the_client(field: str) -> None:
         ("functions", None, [{"name": "secret"}]),
         ("suffix", "", "secret"),
         ("response_format", {"type": "text"}, {"type": "json_schema", "json_schema": {"name": "secret"}}),
+        ("modalities", ["text"], ["text", "audio"]),
+        ("audio", None, {"voice": "secret", "format": "wav"}),
+        ("web_search_options", None, {}),
+        ("tool_choice", "auto", "required"),
+        ("tool_choice", "none", {"type": "function", "function": {"name": "secret"}}),
+        ("function_call", "auto", {"name": "secret"}),
         ("input", ..., "secret"),
         ("protecton", ..., "isolated"),
     ],
@@ -138,7 +154,7 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
     from cloister.gateway.schema import ChatRequest, CompletionRequest
 
     fields = set(ChatRequest.model_fields) | set(CompletionRequest.model_fields)
-    assert fields - {"messages", "prompt"} == PARAMETERS | set(REFUSED)
+    assert fields - {"messages", "prompt"} == PARAMETERS | set(SAY_NOTHING)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])

@@ -18,7 +18,7 @@ import cloister
 from cloister.client.events import spoken
 from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
 from cloister.client.obfuscating_proxy import ObfuscatingProxy
-from cloister.errors import ObfuscationRefused, SetupError
+from cloister.errors import InvalidRequest, ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.variants import GivenSubstitutes
 from cloister.prefix.detection.redaction import shipped_redaction
@@ -227,6 +227,12 @@ def test_what_would_give_the_real_one_away_is_refused_and_nothing_sent(
     made.obfuscate("/v1/chat/completions", json.dumps({"messages": [user(QUESTION)]}).encode())
     with pytest.raises(ObfuscationRefused):
         made.obfuscate("/v1/embeddings", b'{"input":"\\u0041nn"}')
+
+
+def test_a_field_that_is_given_twice_is_refused_and_nothing_sent() -> None:
+    body = b'{"messages": [{"role": "user", "content": "<redacted>Ann</redacted>", "content": "Hi"}]}'
+    with pytest.raises(InvalidRequest, match="'content' is given twice"):
+        obfuscation().obfuscate("/v1/chat/completions", body)
 
 
 def test_plaintext_must_be_asked_for_and_only_with_obfuscation(api: tuple[Api, Server]) -> None:

@@ -84,6 +84,14 @@ def test_errors_of_the_node_pass_through(proxy: str) -> None:
             client.embeddings.create(model=MODEL, input="x")
 
 
+def test_a_field_that_is_given_twice_is_refused_here(proxy: str, node: FakeNode) -> None:
+    body = f'{{"model": "{MODEL}", "messages": {json.dumps(MESSAGES)}, "protection": "isolated", "protection": "open"}}'
+    answer = httpx2.post(f"{proxy}/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "protection" and "given twice" in answer.json()["error"]["message"]
+    assert not node.opened, "nothing was sent"
+
+
 def test_a_node_that_started_again_is_verified_again(proxy: str, node: FakeNode) -> None:
     with sdk(proxy) as client:
         node.restart()

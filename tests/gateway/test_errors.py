@@ -19,7 +19,7 @@ from cloister.errors import (
     VaultLost,
 )
 from cloister.gateway.errors import UNEXPECTED, describe
-from tests.gateway.fakes import FakeBackend, chat_body, completion_body
+from tests.gateway.fakes import MODEL, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -79,6 +79,15 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"functions": [{}]}, "functions"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"tools": [], "tool_choice": "required"}, "tool_choice"),
+    ({"function_call": {"name": "f"}}, "function_call"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"modalities": "text"}, "modalities"),
+    ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+    ({"web_search_options": {}}, "web_search_options"),
     ({"protection": "shared"}, "protection"),
     ({"protection": "invisible"}, "protection"),
     ({"protection": 1}, "protection"),
@@ -170,6 +179,40 @@ async def test_malformed_json(http: httpx.AsyncClient, raw: bytes) -> None:
     response = await http.post(COMPLETIONS, content=raw, headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert error_of(response)["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("path", "raw", "name"),
+    [
+        (CHAT, b'{%s, "protection": "partitioned", "protection": "open"}', "protection"),
+        (CHAT, b'{"protection": "isolated", %s, "prote\\u0063tion": "open"}', "protection"),
+        (CHAT, b'{%s, "temperature": 0, "temperature": 0}', "temperature"),
+        (CHAT, b'{%s, "stream_options": {"include_usage": true, "include_usage": false}}', "include_usage"),
+        (CHAT, b'{"model": "x", %s}', "model"),
+        (CHAT, b'{"messages": [{"role": "user", "content": "other"}], %s}', "messages"),
+        (COMPLETIONS, b'{%s, "prompt": {"text": "a", "public": false, "public": true}}', "public"),
+        (COMPLETIONS, b'{%s, "prompt": "a", "prompt": "b"}', "prompt"),
+    ],
+)
+async def test_a_field_that_is_given_twice_is_refused_and_named(
+    http: httpx.AsyncClient, backend: FakeBackend, path: str, raw: bytes, name: str
+) -> None:
+    body = chat_body() if path == CHAT else {"model": MODEL}
+    content = raw % json.dumps(body).encode()[1:-1]
+    response = await http.post(path, content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400, response.text
+    assert error_of(response)["param"] == name and f"'{name}' is given twice" in error_of(response)["message"]
+    assert not backend.submitted
+
+
+async def test_a_field_that_is_given_twice_in_a_message_is_refused_and_named(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    message = b'{"role": "user", "content": "a", "public": false, "public": true}'
+    raw = b'{"model": "%s", "messages": [%s]}' % (MODEL.encode(), message)
+    response = await http.post(CHAT, content=raw, headers={"content-type": "application/json"})
+    assert response.status_code == 400 and error_of(response)["param"] == "public"
+    assert not backend.submitted
 
 
 async def test_a_body_that_is_not_json(http: httpx.AsyncClient) -> None:

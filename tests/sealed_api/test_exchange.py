@@ -195,6 +195,14 @@ async def test_statuses_and_errors_are_the_applications(
         assert json.loads(answer.body)["error"]["code"] == code
 
 
+async def test_a_field_that_is_given_twice_is_refused(room: Room, backend: VaultBackend) -> None:
+    body = json.dumps(sealed_chat(protection="isolated"))[:-1] + ', "protection": "partitioned"}'
+    answer = await room.ask("POST", CHAT, body.encode(), 1)
+    assert answer.head.status == 400
+    assert json.loads(answer.body)["error"]["param"] == "protection"
+    assert not hasattr(backend, "named")
+
+
 @pytest.mark.parametrize("ago_s", [20, -60])
 async def test_what_was_held_back_for_twenty_seconds_is_not_served(
     room: Room, backend: VaultBackend, ago_s: int

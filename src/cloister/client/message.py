@@ -9,6 +9,7 @@ anybody on the way: only its status and, where we know it, its code are passed o
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -28,8 +29,9 @@ from cloister.errors import (
     MessageRepeated,
     WaitingForKey,
 )
+from cloister.json_names import refuse_repeated_names
 from cloister.levels import ReadLevel
-from cloister.request_fields import LEVEL_HEADER, UNUSED
+from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
@@ -46,14 +48,6 @@ PARAMETERS = frozenset(
     )
 )
 """What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
-REFUSED: dict[str, tuple[bytes, ...]] = {
-    "tools": (b"null", b"[]"),
-    "functions": (b"null", b"[]"),
-    "suffix": (b"null", b'""'),
-    "response_format": (b"null", b'{"type":"text"}'),
-}
-"""Fields no node serves but for these values, with which they say nothing and stay here."""
-
 # RFC 9110 §7.6.1, and what describes the user's machine rather than the request.
 HOP_BY_HOP = frozenset(
     (
@@ -140,6 +134,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # Sent on, it would be refused as well, and read by a process that must not read it.
         raise InvalidRequest("The body is not a JSON object.") from None
+    refuse_repeated_names(body)
     levels = _levels(fields, headers)
     if _are_read(levels):
         return Split(body)
@@ -162,9 +157,12 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
     """Whether the field goes with the request; InvalidRequest for one that may be neither sent nor left out."""
     if name in PARAMETERS:
         return True
-    if name in UNUSED or bytes(value).translate(None, b" \t\r\n") in REFUSED.get(name, ()):
+    if name in UNUSED:
         return False
-    if name in REFUSED:
+    if name in SAY_NOTHING:
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            if msgspec.json.decode(value) in SAY_NOTHING[name]:
+                return False
         raise InvalidRequest(f"{name} is not supported, and would not be sealed.", param=name)
     raise InvalidRequest(
         f"The field {name[:64]!r} is not known and cannot be sealed.", param=name[:64], hint="Check how it is spelt."

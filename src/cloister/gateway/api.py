@@ -40,6 +40,7 @@ from cloister.gateway.schema import (
     sealed_request_of,
 )
 from cloister.gateway.terms import Levels, Session, choose_session, header_terms
+from cloister.json_names import refuse_repeated_names
 from cloister.keys import Caller, KeyRing
 from cloister.levels import ConfidedLevel, Level, ReadLevel
 from cloister.messages.frontend import Serving
@@ -175,6 +176,7 @@ class Api:
             body = kind.model_validate_json(raw)
         except ValidationError as wrong:
             raise invalid_from(wrong) from None
+        refuse_repeated_names(raw)
         body.refuse_unknown()
         if body.model != self.model:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")

@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from operator import not_
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
+    JsonValue,
     StringConstraints,
     WithJsonSchema,
     field_validator,
@@ -35,7 +36,7 @@ from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
-from cloister.request_fields import UNUSED
+from cloister.request_fields import SAY_NOTHING, UNUSED
 
 MAX_CHOICES = 128
 
@@ -79,7 +80,23 @@ def _only(accepted: Callable[[Any], bool], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _asks_nothing(name: str, message: str) -> AfterValidator:
+    return _only(lambda value: value in SAY_NOTHING[name], message)
+
+
+def _unserved(name: str) -> Any:
+    """A field that is there to be refused, described as what is accepted of it."""
+    return Field(default=None, json_schema_extra={"enum": [*cast(Sequence[JsonValue], SAY_NOTHING[name])]})
+
+
 NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
+NoToolChoice = Annotated[Any, _asks_nothing("tool_choice", "Tools are not supported; 'auto' and 'none' use none")]
+NoFunctionCall = Annotated[
+    Any, _asks_nothing("function_call", "Functions are not supported; 'auto' and 'none' call none")
+]
+OnlyTextAnswer = Annotated[Any, _asks_nothing("modalities", "Answers are text: only ['text'] is supported")]
+NoAudio = Annotated[Any, _asks_nothing("audio", "Answers are text, not audio")]
+NoWebSearch = Annotated[Any, _asks_nothing("web_search_options", "Models here do not search the web")]
 NoSuffix = Annotated[str | None, _only(not_, "Insertion before a suffix is not supported")]
 OnlyText = Annotated[str, _only(lambda kind: kind == "text", "Only the response format 'text' is supported")]
 NoPromptLogprobs = Annotated[
@@ -273,7 +290,12 @@ class ChatOptions(GenerationRequest):
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat | None = None
     tools: NoTools = Field(default=None, json_schema_extra=EMPTY)
+    tool_choice: NoToolChoice = _unserved("tool_choice")
     functions: NoTools = Field(default=None, json_schema_extra=EMPTY)
+    function_call: NoFunctionCall = _unserved("function_call")
+    modalities: OnlyTextAnswer = _unserved("modalities")
+    audio: NoAudio = _unserved("audio")
+    web_search_options: NoWebSearch = _unserved("web_search_options")
 
     @property
     def token_limit(self) -> int | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloister.errors import InvalidRequest, ObfuscationRefused
+from cloister.json_names import refuse_repeated_names
 from cloister.obfuscation.conversation import Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, strings_in
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
@@ -196,6 +197,7 @@ def _read(body: bytes) -> dict[str, Any]:
         raise InvalidRequest("The body is not a JSON object.") from None
     if not isinstance(request, dict):
         raise InvalidRequest("The body is not a JSON object.")
+    refuse_repeated_names(body)
     return request
 
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic.config import JsonDict
 
 from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.json_names import refuse_repeated_names
 from cloister.messages.obfuscation import ObfuscationSecrets
 from cloister.messages.prompts import (
     MAX_PROMPT_BYTES,
@@ -125,6 +126,10 @@ _messages: TypeAdapter[list[ChatMessage]] = TypeAdapter(Messages, config=STRICT)
 _one_prompt: TypeAdapter[OnePrompt] = TypeAdapter(Annotated[Any, AfterValidator(one_prompt)], config=STRICT)
 
 
+_NAMES = frozenset((*ChatMessage.model_fields, *ContentPart.model_fields))
+"""Of the objects that a prompt consists of."""
+
+
 def read_given(field: PromptField, data: bytes) -> Prompt:
     """The prompt from the JSON of this field: all messages of a chat, or one prompt of a plain completion.
 
@@ -136,6 +141,7 @@ def read_given(field: PromptField, data: bytes) -> Prompt:
         prompt = chat_prompt(_messages.validate_json(data)) if field == "messages" else _one_prompt.validate_json(data)
     except ValidationError as wrong:
         raise invalid_from(wrong, field) from None
+    refuse_repeated_names(data, _NAMES)
     return prompt if isinstance(prompt, TokenPrompt) or hidden is None else structs.replace(prompt, hidden=hidden)
 
 
