@@ -89,6 +89,10 @@ class Unauthorized(CloisterError, code="invalid_api_key"):
     """The API key is missing or unknown."""
 
 
+class NotPermitted(CloisterError, code="insufficient_permissions"):
+    """The API key is known, and does not allow this."""
+
+
 class QueueFull(CloisterError, code="queue_full"):
     """Too many requests wait already; `retry_after` seconds is an honest guess."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from io import StringIO
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from cloister.config import ControllerSettings, Settings
+from cloister.config import ControllerSettings, GatewaySettings, Settings
 from cloister.controller.banner import command_as_typed, say_ready, say_where_vaults_live
 from cloister.errors import VaultLost
 from tests.controller.fakes import SERVING
@@ -49,6 +50,13 @@ def test_names_are_shown_as_they_are() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "ulimit -l unlimited" in said
     assert "serves [red]m" in said and "chat --url http://127.0.0.1:9000 --allow-software-tee" in said
+
+
+def test_it_says_how_its_keys_are_read_again() -> None:
+    console = Console(file=StringIO(), width=200)
+    settings = Settings(gateway=GatewaySettings(keys_file=Path("keys.toml")))
+    say_ready(console, "http://127.0.0.1:9000", "m", SERVING, settings, "none", 1.0)
+    assert f"Keys: keys.toml. `kill -HUP {os.getpid()}`" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_vault_host_that_cannot_be_used_is_named() -> None:

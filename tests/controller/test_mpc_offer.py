@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cloister.config import ControllerSettings, MpcSettings, Settings
-from cloister.controller.mpc_offer import BYTES_BESIDE_WEIGHTS, bytes_per_party, check_mpc, require_memory
+from cloister.controller.mpc_offer import BYTES_BESIDE_WEIGHTS, bytes_per_party, require_memory, why_not_mpc
 from cloister.errors import CloisterError, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
 from cloister.mpc import packages
@@ -25,38 +25,43 @@ def settings(mode: Any = "auto", parties: Path | None = None, sealed: Path | Non
     return Settings(mpc=MpcSettings(mode=mode, parties=parties), controller=ControllerSettings(sealed_weights=sealed))
 
 
-def test_off_unless_asked_for() -> None:
-    assert not check_mpc(Settings(), LLAMA)
-    assert check_mpc(settings("auto"), LLAMA) and check_mpc(settings("local"), LLAMA)
+def test_where_it_was_switched_off_the_advice_is_to_switch_it_on(installed: dict[str, bool]) -> None:
+    for there in (True, False):
+        installed["spu"] = there
+        advice = why_not_mpc(Settings(), LLAMA)
+        assert advice is not None and "--mpc off" in advice and "make mpc" not in advice
+    installed["spu"] = True
+    assert why_not_mpc(settings("auto"), LLAMA) is None and why_not_mpc(settings("local"), LLAMA) is None
 
 
 def test_without_the_extra_auto_does_not_offer_it_and_local_says_what_to_install(installed: dict[str, bool]) -> None:
     installed["spu"] = False
-    assert not check_mpc(settings("auto"), LLAMA)
+    assert "make mpc" in (why_not_mpc(settings("auto"), LLAMA) or "")
     with pytest.raises(SetupError) as refused:
-        check_mpc(settings("local"), LLAMA)
+        why_not_mpc(settings("local"), LLAMA)
     assert "spu" in refused.value.message and "make mpc" in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("given", "folder"),
+    ("given", "folder", "advice"),
     [
-        ({"sealed": Path("weights")}, LLAMA),
-        ({}, ModelFolder("m", Path("."), {"model_type": "qwen2"})),
+        ({"sealed": Path("weights")}, LLAMA, "--mpc-parties"),
+        ({}, ModelFolder("m", Path("."), {"model_type": "qwen2"}), "Llama"),
     ],
 )
-def test_what_cannot_be_shared_out(given: dict[str, Any], folder: ModelFolder) -> None:
-    assert not check_mpc(settings("auto", **given), folder)
+def test_what_cannot_be_shared_out(given: dict[str, Any], folder: ModelFolder, advice: str) -> None:
+    told = why_not_mpc(settings("auto", **given), folder)
+    assert told is not None and advice in told and "make mpc" not in told
     with pytest.raises(CloisterError):
-        check_mpc(settings("local", **given), folder)
+        why_not_mpc(settings("local", **given), folder)
 
 
 def test_a_parties_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SetupError):
-        check_mpc(settings("auto", parties=tmp_path / "none.toml"), LLAMA)
+        why_not_mpc(settings("auto", parties=tmp_path / "none.toml"), LLAMA)
     file = tmp_path / "parties.toml"
     file.touch()
-    assert check_mpc(settings("off", parties=file), LLAMA)
+    assert why_not_mpc(settings("off", parties=file), LLAMA) is None
 
 
 def test_memory_is_asked_before_it_is_taken(tmp_path: Path) -> None:

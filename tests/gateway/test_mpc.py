@@ -128,7 +128,7 @@ async def test_while_it_starts_clients_are_told_how_long(http: httpx.AsyncClient
 async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, app: Any) -> None:
     from cloister.gateway.terms import Levels
 
-    object.__setattr__(app.state.api, "levels", Levels(LEVELS))
+    object.__setattr__(app.state.api, "levels", Levels(LEVELS, {"mpc": "It was started with `--mpc off`."}))
     refused = await http.post(CHAT, json=chat_body())
     assert refused.json()["error"]["code"] == "protection_unavailable"
-    assert "make mpc" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["message"].endswith("It was started with `--mpc off`.")

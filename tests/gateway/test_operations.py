@@ -122,7 +122,8 @@ async def test_metrics_are_for_operators_and_coarse_where_there_are_tenants(
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         http.headers["Authorization"] = "Bearer ann"
         refused = await http.get("/metrics")
-        assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+        assert refused.status_code == 403 and refused.json()["error"]["code"] == "insufficient_permissions"
+        assert "--operator" in refused.json()["error"]["message"] and "WWW-Authenticate" not in refused.headers
         await http.post("/v1/chat/completions", json=chat_body())
         http.headers["Authorization"] = "Bearer ops"
         seen = await values(http)

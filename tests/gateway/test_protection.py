@@ -85,6 +85,8 @@ def test_without_partitioned_the_default_is_stronger_never_weaker() -> None:
     assert levels.choose(None, None).name == "isolated"
     with pytest.raises(LevelUnavailable, match="It offers: open, isolated"):
         levels.choose("partitioned", None)
+    with pytest.raises(LevelUnavailable, match=r"sees everything\. Switched off\.$"):
+        Levels(("open",), {"mpc": "Switched off."}).choose("mpc", None)
     with pytest.raises(InvalidRequest):
         levels.choose("isolated", "open")
 

@@ -19,8 +19,18 @@ from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
 from cloister.link.memory import NUMBER_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.link.network.address import Address, address_of
-from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after
-from cloister.messages.bridge import MAX_PART_BYTES, HostEvidence, VaultHostShown, WantEvidence
+from cloister.link.network.credentials import credentials_from
+from cloister.link.network.handshake import request_for
+from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, longest_record
+from cloister.link.network.tls import establish
+from cloister.messages.bridge import (
+    MAX_PART_BYTES,
+    Accept,
+    Arrived,
+    HostEvidence,
+    VaultHostShown,
+    WantEvidence,
+)
 from cloister.messages.frames import FrameReader
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
 from cloister.messages.lifecycle import StartFailed
@@ -36,7 +46,19 @@ from cloister.messages.vault import (
     WantCores,
 )
 from cloister.models.decoder import Decoder
-from tests.link.bridges import Asked, Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
+from tests.link.bridges import (
+    MODEL,
+    PATIENCE_S,
+    SECRET,
+    Asked,
+    Bridges,
+    End,
+    close_when_gone,
+    may_read_memory,
+    memory_of,
+    start,
+    wait_until,
+)
 from tests.link.test_link import Answer, decoder_of, tokens_of
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 
@@ -336,3 +358,35 @@ def test_an_answer_that_fits_no_question_is_not_left(number: int, status: int, r
 
 def test_numbers_begin_again_where_those_of_the_link_do() -> None:
     assert [after(0), after(1), after(0xFFFFFFEF), after(0xFFFFFFF0)] == [1, 2, 0xFFFFFFF0, 1]
+
+
+@pytest.mark.parametrize("gone", ["host", "controller"])
+def test_a_bridge_whose_own_side_has_ended_ends_without_a_word(gone: str) -> None:
+    with Asked(bytes(32)) as asked:
+        (asked.host if gone == "host" else asked.controller).socket.close()
+        if gone == "controller":
+            asked.host.hear()
+            asked.host.send(HostEvidence(b"evidence"))
+        server_said, vault_said = asked.ended()
+    assert (vault_said if gone == "host" else server_said) == ""
+
+
+def test_a_doorkeeper_whose_vault_host_has_ended_ends_without_a_word() -> None:
+    process, host = start("cloister.link.network.doorkeeper")
+    assert process.stderr is not None
+    with Address("127.0.0.1", 0).listen() as listener, process.stderr, host:
+        accept = Accept(credentials_from(SECRET, "vault_host"), request_for(MODEL, SMALL))
+        line = End(host, Arrived)
+        line.send(accept, descriptors=(listener.fileno(),))
+        address, server = address_of(listener), credentials_from(SECRET, "server")
+        try:
+            with address.connect(PATIENCE_S) as first, address.connect(PATIENCE_S) as second:
+                establish(first, server, longest_record(SMALL), PATIENCE_S)
+                assert isinstance(line.hear(), Arrived)
+                host.close()
+                establish(second, server, longest_record(SMALL), PATIENCE_S)
+                wait_until(lambda: process.poll() is not None)
+                assert process.stderr.read() == b""
+        finally:
+            process.kill()
+            process.wait()

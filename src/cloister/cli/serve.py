@@ -307,7 +307,7 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.attest.attester import find_attester
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
-    from cloister.controller.mpc_offer import check_mpc
+    from cloister.controller.mpc_offer import why_not_mpc
     from cloister.controller.remote_vaults import check_remote_vaults
     from cloister.gateway.port import reserve_port
     from cloister.keys import load_keys
@@ -324,7 +324,7 @@ def _become_controller(settings: Settings) -> NoReturn:
         find_attester(settings.controller.attester)
         release = find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
-        check_mpc(settings, folder)
+        why_not_mpc(settings, folder)
         attested_settings(settings)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
@@ -379,8 +379,8 @@ def new(
 ) -> None:
     """Make a key: prints it once, and the line that admits it or, with --into, adds that to a keys file.
 
-    A running server reads its keys file again at `kill -HUP` of its process: that is how keys are added and, by
-    deleting their lines, revoked.
+    A running server reads its keys file again at `kill -HUP PID`, with the PID that it prints at its start: that is how
+    keys are added and, by deleting their lines, revoked.
 
     Examples:
 
@@ -401,7 +401,12 @@ def new(
     typer.secho("The key, shown this once; give it to its owner:", dim=True, err=True)
     typer.echo(secret)
     if into is not None:
-        typer.secho(f"It is admitted by {into}; `pkill -HUP cl-controller` tells running servers.", dim=True, err=True)
+        typer.secho(
+            f"It is admitted by {into}. A running server reads that file again at `kill -HUP PID`, with the PID it "
+            "printed at its start (`pgrep -x cl-controller` lists those of all servers).",
+            dim=True,
+            err=True,
+        )
         return
     typer.secho("For the keys file, under [keys]:", dim=True, err=True)
     typer.echo(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -52,6 +53,9 @@ def say_ready(
             f"`{escape(command_as_typed())} key new TENANT --into keys.toml` makes real keys.\n",
             soft_wrap=True,
         )
+    else:
+        again = f"`kill -HUP {os.getpid()}` has this server read them again."
+        console.print(f"Keys: {escape(str(settings.gateway.keys_file))}. {again}\n", soft_wrap=True)
     if tee == "none":
         console.print("[yellow]No hardware speaks for this machine: clients refuse it unless told otherwise.[/]\n")
     options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")

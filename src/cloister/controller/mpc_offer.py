@@ -20,18 +20,19 @@ BYTES_BESIDE_WEIGHTS = 700 << 20
 _MODELS = ("llama", "gpt2")
 
 
-def check_mpc(settings: Settings, folder: ModelFolder) -> bool:
-    """Whether `mpc` is offered; SetupError where it was asked for and cannot be."""
+def why_not_mpc(settings: Settings, folder: ModelFolder) -> str | None:
+    """None where `mpc` is offered; else what keeps this server from it, and what its operator can do about that.
+    An error where `mpc` was asked for and cannot be offered."""
     mpc = settings.mpc
     if mpc.mode == "off" and mpc.parties is None:
-        return False
+        return "It was started with `--mpc off`; without that, its operator may offer 'mpc'."
     try:
         _require(settings, folder)
-    except CloisterError:
+    except CloisterError as reason:
         if mpc.mode == "auto" and mpc.parties is None:
-            return False
+            return f"For its operator: {reason}"
         raise
-    return True
+    return None
 
 
 def _require(settings: Settings, folder: ModelFolder) -> None:
@@ -39,12 +40,12 @@ def _require(settings: Settings, folder: ModelFolder) -> None:
     if settings.controller.sealed_weights is not None and settings.mpc.parties is None:
         raise SetupError(
             "Parties on this machine cannot be dealt weights that are sealed.",
-            hint="Leave --mpc out, or have the provider deal them to parties elsewhere (--mpc-parties).",
+            hint="Their provider can deal them to parties elsewhere (--mpc-parties).",
         )
     if folder.config and folder.config.get("model_type") not in _MODELS:
         raise ModelUnsupported(
             f"Models of the kind '{folder.config.get('model_type')}' are not computed on shares.",
-            hint="Choose a Llama- or GPT-2-style model, or leave --mpc out.",
+            hint="Llama- and GPT-2-style models are.",
         )
     parties = settings.mpc.parties
     if parties is not None and not parties.is_file():

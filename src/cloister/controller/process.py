@@ -30,7 +30,7 @@ from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.mpc_client import MpcClientKeeper
-from cloister.controller.mpc_offer import check_mpc
+from cloister.controller.mpc_offer import why_not_mpc
 from cloister.controller.mps import mps_for
 from cloister.controller.places import Places
 from cloister.controller.rehearsal import Rehearsal
@@ -40,7 +40,7 @@ from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable
-from cloister.levels import LEVELS, Decodes, Needs, Reader, ServedLevel, default_of, served
+from cloister.levels import LEVELS, MPC, Decodes, Needs, Reader, ServedLevel, default_of, served
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
 from cloister.messages.frontend import Serving
@@ -92,7 +92,7 @@ class Controller:
         self._attention: AttentionProcesses | None = None
         self._places: Places | None = None
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
-        self._mpc = check_mpc(settings, folder)
+        self._why_not_mpc = why_not_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
         self._detector = find_detector(settings.controller, self.relay.labelled)
         self._broken, self._untried = asyncio.Event(), asyncio.Event()
@@ -110,7 +110,7 @@ class Controller:
         had = {
             Needs.LINKS: facts.partitionable,
             Needs.WIDE_LINKS: facts.partitionable and wide,
-            Needs.PARTIES: self._mpc,
+            Needs.PARTIES: self._why_not_mpc is None,
         }
         able = served(*(need for need, there in had.items() if there))
         levels = tuple(level for level in able if level not in self._unfit)
@@ -120,6 +120,7 @@ class Controller:
             levels=levels,
             missing_layers=facts.missing,
             quantised={level: step_ms for level in levels if step_ms and self.relay.shares(level)},
+            why_not={} if self._why_not_mpc is None else {MPC: self._why_not_mpc},
         )
 
     async def start(self) -> Serving:
@@ -134,7 +135,7 @@ class Controller:
             self.relay.examine = self._detector.classify
         keeping = self._keep(), self._keep_rehearsed(), self._keep_keys()
         self._keepers = [asyncio.create_task(keeper) for keeper in keeping]
-        if self._mpc:
+        if self._why_not_mpc is None:
             self._offer_mpc(self.serving)
         return self.serving
 

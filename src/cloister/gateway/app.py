@@ -48,7 +48,7 @@ def create_api(
         redoc_url=None,
         redirect_slashes=False,
     )
-    levels = Levels(backend.ready.levels)
+    levels = Levels(backend.ready.levels, backend.ready.why_not)
     app.state.api = Api(backend, tokenizer, prompts, model, created, settings, keys, levels, WatchedAnswers(), metrics)
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)

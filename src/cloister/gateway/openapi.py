@@ -22,6 +22,7 @@ _REF = "#/components/schemas/{}"
 _ERRORS = {
     400: "The request is malformed, too long, or asks for what is not offered",
     401: "The API key is missing or unknown",
+    403: "The API key does not allow this",
     404: "There is no such model, or no such request of the caller's",
     408: "The body did not arrive in time",
     409: "The channel key is not this node's (any more), or the message was received before or too late",
@@ -70,7 +71,7 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     return {
         "responses": {
             200: {"description": "OK", "content": content, "headers": headers},
-            **errors(*_ERRORS.keys() - {409}),
+            **errors(*_ERRORS.keys() - {403, 409}),
         },
         "openapi_extra": {"requestBody": {"required": True, "content": json_of(body)}, "parameters": parameters},
     }

@@ -11,7 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from cloister.errors import CloisterError, ModelNotFound, ServiceUnavailable, Unauthorized
+from cloister.errors import CloisterError, ModelNotFound, NotPermitted, ServiceUnavailable
 from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
 from cloister.gateway.openapi import errors, replies
 from cloister.gateway.terms import LevelInfo, check_session
@@ -182,14 +182,15 @@ async def health(request: Request) -> Response:
     return json_response(Health())
 
 
-@router.get("/metrics", responses={200: {"description": "OK", "content": {"text/plain": {}}}, **errors(401)})
+@router.get("/metrics", responses={200: {"description": "OK", "content": {"text/plain": {}}}, **errors(401, 403)})
 async def metrics(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
 ) -> Response:
     """Totals for Prometheus, with an operator's key: together with the time they change, they tell of others."""
     if not caller_of(request, credentials).operator:
-        raise Unauthorized(
-            "Totals are for operators.", hint="Use a key with `operator = true` in the keys file (`cloister key new`)."
+        raise NotPermitted(
+            "This API key is a tenant's; the server's totals need an operator's.",
+            hint="`cloister key new NAME --operator` makes one.",
         )
     api = api_of(request)
     return Response(await api.metrics.exposition(lambda: _stats(api)), media_type=_TEXT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -49,7 +49,9 @@ class LevelInfo(Struct, frozen=True):
 class Levels:
     """The levels of one server."""
 
-    def __init__(self, offered: Collection[str]) -> None:
+    def __init__(self, offered: Collection[str], why_not: Mapping[str, str] | None = None) -> None:
+        """`why_not` says of levels that are not offered what keeps this server from it, and what to do."""
+        self._why_not = why_not or {}
         self.table = tuple(
             LevelInfo(level.name, level.name in offered, level.provider_sees, level.confides, level.slow)
             for level in LEVELS.values()
@@ -84,7 +86,7 @@ class Levels:
             raise LevelUnavailable(
                 f"The level of protection {asked!r} is not offered by this server.",
                 param="protection",
-                hint=f"{offered} {LEVELS[asked].to_offer}".strip(),
+                hint=f"{offered} {self._why_not.get(asked, '')}".strip(),
             )
         return LEVELS[asked]
 

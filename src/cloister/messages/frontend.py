@@ -143,11 +143,12 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
 
 class Serving(Ready, frozen=True, tag="serving"):
     """Controller → frontend, once: what is served and which levels work here. `quantised` says at which of them first
-    tokens leave on a grid, and its step in milliseconds."""
+    tokens leave on a grid, and its step in milliseconds; `why_not`, why a level is not offered, with a next step."""
 
     levels: tuple[ServedLevel, ...]
     missing_layers: tuple[str, ...] = ()
     quantised: dict[ServedLevel, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
+    why_not: dict[ServedLevel, Annotated[str, Meta(max_length=1024)]] = field(default_factory=dict)
 
 
 class Examine(OfRequest, frozen=True, tag="examine"):

@@ -263,8 +263,8 @@ class VaultHost:
         if self._reopening:
             self._reopening.cancel()
         if self._door and self._doorkeeper:
+            self._doorkeeper.kill(wait_s)  # first: it would write to a socket that is closed
             self._door.close()
-            self._doorkeeper.kill(wait_s)
 
     def _arrived(self, shape: LinkShape, _: Arrived) -> None:
         """Begin a connection, if there is room; else it is just closed."""

@@ -48,7 +48,13 @@ def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, all
 
 
 def say(reason: Exception) -> None:
-    """One line for the operator: our own words, or type and place."""
+    """One line for the operator: our own words, or type and place.
+
+    A ConnectionError is not worth one. It comes from a socket to a process on this machine (a channel to another one
+    raises CutOff instead): that process has ended, and its owner says so where it should not have.
+    """
+    if isinstance(reason, ConnectionError):
+        return
     words = str(reason) if isinstance(reason, CloisterError) else f"ended by {where_raised(reason)}"
     print(f"cloister: {words}", file=sys.stderr, flush=True)
 

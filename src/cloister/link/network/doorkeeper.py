@@ -74,22 +74,28 @@ class Doorkeeper:
 
     def _admit(self, channel: SecureChannel) -> None:
         ours, theirs = socket.socketpair()
+        keeper = os.getpid()
         with channel.connection, ours, theirs:
             try:
                 pid = os.fork()
                 if not pid:
-                    self._become_bridge(theirs, channel)
+                    self._become_bridge(keeper, theirs, channel)
                 pidfd = os.pidfd_open(pid)
             except OSError as reason:  # too many processes, or it has ended already
                 say(reason)
                 return
-            self._host.send(Arrived(), pidfd, ours.fileno())
+            try:
+                self._host.send(Arrived(), pidfd, ours.fileno())
+            except ConnectionError:  # the vault host has ended, so this process and all bridges do
+                os._exit(0)
             os.close(pidfd)
 
-    def _become_bridge(self, host: socket.socket, channel: SecureChannel) -> NoReturn:
+    def _become_bridge(self, keeper: int, host: socket.socket, channel: SecureChannel) -> NoReturn:
         """In the forked process. The event loop is the parent's: nothing here may touch it, or return to it."""
         try:
             die_with_parent()
+            if os.getppid() != keeper:  # it ended before the kernel knew
+                os._exit(1)
             close_all_but({0, 1, 2, host.fileno(), channel.connection.fileno()})
             for other in set(self._channels) - {channel}:
                 other.abandon()
