@@ -18,6 +18,7 @@ Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "gpu", "native", "reference"]
 MpcChoice = Literal["auto", "local", "off"]
+MpcCache = Literal["full", "mpcache"]
 AttesterChoice = Literal["auto", "software", "tsm", "azure"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
@@ -134,6 +135,7 @@ class MpcSettings(_Frozen):
     parties: Path | None = Field(default=None, description="file that says who and where the parties are")
     max_context: int = Field(default=512, ge=32, description="prompt and answer together, in tokens")
     draft_tokens: int = Field(default=0, ge=0, le=15, description="tokens guessed ahead and verified in one pass")
+    cache: MpcCache = Field(default="full", description="how much of the prompt a token reads: mpc.cache.plan.PLANS")
 
 
 class Settings(_Frozen):

@@ -45,7 +45,7 @@ def replies(message: Any) -> list[Any]:
             place.write_text("")
             return [LocalPartiesReady(str(place))]
         case StartMpcClient():
-            assert Path(message.parties).name == "parties.toml"
+            assert Path(message.parties).name == "parties.toml" and message.cache == "full"
             return [MpcClientReady(VERSION)]
         case Confide(prompt=b"die"):
             os._exit(1)

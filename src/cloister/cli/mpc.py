@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.config import GatewaySettings, MpcSettings, cache_folder
+from cloister.config import GatewaySettings, MpcCache, MpcSettings, cache_folder
 
 if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
@@ -242,6 +242,12 @@ def proxy(
         int,
         typer.Option(min=0, max=15, help="Tokens guessed ahead and verified in one pass; the parties see how many."),
     ] = 3,
+    cache: Annotated[
+        MpcCache,
+        typer.Option(
+            help="full: a token reads the whole prompt. mpcache: a tenth of it; fewer bytes, more time and messages."
+        ),
+    ] = _MPC.cache,
 ) -> None:
     """Give programs on this machine an OpenAI endpoint whose prompts leave it as secret shares alone.
 
@@ -270,23 +276,30 @@ def proxy(
     read_config(parties)
     require_packages()
     bind(settings).close()
-    asyncio.run(_serve_proxy(find_model(model), parties, key, settings, context, drafts))
+    asyncio.run(_serve_proxy(find_model(model), parties, key, settings, context, drafts, cache))
 
 
 async def _serve_proxy(
-    folder: ModelFolder, file: Path, key: Path | None, settings: GatewaySettings, context: int, drafts: int
+    folder: ModelFolder,
+    file: Path,
+    key: Path | None,
+    settings: GatewaySettings,
+    context: int,
+    drafts: int,
+    cache: MpcCache,
 ) -> None:
     from time import time
 
     from cloister.gateway.app import create_app
     from cloister.gateway.server import serve
+    from cloister.mpc.cache.plan import PLANS
     from cloister.mpc.client.backend import ClientBackend
     from cloister.mpc.client.client import make_client
     from cloister.mpc.client.passes import ModelAtParties
     from cloister.prompts.tokenizer import Tokenizer
 
     await _say_what_is_awaited(file, key)
-    parties = await ModelAtParties.reach(file, _PATIENCE_S, key)
+    parties = await ModelAtParties.reach(file, _PATIENCE_S, key, cache=PLANS[cache])
     backend = ClientBackend(
         lambda say: make_client(parties, folder, say, max_context=context, draft_tokens=drafts),
         parties.shape.vocabulary,

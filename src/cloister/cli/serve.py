@@ -20,6 +20,7 @@ from cloister.config import (
     GatewaySettings,
     GpuEvidenceChoice,
     KernelChoice,
+    MpcCache,
     MpcChoice,
     MpcSettings,
     Settings,
@@ -222,6 +223,10 @@ def serve(
     mpc_drafts: Annotated[
         int, _mpc(min=0, max=15, help="Tokens guessed ahead and verified in one pass: pays where messages are slow.")
     ] = _MPC_DEFAULTS.draft_tokens,
+    mpc_cache: Annotated[
+        MpcCache,
+        _mpc(help="full: a token reads the whole prompt. mpcache: a tenth of it; fewer bytes, more time and messages."),
+    ] = _MPC_DEFAULTS.cache,
     allow_degraded_sandbox: Annotated[
         bool, _vaults("--allow-degraded-sandbox", help="Serve although this kernel lacks a layer of the sandbox.")
     ] = _CONTROLLER.allow_degraded_sandbox,
@@ -296,6 +301,7 @@ def serve(
             parties=mpc_parties.absolute() if mpc_parties else None,
             max_context=mpc_context,
             draft_tokens=mpc_drafts,
+            cache=mpc_cache,
         ),
     )
     _become_controller(settings)

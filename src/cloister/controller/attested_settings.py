@@ -72,6 +72,7 @@ IRRELEVANT = {
     "gateway.request_timeout_s": _PATIENCE,
     "mpc.max_context": _LIMIT,
     "mpc.draft_tokens": _SPEED,
+    "mpc.cache": "how fast answers come and how good they are; the ranks that MPCache reveals say nothing of a prompt",
 }
 
 HOST_MATTERS = {"allow_degraded_sandbox": MATTERS["controller.allow_degraded_sandbox"]}

@@ -155,6 +155,7 @@ class MpcClientKeeper:
                 self._vocabulary,
                 self._settings.draft_tokens,
                 self._identity,
+                self._settings.cache,
             )
         )
         await self._client.ready

@@ -6,7 +6,7 @@ to the controller a vault that never asks for cores. The process that keeps loca
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -164,6 +164,7 @@ class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown
     vocabulary: Annotated[int, Meta(ge=1)]
     draft_tokens: Annotated[int, Meta(ge=0, le=15)] = 0
     identity: Annotated[bytes, Meta(max_length=32)] = b""
+    cache: Literal["full", "mpcache"] = "full"
 
 
 class MpcClientReady(Struct, frozen=True, tag="mpc_client_ready", forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ import msgspec
 from cloister.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from cloister.config import MpcCache
     from cloister.mpc.cache.base import Method
 
 ALONE = 2
@@ -84,6 +85,11 @@ class CachePlan(msgspec.Struct, frozen=True):
 RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,), similarity="average")
 """Of the settings tried on SmolLM2-135M at 1024 tokens (docs/bench/mpc-quality.md), it loses little and selects among
 few. Sharing a selection between layers, or larger clusters, cost more quality than they save."""
+
+PLANS: dict[MpcCache, CachePlan] = {"full": CachePlan(method="full"), "mpcache": RECOMMENDED}
+"""What can be served, by its name in settings. The full cache is the default: with our own functions it took less time
+on every link and at every length that was measured (docs/bench/mpc.md), sends fewer messages, and loses no quality.
+MPCache sends fewer bytes, so it pays only where bandwidth is what a token waits for."""
 
 
 def leader(layer: int, plan: CachePlan) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.messages.mpc import Answer, GenerationSpec
-from cloister.mpc.cache.plan import RECOMMENDED, CachePlan
+from cloister.mpc.cache.plan import PLANS, CachePlan
 from cloister.mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
 from cloister.mpc.client.parties import Parties, Session
 from cloister.mpc.config import PartiesConfig, read_config
@@ -36,15 +36,20 @@ class ModelAtParties:
 
     @classmethod
     async def reach(
-        cls, file: Path, patience_s: float, key: Path | None = None, identity: bytes = b""
+        cls,
+        file: Path,
+        patience_s: float,
+        key: Path | None = None,
+        identity: bytes = b"",
+        cache: CachePlan = PLANS["full"],
     ) -> ModelAtParties:
         """Waits until the parties of this file are ready. Our key lies beside it, unless another is given. `identity`
-        is what the parties must have been when somebody was told who they are."""
+        is what the parties must have been when somebody was told who they are; `cache` is the plan of all answers."""
         config = read_config(file)
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
             raise SetupError(f"There is no client key {key}.", hint="`cloister mpc keys` makes keys for clients.")
-        made = cls(config, Credentials.beside(key), RECOMMENDED)
+        made = cls(config, Credentials.beside(key), cache)
         made._identity = identity
         made._check_identity()
         made._parties = await Parties.connect(config, made._own, patience_s)

@@ -74,13 +74,14 @@ async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -
     from cloister.messages.generation import VERSION
     from cloister.messages.vault import MpcClientReady
     from cloister.models.source import open_folder
+    from cloister.mpc.cache.plan import PLANS
     from cloister.mpc.client.client import make_client
     from cloister.mpc.client.passes import ModelAtParties
 
     if start.version != VERSION:
         raise ProtocolError("The controller is of another version.")
     client = make_client(
-        await ModelAtParties.reach(Path(start.parties), READY_S, identity=start.identity),
+        await ModelAtParties.reach(Path(start.parties), READY_S, identity=start.identity, cache=PLANS[start.cache]),
         open_folder(Path(start.path), start.name),
         say,
         max_context=start.max_context,
