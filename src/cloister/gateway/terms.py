@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from cloister.errors import InvalidRequest, LevelUnavailable
-from cloister.levels import LEVELS, OPEN, Level, default_of
+from cloister.levels import LEVELS, OPEN, Level, ServedLevel, default_of
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER
 
 SESSION_PATTERN = r"^[!-~]{1,128}$"
@@ -49,9 +49,9 @@ class LevelInfo(Struct, frozen=True):
 class Levels:
     """The levels of one server."""
 
-    def __init__(self, offered: Collection[str], why_not: Mapping[str, str] | None = None) -> None:
+    def __init__(self, offered: Collection[str], why_not: Mapping[ServedLevel, str] | None = None) -> None:
         """`why_not` says of levels that are not offered what keeps this server from it, and what to do."""
-        self._why_not = why_not or {}
+        self._why_not: dict[str, str] = dict((why_not or {}).items())
         self.table = tuple(
             LevelInfo(level.name, level.name in offered, level.provider_sees, level.confides, level.slow)
             for level in LEVELS.values()
