@@ -36,6 +36,8 @@ class Family:
     forkserver: int
     service: int
     vaults: tuple[int, ...]
+    others: tuple[tuple[int, str], ...]
+    """All the rest that the server started, each with what `ps` calls it: the detector and its keeper."""
 
     @classmethod
     def of(cls, server: Server) -> Family:
@@ -47,14 +49,17 @@ class Family:
         vaults = tuple(pid for pid in sealed if pid != service)
         code = (gateway.ppid(), keeper.ppid())
         fronts = (gateway.pid, sealed_api_keeper.pid, sealed_api.pid)
-        return cls(server.process.pid, *code, *fronts, keeper.pid, forkserver.pid, service, vaults)
+        named = {server.process.pid, *code, *fronts, keeper.pid, forkserver.pid, *sealed}
+        others = tuple((one.pid, one.name()) for one in server.children() if one.pid not in named and lives(one))
+        return cls(server.process.pid, *code, *fronts, keeper.pid, forkserver.pid, service, vaults, others)
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (*(getattr(self, who) for who in _ONE_OF_EACH), *self.vaults)
+        return (*(getattr(self, who) for who in _ONE_OF_EACH), *self.vaults, *dict(self.others))
 
     def name(self, pid: int) -> str:
-        return {getattr(self, who): who for who in _ONE_OF_EACH}.get(pid, f"vault {pid}")
+        names = {getattr(self, who): who for who in _ONE_OF_EACH} | dict(self.others)
+        return names.get(pid, f"vault {pid}")
 
 
 def _answers_a_link(pid: int) -> bool:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from cloister.compute.token_tensor import token_tensor
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Integers = npt.NDArray[np.int64]
@@ -99,7 +101,10 @@ class RemoteRows:
 @dataclass(frozen=True, slots=True, repr=False)
 class Batch:
     """One step's rows. A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, which
-    share a pass over the cache. `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h."""
+    share a pass over the cache. `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h.
+
+    It is used in a `with` statement, at whose end its tokens are overwritten: nobody else does (token_tensor.py).
+    """
 
     rows: int
     tokens: torch.Tensor
@@ -115,6 +120,12 @@ class Batch:
     remotes: tuple[RemoteRows, ...] = ()
     asks: torch.Tensor | None = None
     """For a recorded step: `remotes` as the device's kernels read them (LinkAsker.aim)."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tokens.zero_()
 
 
 SEGMENTS = 3
@@ -223,11 +234,12 @@ def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
     if len(rows.span) != len(tokens):
         raise ValueError("a layout's public part is longer than its prompt")
     tables = _padded(spans.tables)
+    slots = _slots(rows, tables)
     return Batch(
         rows=len(tokens),
-        tokens=torch.tensor(tokens, dtype=torch.int64),  # numpy keeps a small array's memory, with what was in it
+        tokens=token_tensor(tokens),
         positions=torch.from_numpy(rows.position.astype(np.int32)),
-        slots=torch.from_numpy(_slots(rows, tables)),
+        slots=torch.from_numpy(slots),
         span=torch.from_numpy(rows.span),
         tables=torch.from_numpy(tables),
         segments=torch.from_numpy(_array(spans.segments, np.int32).reshape(-1, SEGMENTS, _SEGMENT_NUMBERS)),

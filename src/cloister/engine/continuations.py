@@ -68,7 +68,8 @@ class Continuations:
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
         """Log-probabilities after the last token of each chunk that wants them."""
-        hidden = self._decoder.hidden(lay_out(chunks, self._decoder.queries_per_kv_head), self._cache)
+        with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
+            hidden = self._decoder.hidden(batch, self._cache)
         ends = np.cumsum([len(chunk.tokens) for chunk in chunks]) - 1
         wanted = [int(end) for end, chunk in zip(ends, chunks, strict=True) if chunk.wanted is Wanted.LAST]
         if not wanted:

@@ -226,13 +226,15 @@ class GraphRunner(ModelRunner):
             return super().forward(chunks)
         if rows == len(chunks) and all(chunk.wanted is not Wanted.NONE for chunk in chunks):
             return self._repeat(chunks)
-        batch = each_alone(lay_out(chunks, self._decoder.queries_per_kv_head))
-        if self._settled and self._key(batch) not in self._recorded:
-            return super().forward(chunks)
-        return self._repeated(batch)[wanted_rows(chunks)]
+        with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
+            alone = each_alone(batch)
+            if not self._settled or self._key(alone) in self._recorded:
+                return self._repeated(alone)[wanted_rows(chunks)]
+        return super().forward(chunks)
 
     def _repeat(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        return self._repeated(lay_out(chunks, self._decoder.queries_per_kv_head))
+        with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
+            return self._repeated(batch)
 
     def _repeated(self, batch: Batch) -> torch.Tensor:
         self._check(batch)

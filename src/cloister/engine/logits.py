@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from cloister.compute.layer import Draws
+from cloister.compute.token_tensor import token_tensor
 from cloister.messages.generation import SamplingParams, TokenLogprob
 
 LANES = 128
@@ -43,11 +44,9 @@ class Adjustments:
         self._penalises = penalises(params)
         seen = dict.fromkeys(prompt) if self._penalises else {}
         self._place: dict[int, int] = {token: place for place, token in enumerate(seen)}
-        room = max(64, 2 * len(self._place))
-        self._tokens = torch.zeros(room, dtype=torch.int64, device=device)
-        self._counts = torch.zeros(room, dtype=torch.float32, device=device)
-        self._tokens[: len(self._place)] = torch.tensor(list(self._place), dtype=torch.int64, device=device)
-        self._biased = torch.tensor(list(params.logit_bias), dtype=torch.int64, device=device)
+        self._tokens = token_tensor(list(self._place), device, room=max(64, 2 * len(self._place)))
+        self._counts = torch.zeros(len(self._tokens), dtype=torch.float32, device=device)
+        self._biased = token_tensor(list(params.logit_bias), device)
         self._bias = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=device)
         for token in outputs:
             self.note(token)
@@ -57,10 +56,18 @@ class Adjustments:
             return
         place = self._place.setdefault(token, len(self._place))
         if place == len(self._tokens):
-            self._tokens = torch.cat((self._tokens, torch.zeros_like(self._tokens)))
+            before = self._tokens
+            self._tokens = torch.cat((before, torch.zeros_like(before)))
+            before.zero_()
             self._counts = torch.cat((self._counts, torch.zeros_like(self._counts)))
         self._tokens[place] = token
         self._counts[place] += 1.0
+
+    def forget(self) -> None:
+        """The sequence has ended: overwrite the tokens it had."""
+        self._tokens.zero_()
+        self._biased.zero_()
+        self._place.clear()
 
     def apply(self, row: torch.Tensor) -> None:
         """Change one row of logits in place."""
@@ -146,8 +153,13 @@ def integer(probabilities: torch.Tensor) -> torch.Tensor:
     return (probabilities * SCALE).long()
 
 
-def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
-    """What `report` needs of each of the padded rows `at`, on the device, as float64: [len(at), 3 + 2·count].
+def columns(count: int) -> int:
+    """How many numbers `measure` gives for a row, with its `count` best."""
+    return 3 + 2 * count
+
+
+def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: int, out: torch.Tensor) -> None:
+    """Write what `report` needs of each of the padded rows `at` to `out`: float64, [len(at), columns(count)].
 
     Columns: the chosen token's logit, the maximum, the sum of weights, then ids and logits of the `count` best. The
     logits are the model's own, before penalties, bias, temperature or filters. Decoded tokens and forced passes both go
@@ -156,17 +168,20 @@ def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: i
     # On a CPU few rows at a time: what is made of them stays in a core's cache.
     size = _ROWS_IN_CACHE if rows.device.type == "cpu" else max(1, len(rows))
     groups = [slice(first, first + size) for first in range(0, len(at), size)]
-    return torch.cat([_measure(rows[at[group]], chosen[group], count) for group in groups])
+    for group in groups:
+        _measure(rows[at[group]], chosen[group], count, out[group])
 
 
-def _measure(rows: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
+def _measure(rows: torch.Tensor, chosen: torch.Tensor, count: int, out: torch.Tensor) -> None:
     maximum = rows.amax(-1, keepdim=True)
-    total = integer(relative(rows, maximum)).sum(-1, keepdim=True)
-    columns = [rows.gather(1, chosen.unsqueeze(-1)), maximum, total]
+    out[:, :1] = rows.gather(1, chosen.unsqueeze(-1))
+    out[:, 1:2] = maximum
+    out[:, 2:3] = integer(relative(rows, maximum)).sum(-1, keepdim=True)
     if count:
         ids = best(rows, count)
-        columns += [ids, rows.gather(1, ids)]
-    return torch.cat([column.double() for column in columns], dim=-1)
+        out[:, 3 : 3 + count] = ids
+        out[:, 3 + count :] = rows.gather(1, ids)
+        ids.zero_()
 
 
 def report(measured: Sequence[float], count: int) -> TokenLogprob:

@@ -84,9 +84,12 @@ class ModelRunner(Runner):
         self.num_blocks = cache.blocks
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        batch = lay_out(chunks, self._decoder.queries_per_kv_head)
-        hidden = self._decoder.hidden(batch, self.cache, self.asker)
-        return self._decoder.logits(hidden[wanted_rows(chunks)])
+        with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
+            hidden = self._decoder.hidden(batch, self.cache, self.asker)
+        logits = self._decoder.logits(hidden[wanted_rows(chunks)])
+        with torch.inference_mode():  # where some decoders made it: torch changes it nowhere else
+            hidden.zero_()  # of all rows, also those of a prompt
+        return logits
 
     def wipe(self, blocks: Sequence[int]) -> None:
         """With the blocks goes the scratch: rows of a long chunk stay there under those of shorter ones."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import DrawRows, Draws
-from cloister.engine.logits import Adjustments, adjusts, argmax, draw_rows, measure, padded, report, uniform
+from cloister.compute.token_tensor import token_tensor
+from cloister.engine.logits import Adjustments, adjusts, argmax, columns, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
 from cloister.messages.generation import TokenLogprob
 
@@ -61,7 +62,9 @@ class Sampler:
 
         reporting = [i for i, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
         if not reporting and not forced:
-            return Sampled(tokens.tolist(), [None] * len(sequences), [])
+            sampled: list[int] = tokens.tolist()
+            tokens.zero_()
+            return Sampled(sampled, [None] * len(sequences), [])
 
         counts = [sequences[i].params.logprobs or 0 for i in reporting]
         where = [at[i] for i in reporting]
@@ -70,13 +73,22 @@ class Sampler:
             counts += [part.count] * len(part.targets)
             where += range(part.first, part.first + len(part.targets))
             targets += part.targets
-        lists = (where, reporting, targets)
-        places, own, given = (torch.tensor(each, dtype=torch.int64, device=device) for each in lists)
+        places, own = (torch.tensor(each, dtype=torch.int64, device=device) for each in (where, reporting))
         widest = min(max(counts), self._vocabulary)
-        measured = measure(rows, places, torch.cat((tokens[own], given)), widest)
-        flat: list[float] = torch.cat((tokens.double(), measured.flatten())).tolist()
+        width = columns(widest)
+        # All that holds token ids, and is overwritten once it is read: those of each row, and the tokens beside what is
+        # measured, which come back together.
+        chosen = token_tensor([0] * len(reporting) + targets, device)
+        both = torch.empty(len(sequences) + len(places) * width, dtype=torch.float64, device=device)
+        try:
+            torch.index_select(tokens, 0, own, out=chosen[: len(reporting)])
+            both[: len(sequences)] = tokens
+            measure(rows, places, chosen, widest, both[len(sequences) :].view(-1, width))
+            flat: list[float] = both.tolist()
+        finally:
+            for each in (tokens, chosen, both):
+                each.zero_()
 
-        width = measured.shape[1]
         starts = range(len(sequences), len(flat), width)
         reports = (
             report(flat[start : start + width], min(count, widest)) for start, count in zip(starts, counts, strict=True)

@@ -76,6 +76,7 @@ class Scheduler:
         if self.running.pop(sequence.id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence)
+        sequence.forget()
         self.meter.leave(sequence.tenant)
         self._company.leave(sequence.tenant)
         self.waiting.note_departure()

@@ -184,6 +184,12 @@ class Sequence:
         """Whether the forced pass over the prompt still lacks rows."""
         return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length - 1
 
+    def forget(self) -> None:
+        """It has ended: overwrite what it has in tensors. Its lists are Python's, which overwrites what it frees."""
+        if self.adjustments is not None:
+            self.adjustments.forget()
+            self.adjustments = None
+
     def append(self, token: int) -> None:
         """Take a generated token; ends the sequence if it is the last."""
         self.tokens.append(token)

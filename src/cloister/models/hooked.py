@@ -72,6 +72,7 @@ class HookedDecoder(Decoder):
             out = self._model.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
         finally:
             self._step = None
+            tokens.zero_()
         hidden: torch.Tensor = out.last_hidden_state[0, : batch.rows]
         return hidden
 

@@ -1,0 +1,24 @@
+"""Token ids in a tensor, without a copy left behind.
+
+Nobody overwrites a tensor's memory when it is freed: torch's wheels for ARM allocate tensors by mimalloc, which no
+tunable of glibc's reaches (process/hardening.py). So who makes a tensor of token ids overwrites it before it goes. And
+the ids are written where the tensor is: `torch.tensor` and numpy make copies on the way, which stay as well.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import torch
+
+
+def token_tensor(tokens: Sequence[int], device: torch.device | None = None, *, room: int = 0) -> torch.Tensor:
+    """The tokens as int64, with zeros behind them where there is `room` for more. The caller overwrites it."""
+    memory = torch.zeros(max(len(tokens), room), dtype=torch.int64)
+    struct.pack_into(f"={len(tokens)}q", memory.numpy(), 0, *tokens)
+    if device is None or device.type == "cpu":
+        return memory
+    placed = memory.to(device)
+    memory.zero_()
+    return placed
