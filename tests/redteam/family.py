@@ -37,7 +37,7 @@ class Family:
     service: int
     vaults: tuple[int, ...]
     others: tuple[tuple[int, str], ...]
-    """All the rest that the server started, each with what `ps` calls it: the detector and its keeper."""
+    """All the rest that the server started, and what each is: the detector and its keeper."""
 
     @classmethod
     def of(cls, server: Server) -> Family:
@@ -50,7 +50,8 @@ class Family:
         code = (gateway.ppid(), keeper.ppid())
         fronts = (gateway.pid, sealed_api_keeper.pid, sealed_api.pid)
         named = {server.process.pid, *code, *fronts, keeper.pid, forkserver.pid, *sealed}
-        others = tuple((one.pid, one.name()) for one in server.children() if one.pid not in named and lives(one))
+        rest = [one for one in server.children() if one.pid not in named and lives(one)]
+        others = tuple((one.pid, f"{one.name().removeprefix('cl-')} {one.pid}") for one in rest)
         return cls(server.process.pid, *code, *fronts, keeper.pid, forkserver.pid, service, vaults, others)
 
     @property

@@ -173,6 +173,21 @@ def stopped(pids: Iterable[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+@contextmanager
+def planted_on_the_stack(pid: int, content: bytes) -> Iterator[None]:
+    """A process that is stopped has this at the far end of its stack; then again what was there."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    [stack] = [line for line in lines if line.endswith("[stack]")]
+    end = int(stack.split("-")[0], 16)
+    with open(f"/proc/{pid}/mem", "r+b", 0) as memory:
+        before = os.pread(memory.fileno(), len(content), end)
+        os.pwrite(memory.fileno(), content, end)
+        try:
+            yield
+        finally:
+            os.pwrite(memory.fileno(), before, end)
+
+
 def memory_files_of(pid: int) -> dict[str, bytes]:
     """What the memory files hold that this process has open, the weights excepted: those the fork server maps."""
     contents = {}

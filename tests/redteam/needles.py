@@ -61,11 +61,15 @@ class Secret:
             "text, backwards": self.text[::-1][:FRAGMENT].encode(),
             "UTF-16, first half": first.encode("utf-16-le"),
             "UTF-16, last half": last.encode("utf-16-le"),
+            "UTF-32, first half": first.encode("utf-32-le"),
             "UTF-32, last half": last.encode("utf-32-le"),
+            "characters, 8 bytes each": struct.pack(f"<{len(last)}Q", *map(ord, last)),
             "tokens, packed": b"".join(msgspec.msgpack.encode(one) for one in self.tokens),
             "tokens, as text": ",".join(map(str, self.tokens)).encode(),
             "tokens, 4 bytes each": struct.pack(f"<{len(self.tokens)}i", *self.tokens),
             "tokens, 8 bytes each": struct.pack(f"<{len(self.tokens)}q", *self.tokens),
+            "tokens, floats of 4 bytes": struct.pack(f"<{len(self.tokens)}f", *self.tokens),
+            "tokens, floats of 8 bytes": struct.pack(f"<{len(self.tokens)}d", *self.tokens),
         }
         return {form: needle.rstrip(b"\0") for form, needle in forms.items()}
 

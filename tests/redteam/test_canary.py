@@ -25,7 +25,7 @@ from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.redteam.conftest import IDLE_S, SPARE_VAULTS
 from tests.redteam.family import Family
-from tests.redteam.memory import Search, memory_files_of, stopped, told_at_start
+from tests.redteam.memory import Search, memory_files_of, planted_on_the_stack, stopped, told_at_start
 from tests.redteam.needles import Secret
 from tests.served import Server, is_a
 
@@ -38,6 +38,10 @@ pytestmark = [
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 VAULT_LEVELS = ("partitioned", "isolated")
 PASTED = "<confidential></confidential>"
+
+
+def status(process: psutil.Process) -> str:
+    return Path(f"/proc/{process.pid}/status").read_text()
 
 
 class Node:
@@ -90,14 +94,18 @@ class Node:
             time.sleep(0.3)
         raise AssertionError("the server does not come to rest")
 
+    def wait_for_detector(self) -> None:
+        """Until it is sealed: before that, nobody reads a text."""
+        while not any(is_a(one, "detector") and "Seccomp:\t2" in status(one) for one in self.server.children()):
+            time.sleep(0.1)
+
     def holders(self, secret: Secret) -> dict[str, list[str]]:
         """Who has the secret: processes by name; files, arguments and shared memory by theirs."""
         found: dict[str, list[str]] = {}
         family = self.family()
         with stopped(family.all):
-            search = Search.of(secret)
+            found |= processes_with(secret, family)
             for pid in family.all:
-                found[family.name(pid)] = search.look_into(pid)
                 found[f"start of {family.name(pid)}"] = secret.found_in(told_at_start(pid))
             for name, data in memory_files_of(family.controller).items():  # links: also those nobody maps
                 found[name] = secret.found_in(data)
@@ -120,6 +128,12 @@ class Node:
                     with suppress(OSError):
                         if entry.stat().st_mtime >= self._begun:
                             yield Path(entry.path)
+
+
+def processes_with(secret: Secret, family: Family) -> dict[str, list[str]]:
+    """Where each process has it."""
+    search = Search.of(secret)
+    return {family.name(pid): search.look_into(pid) for pid in family.all}
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +218,23 @@ def test_the_search_finds_what_the_service_is_given(node: Node) -> None:
     assert not any(name.startswith("vault ") for name in holders)
 
 
+def test_the_search_finds_what_is_planted_in_any_process(node: Node) -> None:
+    """Also in the templates, the fork server and the detector, which no request brings a prompt's tokens to."""
+    node.wait_for_detector()
+    secret, family = node.secret(), node.family()
+    kinds = {family.name(pid).split()[0] for pid in family.all}
+    assert {"edge_code", "computing_code", "forkserver", "detector", "service", "vault"} <= kinds
+    with stopped(family.all):
+        assert not any(processes_with(secret, family).values())
+        with ExitStack() as plants:
+            for number, pid in enumerate(family.all):
+                needle = list(secret.forms.values())[number % len(secret.forms)]
+                plants.enter_context(planted_on_the_stack(pid, needle))
+            found = processes_with(secret, family)
+        assert [name for name, places in found.items() if len(places) != 1] == []
+        assert not any(processes_with(secret, family).values())
+
+
 def test_at_open_nothing_is_left_either(node: Node) -> None:
     """The service and who speaks HTTP were given the tokens: whole answers, and ones cut short by the client."""
     secret = node.secret()
@@ -215,17 +246,19 @@ def test_at_open_nothing_is_left_either(node: Node) -> None:
     assert node.holders(secret) == {}
 
 
-def status(process: psutil.Process) -> str:
-    return Path(f"/proc/{process.pid}/status").read_text()
+def in_all_widths(secret: Secret) -> list[tuple[str, Any]]:
+    """Beside one character that decides how wide Python holds all of them; and in texts that are short and long."""
+    words = [f"{secret.text} {strange}" for strange in ("", "é", "Миша", "王伟", "😀")]
+    texts = (*words, f"{'A long story. ' * 40}{secret.text}", f"{secret.text}{' A long story.' * 40} 王伟")
+    return [(COMPLETIONS, text) for text in texts]
 
 
 def test_at_shared_nothing_is_left_once_it_is_forgotten(node: Node) -> None:
     """The service keeps what it computed for the tenant's next request, until it is told to forget. The detector has
     read the prompt, and so has who brought it there; neither keeps it."""
-    while not any(is_a(one, "detector") and "Seccomp:\t2" in status(one) for one in node.server.children()):
-        time.sleep(0.1)
+    node.wait_for_detector()
     secret = node.secret()
-    for path, prompt in four_ways(secret):
+    for path, prompt in (*four_ways(secret), *in_all_widths(secret)):
         assert node.ask(path, prompt, protection="shared", max_tokens=4).status_code == 200
     assert set(node.holders(secret)) == {"service"}
     assert node.client.delete("/v1/sessions/any", params={"private": "true"}).status_code == 204

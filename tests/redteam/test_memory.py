@@ -55,9 +55,10 @@ def told() -> Iterator[dict[str, Any]]:
 
 def test_a_secret_is_looked_for_in_every_width_order_and_packing() -> None:
     """None may get lost: those that are planted are those that are looked for."""
-    halves = {f"{width}, {half} half" for width in ("text", "UTF-16") for half in ("first", "last")}
-    tokens = {f"tokens, {how}" for how in ("packed", "as text", "4 bytes each", "8 bytes each")}
-    assert set(SECRET.forms) == {*halves, "UTF-32, last half", "text, backwards", *tokens}
+    halves = {f"{width}, {half} half" for width in ("text", "UTF-16", "UTF-32") for half in ("first", "last")}
+    numbers = ("4 bytes each", "8 bytes each", "floats of 4 bytes", "floats of 8 bytes")
+    tokens = {f"tokens, {how}" for how in ("packed", "as text", *numbers)}
+    assert set(SECRET.forms) == {*halves, "characters, 8 bytes each", "text, backwards", *tokens}
 
 
 def find(told: dict[str, Any], search: Search) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:

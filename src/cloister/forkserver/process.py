@@ -17,6 +17,7 @@ from cloister.link.region import links
 from cloister.messages.lifecycle import Ping, Pong, Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import give_back_freed_memory
+from cloister.process.numpy_memory import use_pythons_memory
 from cloister.process.sandbox.layers import Layer
 from cloister.process.sandbox.namespaces import (
     MEETING_PLACE,
@@ -50,6 +51,7 @@ class ForkServer:
     """Loaded, alone in its namespaces, and ready to fork."""
 
     def __init__(self, endpoint: BlockingEndpoint[ToForkServer], preload: Preload, weights: int) -> None:
+        use_pythons_memory()
         layers = available_layers()
         layers.require(allow_degraded=preload.allow_degraded)
         self._endpoint = endpoint

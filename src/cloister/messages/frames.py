@@ -49,17 +49,20 @@ class FrameReader(Generic[Message]):
         """Take the bytes; give the messages that are now whole."""
         self._buffer += data
         messages: list[Message] = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
+        at = 0
+        while len(self._buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, at)
             if length > MAX_FRAME_BYTES:
                 raise ProtocolError(f"A frame announces {length} bytes; the limit is {MAX_FRAME_BYTES}.")
-            end = _LENGTH.size + length
+            start, end = at + _LENGTH.size, at + _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            body = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
+            body = bytes(self._buffer[start:end])
+            at = end
             try:
                 messages.extend(self._decoder.decode(body))
             except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:  # ValueError: text that is not UTF-8
                 raise ProtocolError(f"A frame does not decode: {type(wrong).__name__}.") from None
+        if at:  # a new one: a bytearray keeps the memory of what is deleted from its front
+            self._buffer = self._buffer[at:]
         return messages

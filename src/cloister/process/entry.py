@@ -26,7 +26,14 @@ from rich.console import Console
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.lifecycle import StartController
 from cloister.process import interpreter
-from cloister.process.hardening import ENDING, WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks, name_process
+from cloister.process.hardening import (
+    ENDING,
+    WIPE_FREED_MEMORY,
+    check_freed_memory,
+    forbid_core_dumps,
+    hide_tracebacks,
+    name_process,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -80,6 +87,7 @@ def run_server(role: str, serve: Serve) -> NoReturn:
         start = msgspec.json.decode(file.read(), type=StartController)
     status = 0
     try:
+        check_freed_memory()
         # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
         asyncio.run(_serve(serve, start, console))
     except CloisterError as reason:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from types import TracebackType
 
-from cloister.errors import where_raised
+from cloister.errors import SetupError, where_raised
 
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
@@ -29,8 +29,14 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = logging.getLogger("cloister")
 
-# Freed memory is overwritten at once, so that what passed through does not linger: every allocation is malloc's, none
-# waits in a thread's cache, and free() fills what it takes back.
+_FREED_SIZES = (600, 4_000, 30_000)
+"""The first is one that glibc's caches of threads would keep as it is."""
+_FREED_PIECE = 16
+
+# Freed memory is overwritten at once, so that what passed through does not linger: every allocation of Python's is
+# malloc's, none waits in a thread's cache, and free() fills what it takes back but for its last eight bytes. This is
+# true of glibc's malloc alone. Str, bytes, lists and ints lean on it, numpy's arrays by numpy_memory.py. Tensors must
+# not: torch's wheels for ARM allocate them by mimalloc (compute/token_tensor.py).
 WIPE_FREED_MEMORY = {
     "PYTHONMALLOC": "malloc",
     "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1",
@@ -96,6 +102,22 @@ def forbid_core_dumps() -> None:
     """No core file, and no other process of this user may read our memory."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def check_freed_memory() -> None:
+    """SetupError unless what Python frees is overwritten: where another malloc was put before glibc's, say."""
+    for size in _FREED_SIZES:
+        content = os.urandom(size)
+        left = ctypes.create_string_buffer(size)
+        held = bytearray(content)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(held))
+        del held
+        ctypes.memmove(left, address, size)
+        if any(content[at : at + _FREED_PIECE] in left.raw for at in range(0, size, _FREED_PIECE)):
+            raise SetupError(
+                "Memory that is freed is not overwritten here, so prompts would stay in it.",
+                hint="Use glibc's malloc: start without LD_PRELOAD, and on a system with glibc.",
+            )
 
 
 def give_back_freed_memory() -> None:

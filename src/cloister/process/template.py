@@ -24,7 +24,7 @@ from cloister.errors import ProtocolError, SetupError
 from cloister.messages.lifecycle import Fork, Forked, Ping, Pong, ToTemplate
 from cloister.process import interpreter
 from cloister.process.blocking import BlockingEndpoint
-from cloister.process.hardening import begin_child, begin_forked, give_back_freed_memory
+from cloister.process.hardening import begin_child, begin_forked, check_freed_memory, give_back_freed_memory
 from cloister.process.sandbox.resources import close_all_but
 
 ONE_THREAD = {
@@ -40,6 +40,7 @@ _OUT_OF_THE_WAY = 1 << 9
 
 def main(control: socket.socket, entries: list[str]) -> None:
     """Load, then fork on order until who started us hangs up; all that was forked ends with this process."""
+    check_freed_memory()  # of all that is forked from here
     os.environ.update(ONE_THREAD)
     loaded = {entry: load(entry) for entry in entries}
     interpreter.check_loaded()

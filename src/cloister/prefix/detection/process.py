@@ -29,6 +29,7 @@ from cloister.prefix.detection.pipeline import Pipeline, inherit
 from cloister.prefix.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
 from cloister.prefix.detection.tagger import shipped_tagger
 from cloister.process.blocking import RECEIVE_BYTES, BlockingEndpoint
+from cloister.process.numpy_memory import use_pythons_memory
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import empty_root, leave_host
@@ -58,6 +59,7 @@ def serve(control: socket.socket) -> None:
             return
         if not isinstance(order, StartDetector) or order.version != VERSION:
             raise ProtocolError("The detector was started by a controller of another version.")
+        use_pythons_memory()
         pipeline = shipped_pipeline()
         labeller = Labeller(pipeline)
         if order.rules:
@@ -84,10 +86,18 @@ class Labeller:
     def run(self, control: socket.socket) -> None:
         """By recv alone: the filter lets no descriptor come in, so an endpoint's recvmsg would be its end."""
         frames: FrameReader[ToDetector] = FrameReader(ToDetector)
-        while data := control.recv(RECEIVE_BYTES):
-            heard = [self.hear(message) for message in frames.feed(data)]
-            if answers := tuple(answer for answer in heard if answer is not None):
-                control.sendall(encode_frames(answers))
+        while self._answer(control, frames):
+            pass
+
+    def _answer(self, control: socket.socket, frames: FrameReader[ToDetector]) -> bool:
+        """Whether the controller is there. A frame of its own: no text is held while the next is awaited."""
+        data = control.recv(RECEIVE_BYTES)
+        if not data:
+            return False
+        heard = [self.hear(message) for message in frames.feed(data)]
+        if answers := tuple(answer for answer in heard if answer is not None):
+            control.sendall(encode_frames(answers))
+        return True
 
     def hear(self, message: ToDetector) -> Labels | RulesLoaded | Pong | None:
         if isinstance(message, Classify):
