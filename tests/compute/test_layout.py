@@ -165,3 +165,10 @@ def test_a_chunk_without_tokens_has_no_rows() -> None:
     empty, two = Chunk([], 3, [9]), Chunk([5, 6], 3, [8])
     batch = lay_out([empty, two], 4)
     assert batch.rows == 2 and batch.slots.tolist() == [8 * BLOCK_TOKENS + 3, 8 * BLOCK_TOKENS + 4]
+
+
+def test_a_batchs_tokens_are_overwritten_at_its_end_also_where_a_step_fails() -> None:
+    with pytest.raises(RuntimeError), lay_out([Chunk([5, 6], 3, [8])], 4) as batch:
+        assert batch.tokens.tolist() == [5, 6]
+        raise RuntimeError
+    assert batch.tokens.tolist() == [0, 0]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.compute.layer import Draws
-from cloister.engine.logits import best, draw_filtered, draw_rows, integer, uniform
+from cloister.engine.logits import Adjustments, best, draw_filtered, draw_rows, integer, uniform
 from cloister.messages.generation import SamplingParams
 
 # Few distinct values: ties at the cut are the rule, not the exception.
@@ -159,3 +159,16 @@ def test_minus_infinity_comes_last():
     rows = torch.full((1, 128), float("-inf"))
     rows[0, 100] = -1e30
     assert best(rows, 3).tolist() == [[100, 0, 1]]
+
+
+def test_penalties_that_grow_or_end_leave_no_tokens_behind() -> None:
+    params = SamplingParams(repetition_penalty=1.2, logit_bias={7: 1.0})
+    adjustments = Adjustments(params, range(300, 340), [], torch.device("cpu"))
+    before = adjustments._tokens
+    assert before[:40].tolist() == list(range(300, 340))
+    for token in range(400, 500):
+        adjustments.note(token)
+    assert not before.any() and adjustments._tokens[:140].tolist() == [*range(300, 340), *range(400, 500)]
+    held = adjustments._tokens, adjustments._biased
+    adjustments.forget()
+    assert not any(each.any() for each in held)

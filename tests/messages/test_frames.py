@@ -78,3 +78,14 @@ def test_what_does_not_fit_into_one_frame_goes_in_several() -> None:
     assert encode_frames((Cancel(1), Cancel(2))) == encode_frame((Cancel(1), Cancel(2)))
     with pytest.raises(ProtocolError):
         encode_frames((Cancel(1), Submit(1, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 4), SamplingParams())))
+
+
+def test_what_was_read_is_not_kept_while_the_next_frame_comes() -> None:
+    """A bytearray keeps the memory of what is deleted from its front; the reader's holds the unread rest alone."""
+    first, second = (encode_frame((Submit(1, "t", (1000,) * count, SamplingParams()),)) for count in (1000, 4000))
+    reader = FrameReader[msgspec.Struct](ToSealedService)
+    rest = second[: len(second) // 2]
+    assert len(reader.feed(first + rest)) == 1
+    assert reader._buffer == rest and reader._buffer.__alloc__() <= len(rest) + 1
+    assert len(reader.feed(second[len(rest) :])) == 1
+    assert reader._buffer == b"" and reader._buffer.__alloc__() <= 1

@@ -14,7 +14,7 @@ import pytest
 
 from cloister.config import Settings
 from cloister.process.entry import become
-from cloister.process.hardening import ENDING
+from cloister.process.hardening import ENDING, WIPE_FREED_MEMORY
 
 SERVER = """
 import asyncio, os, sys, time, msgspec
@@ -41,7 +41,8 @@ entry.run_server("test", serve)
 def server(patience_s: float, ending_s: float, before: str = "") -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", before + SERVER, str(patience_s), str(ending_s)]
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    given = {**os.environ, **WIPE_FREED_MEMORY}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=given) as process:
         try:
             yield process
         finally:

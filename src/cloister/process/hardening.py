@@ -29,8 +29,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = logging.getLogger("cloister")
 
-_FREED_SIZES = (600, 4_000, 30_000)
-"""The first is one that glibc's caches of threads would keep as it is."""
+_FREED_SIZES = (200, 600, 4_000, 30_000)
+"""The first is one that Python's own allocator would keep as it is, the second one that a thread's cache would."""
 _FREED_PIECE = 16
 
 # Freed memory is overwritten at once, so that what passed through does not linger: every allocation of Python's is

@@ -87,7 +87,10 @@ class GpuKernels(Kernels):
             raise IndexError("a token id is outside the vocabulary")
         out = torch.empty(len(tokens), packed.k, device="cuda")
         if len(tokens):
-            self.launch("embed", (len(tokens),), 256, tokens.to("cuda"), packed.data, out, i32(packed.k))
+            placed = tokens.to("cuda")
+            self.launch("embed", (len(tokens),), 256, placed, packed.data, out, i32(packed.k))
+            if placed is not tokens:
+                placed.zero_()  # in the stream's order; torch keeps freed memory of the device as it is
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
@@ -386,7 +389,6 @@ def on_device(batch: Batch, cache: KVCache) -> Batch:
     if int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
         raise IndexError("a block is outside the cache")
     names = (
-        "tokens",
         "positions",
         "slots",
         "span",
@@ -397,7 +399,8 @@ def on_device(batch: Batch, cache: KVCache) -> Batch:
         "tile_row",
         "tile_rows",
     )
-    return Batch(batch.rows, **{name: getattr(batch, name).to("cuda", non_blocking=True) for name in names})
+    placed = {name: getattr(batch, name).to("cuda", non_blocking=True) for name in names}
+    return Batch(batch.rows, batch.tokens, **placed)  # the tokens are embedded already, and are not copied again
 
 
 def _on_gpu(asker: LinkAsker | None) -> GpuAsker:
