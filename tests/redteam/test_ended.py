@@ -22,6 +22,8 @@ from cloister.process.hardening import WIPE_FREED_MEMORY
 from tests.redteam import ended, unwiped
 from tests.redteam.memory import Search, stopped
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
 FORMS = {"int64": "q", "int32": "i", "float64": "d", "float32": "f"}
 
 

@@ -36,6 +36,9 @@ def main() -> None:
     """Harden first, then import what is heavy."""
     control = begin_child("mpc-client")
     forbid_writing_and_executing()
+    from cloister.process.numpy_memory import use_pythons_memory
+
+    use_pythons_memory()
     with suppress(OSError):  # the controller hung up while we spoke
         asyncio.run(serve(control))
 
