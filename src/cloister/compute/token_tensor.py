@@ -16,7 +16,7 @@ import torch
 def token_tensor(tokens: Sequence[int], device: torch.device | None = None, *, room: int = 0) -> torch.Tensor:
     """The tokens as int64, with zeros behind them where there is `room` for more. The caller overwrites it."""
     memory = torch.zeros(max(len(tokens), room), dtype=torch.int64)
-    struct.pack_into(f"={len(tokens)}q", memory.numpy(), 0, *tokens)
+    struct.pack_into(f"={len(tokens)}q", memory.numpy().data, 0, *tokens)
     if device is None or device.type == "cpu":
         return memory
     placed = memory.to(device)
