@@ -64,7 +64,7 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> Any:
     from transformers import AutoModelForCausalLM  # seconds, which not all who ask for a config here need
 
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
         parameter.data.normal_(0, 0.15) if parameter.dim() > 1 else parameter.data.add_(
             torch.randn_like(parameter) * 0.05

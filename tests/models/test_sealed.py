@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PretrainedConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from cloister.compute.base import Kernels
 from cloister.compute.cpu.library import find_compiler
@@ -233,8 +233,7 @@ def test_a_product_larger_than_its_bytes_is_refused(content: bytes, lie: dict[st
 
 def test_a_configuration_of_other_sizes_is_refused(content: bytes) -> None:
     for other in ({"intermediate_size": 128}, {"num_attention_heads": 4}, {"vocab_size": VOCABULARY + 1}):
-        config = PretrainedConfig.from_dict({**CONFIGS["llama-with-biases"].to_dict(), **other})
-        config = CONFIGS["llama"].__class__.from_dict(config.to_dict())
+        config = LlamaConfig.from_dict({**CONFIGS["llama-with-biases"].to_dict(), **other})
         with pytest.raises(ModelCorrupt, match="configuration"):
             FusedDecoder(config, opened(content), ReferenceDevice(REFERENCE), 512)
 

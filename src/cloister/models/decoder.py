@@ -7,20 +7,29 @@ sealed memory file (`sealed.py`). Parts know names, not architectures.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from cloister.compute.base import AttentionShape, Device, Kernels, KVCache, LinkAsker
 from cloister.compute.layer import Gate, Packed, interleave_gate
 from cloister.compute.layout import Batch
-from cloister.errors import ModelCorrupt
+from cloister.errors import CloisterError, ModelCorrupt, ModelUnsupported, where_raised
+
+UNUSED = (r"rotary_emb\.inv_freq$",)
+"""Tensors that old files hold and no model reads: angles, computed from the configuration."""
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+COUNTS = (torch.int64, torch.bool)
+"""Other tensors than weights: positions, masks. Quantised weights have neither of these types."""
 
 
 class Decoder(AttentionShape, ABC):
-    """A decoder-only model with rotary positions."""
+    """A decoder-only model."""
 
+    architecture: str
     device: Device
     vocabulary: int
     max_context: int
@@ -39,13 +48,20 @@ class Decoder(AttentionShape, ABC):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [rows, vocabulary] of the given hidden states, fp32."""
 
+    def check(self) -> None:
+        """Compute a little and raise ModelUnsupported if the results are not the model's own."""
+        return None
+
 
 class Parts(ABC):
     """Named parts. Layers are named without the `.weight` and `.bias` of their tensors."""
 
     @abstractmethod
+    def names(self) -> set[str]:
+        """Names of all tensors, alone or as a weight of a product."""
+
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name, alone or as a weight of a product."""
+        return name in self.names()
 
     @abstractmethod
     def tensor(self, name: str) -> torch.Tensor:
@@ -57,10 +73,7 @@ class Parts(ABC):
 
     @abstractmethod
     def leftover(self) -> set[str]:
-        """Names of tensors that nobody has asked for so far."""
-
-    def optional(self, name: str) -> torch.Tensor | None:
-        return self.tensor(name) if self.has(name) else None
+        """Names of tensors that nobody has asked for so far; not those that equal one that was asked for."""
 
     def joined(self, *layers: str, gate: Gate | None = None) -> Packed:
         """One product of linear layers over the same input, their columns in this order, with any biases."""
@@ -80,21 +93,38 @@ class RawParts(Parts):
         self._kernels = kernels
         self._asked: set[str] = set()
 
+    def names(self) -> set[str]:
+        return set(self._weights)
+
     def has(self, name: str) -> bool:
         return name in self._weights
 
     def tensor(self, name: str) -> torch.Tensor:
         found = self._raw(name)
+        if found.dtype not in COUNTS:
+            _check_floats(name, found)
         return (found.float() if found.is_floating_point() else found).contiguous()
 
     def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
         join: Callable[..., torch.Tensor] = _joined if gate is None else interleave_gate
+        for name in (*weights, *biases):
+            _check_floats(name, self._raw(name))
         weight = join(*(self._raw(name) for name in weights))
         bias = join(*(self._raw(name)[:, None] for name in biases))[:, 0] if biases else None
         return self._kernels.pack(weight, bias, gate)
 
     def leftover(self) -> set[str]:
-        return set(self._weights) - self._asked
+        return {name for name in set(self._weights) - self._asked if not self._is_a_copy(name)}
+
+    def _is_a_copy(self, name: str) -> bool:
+        """Whether it equals a tensor in use: files may hold tied weights twice."""
+        tensor = self._weights[name]
+        alike = (self._weights[other] for other in self._asked)
+        return any(
+            other.dtype == tensor.dtype and other.shape == tensor.shape and torch.equal(other, tensor)
+            for other in alike
+            if tensor.dim() > 1
+        )
 
     def _raw(self, name: str) -> torch.Tensor:
         try:
@@ -107,6 +137,45 @@ class RawParts(Parts):
 
 def _joined(*rows: torch.Tensor) -> torch.Tensor:
     return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+
+def _check_floats(name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype not in FLOATS:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise ModelUnsupported(
+            f"'{name}' is stored as {kind}: quantised weights are not served.",
+            hint="Serve the unquantised model (bf16, fp16 or fp32), or a GGUF file of it.",
+        )
+
+
+def check_leftover(parts: Parts, architecture: str, unused: Iterable[str] = ()) -> None:
+    """Raise ModelUnsupported if a stored tensor is not used: the model would not be the one that was stored. `unused`:
+    patterns of names that this architecture is known not to read."""
+    known = [re.compile(pattern) for pattern in (*UNUSED, *unused)]
+    if left := {name for name in parts.leftover() if not any(pattern.search(name) for pattern in known)}:
+        raise ModelUnsupported(
+            f"The model's weights hold '{min(left)}', which the architecture '{architecture}' does not use"
+            f"{f', and {len(left) - 1} more' if len(left) > 1 else ''}.",
+            hint="The weights belong to another configuration, or to a form of the model that is not served.",
+        )
+
+
+def refused(architecture: str, why: str) -> ModelUnsupported:
+    return ModelUnsupported(
+        f"Models of the architecture '{architecture}' are not served: {why}.",
+        hint="docs/architecture.md lists the architectures that are served.",
+    )
+
+
+@contextmanager
+def refusing(architecture: str, why: str = "transformers' code for it fails here") -> Iterator[None]:
+    """Make a refusal of whatever a library raises inside."""
+    try:
+        yield
+    except CloisterError:
+        raise
+    except Exception as failure:
+        raise refused(architecture, f"{why} ({where_raised(failure)})") from failure
 
 
 def lacking(name: str) -> ModelCorrupt:

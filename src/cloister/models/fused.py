@@ -15,7 +15,7 @@ from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
 from cloister.compute.layer import Angles, Gate, Layer, LayerShape, Packed
 from cloister.compute.layout import Batch
 from cloister.errors import ModelCorrupt, ModelUnsupported
-from cloister.models.decoder import Decoder, Parts
+from cloister.models.decoder import Decoder, Parts, check_leftover, refused
 
 if TYPE_CHECKING:
     from cloister.models.plain_config import Config
@@ -56,6 +56,8 @@ class Rotary:
             from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
             frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config)
+            if 2 * len(frequencies) != dim:
+                raise refused(config.model_type, "only a part of its heads is rotated")
         angles = torch.arange(max_context)[:, None].float() * frequencies.float()
         both_halves = torch.cat((angles, angles), dim=-1)
         cosine, sine = place(both_halves.cos()), place(both_halves.sin())
@@ -95,6 +97,7 @@ class FusedDecoder(Decoder):
     relative = True
 
     def __init__(self, config: Config, parts: Parts, device: Device, max_context: int) -> None:
+        self.architecture = config.model_type
         self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
@@ -102,11 +105,12 @@ class FusedDecoder(Decoder):
         self._epsilon = float(config.rms_norm_eps)
         self._layers = [self._layer(config, parts, index) for index in range(config.num_hidden_layers)]
         self._norm = device.place(parts.tensor("model.norm.weight"))
-        tied = bool(config.tie_word_embeddings) or not parts.has("lm_head.weight")
+        tied = bool(config.tie_word_embeddings)
         self._head = parts.joined("model.embed_tokens" if tied else "lm_head")
         self._embedding = self._head if tied else parts.joined("model.embed_tokens")
         for packed in (self._head, self._embedding):
             _check(packed, self.vocabulary, config.hidden_size)
+        check_leftover(parts, self.architecture)
         shape = self._layers[0].shape
         self.cache_shape = CacheShape(len(self._layers), shape.kv_heads, shape.dim)
         self.queries_per_kv_head = shape.heads // shape.kv_heads
@@ -126,10 +130,6 @@ class FusedDecoder(Decoder):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.kernels.linear(self.kernels.rms_norm(hidden, self._norm, self._epsilon), self._head)
 
-    def _optional(self, parts: Parts, name: str) -> torch.Tensor | None:
-        found = parts.optional(name)
-        return None if found is None else self.device.place(found)
-
     def _layer(self, config: Config, parts: Parts, index: int) -> Layer:
         name = f"model.layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
@@ -142,13 +142,15 @@ class FusedDecoder(Decoder):
             scale=head_dim(config) ** -0.5,
             window=_window(config, index),
         )
+        normed = config.model_type == "qwen3"
+        _check_biases(config, parts, attention, mlp)
         layer = Layer(
             index=index,
             shape=shape,
             attention_norm=self.device.place(parts.tensor(f"{name}.input_layernorm.weight")),
             qkv=parts.joined(*(f"{attention}.{part}_proj" for part in "qkv")),
-            q_norm=self._optional(parts, f"{attention}.q_norm.weight"),
-            k_norm=self._optional(parts, f"{attention}.k_norm.weight"),
+            q_norm=self.device.place(parts.tensor(f"{attention}.q_norm.weight")) if normed else None,
+            k_norm=self.device.place(parts.tensor(f"{attention}.k_norm.weight")) if normed else None,
             out=parts.joined(f"{attention}.o_proj"),
             mlp_norm=self.device.place(parts.tensor(f"{name}.post_attention_layernorm.weight")),
             gate_up=parts.gated(f"{mlp}.gate_proj", f"{mlp}.up_proj", GATES[config.hidden_act]),
@@ -171,6 +173,21 @@ def _check(packed: Packed, columns: int, k: int) -> None:
         )
 
 
+def _check_biases(config: Config, parts: Parts, attention: str, mlp: str) -> None:
+    """A bias that transformers' code for the architecture would not add is not added here, nor one left out."""
+    everywhere = bool(getattr(config, "attention_bias", False)) and config.model_type in ("llama", "qwen3")
+    qkv, out = everywhere or config.model_type == "qwen2", everywhere
+    inner = bool(getattr(config, "mlp_bias", False)) and config.model_type == "llama"
+    wanted = {f"{attention}.{part}_proj": qkv for part in "qkv"} | {f"{attention}.o_proj": out}
+    wanted |= {f"{mlp}.{part}_proj": inner for part in ("gate", "up", "down")}
+    for layer, has_bias in wanted.items():
+        if parts.has(f"{layer}.bias") != has_bias:
+            raise refused(
+                config.model_type,
+                f"its weights {'lack' if has_bias else 'hold'} '{layer}.bias', against its configuration",
+            )
+
+
 def head_dim(config: Config) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
@@ -179,6 +196,8 @@ def _window(config: Any, index: int) -> int:
     """How many positions back a layer looks; 0 means all."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
+    if kinds and kinds[index] not in ("sliding_attention", "full_attention"):
+        raise refused(config.model_type, f"its layers are of the kind '{kinds[index]}'")
     if not window or (kinds and kinds[index] != "sliding_attention"):
         return 0
     return int(window) if getattr(config, "use_sliding_window", True) else 0

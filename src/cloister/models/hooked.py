@@ -1,85 +1,133 @@
-"""Any transformers decoder-only model with rotary positions, its own code untouched, through the attention hook.
+"""Any transformers decoder-only model, its own code untouched, through the attention hook.
 
 The model's own forward runs; its linear layers are replaced by packed ones and its attention by ours over the paged
-cache. Models with matrices anywhere else (fused experts, convolutions) are refused: their products would not be
-batch-invariant. torch's elementwise loops treat the last few elements of a tensor differently, so one spare row always
-comes last: no request's row is ever in that tail.
+cache. What the model's own code does to its logits is done here too. torch's elementwise loops treat the last few
+elements of a tensor differently, so one spare row always comes last: no request's row is ever in that tail.
+
+A model is refused unless our attention is called once for each layer, with nothing but what we compute, and every
+linear layer sees all rows. oneDNN is off: it writes machine code for every new shape, which a sealed process may not,
+and its results depend on the shape.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PretrainedConfig
-from transformers.initialization import no_init_weights
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Given
 
-from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker, Step
-from cloister.compute.layer import Packed
-from cloister.compute.layout import Batch
-from cloister.errors import ModelUnsupported
-from cloister.models.decoder import Decoder, Parts, misshapen
+from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
+from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, lay_out
+from cloister.models.assembly import Rows, assembled
+from cloister.models.decoder import Decoder, Parts, refused, refusing
 from cloister.models.fused import check_rotary, head_dim
+from cloister.models.windows import Window, Windows
 
-UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
-
-
-class PackedLinear(nn.Module):
-    """nn.Linear on the kernels; leading dimensions are flattened into rows."""
-
-    def __init__(self, packed: Packed, kernels: Kernels) -> None:
-        super().__init__()
-        self._kernels = kernels
-        self._packed = packed
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        return self._kernels.linear(rows, self._packed).view(*x.shape[:-1], -1)
+HARMLESS = frozenset(
+    ("dropout", "is_causal", "position_ids", "cache_position", "output_attentions", "use_cache", "sliding_window")
+)
+"""What a model may tell its attention that changes nothing here: it is off, or the positions and masks say it too."""
+DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
+"""How far our logits may be from those of the model's own attention, as a part of them. A cache in bf16 rounds keys and
+values, which the model's own code does not."""
 
 
 class HookedDecoder(Decoder):
     """A transformers model whose attention and products are ours."""
 
     def __init__(self, config: PretrainedConfig, parts: Parts, device: Device, max_context: int) -> None:
-        check_rotary(config)
+        if not device.survives_fork:
+            raise refused(str(config.model_type), "this device computes Llama, Mistral, Qwen2 and Qwen3 only")
+        self.architecture = str(config.model_type)
         self.device = device
         self.max_context = max_context
-        self.vocabulary = int(config.vocab_size)
+        self._config = copy.deepcopy(config)
         self._step: Step | None = None
-        hook = f"cloister-{id(self)}"
-        AttentionInterface.register(hook, self._attend)
-        AttentionMaskInterface.register(hook, lambda *_, **__: None)
-        self._model = _assembled(copy.deepcopy(config), parts, device.kernels)
-        self._model.set_attn_implementation(hook)
-        self._head = self._model.get_output_embeddings()
-        heads = int(config.num_attention_heads)
-        kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-        self.cache_shape = CacheShape(int(config.num_hidden_layers), kv_heads, head_dim(config))
-        self.queries_per_kv_head = heads // kv_heads
+        self._called: list[int] = []
+        self._rows = Rows(self.architecture)
+        self._hook = f"cloister-{id(self)}"
+        AttentionInterface.register(self._hook, self._attend)
+        AttentionMaskInterface.register(self._hook, Windows().mask)
+        with refusing(self.architecture, "its layers have no attention, or not all the same"):
+            shape = config.get_text_config()
+            self.vocabulary = int(shape.vocab_size)
+            heads = int(shape.num_attention_heads)
+            kv_heads = int(getattr(shape, "num_key_value_heads", None) or heads)
+            self.cache_shape = CacheShape(int(shape.num_hidden_layers), kv_heads, head_dim(shape))
+            self.queries_per_kv_head = heads // kv_heads
+        with refusing(self.architecture):
+            check_rotary(shape)
+            self._model = assembled(self._config, parts, device.kernels, self._rows)
+            self._install(self._hook)
+            self._head = _without_base(self._model)
         # The model tells these with its first step.
         self.scales, self.windows = [0.0] * self.cache_shape.layers, [0] * self.cache_shape.layers
 
     @torch.inference_mode()
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
-        self._step = Step(batch, cache, asker=asker)
+        self._step, self._called = Step(batch, cache, asker=asker), []
         spare = torch.zeros(1, dtype=torch.int64)
         tokens, positions = torch.cat((batch.tokens, spare)), torch.cat((batch.positions.long(), spare))
         try:
-            out = self._model.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+            with _without_onednn(), self._rows.expecting(batch.rows + 1):
+                out = self._model.base_model(**_inputs(tokens, positions))
         finally:
             self._step = None
             tokens.zero_()
+        if self._called != list(range(self.cache_shape.layers)):
+            raise refused(self.architecture, "our attention is not called once for each layer")
         hidden: torch.Tensor = out.last_hidden_state[0, : batch.rows]
         return hidden
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._head(hidden)
+        rows = len(hidden)
+        with _without_onednn(), self._rows.expecting(rows + 1):
+            given = torch.cat((hidden, hidden.new_zeros(1, hidden.shape[1])))
+            logits: torch.Tensor = self._head(inputs_embeds=given[None], use_cache=False).logits[0, :rows]
         return logits
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        with refusing(self.architecture):
+            ours, own = self._logits_of_both(self._some_tokens(2 * BLOCK_TOKENS + 5))
+        if ours.shape != own.shape or not bool(
+            ((ours - own).norm(dim=-1) <= DIFFERENCE[self.kernels.dtype] * own.norm(dim=-1)).all()
+        ):
+            raise refused(self.architecture, "its logits are others with our attention than with its own")
+
+    def _some_tokens(self, count: int) -> torch.Tensor:
+        """Without the padding token, which models skip when they count positions."""
+        padding = self._config.get_text_config().pad_token_id
+        tokens = (token for token in range(1, self.vocabulary) if token != padding)
+        few = list(itertools.islice(tokens, 97))
+        return torch.tensor([few[place * 7 % len(few)] for place in range(min(count, self.max_context))])
+
+    def _logits_of_both(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of one sequence, by our attention and by the model's own, which finds positions and mask itself."""
+        cache = self.device.cache(self.cache_shape, 3)
+        chunk = Chunk(tokens.tolist(), 0, range(3))
+        ours = self.logits(self.hidden(lay_out([chunk], self.queries_per_kv_head), cache))
+        self._install("eager")
+        try:
+            with _without_onednn(), self._rows.expecting(len(tokens)):
+                own: torch.Tensor = self._model(input_ids=tokens[None], use_cache=False).logits[0]
+        finally:
+            self._install(self._hook)
+        return ours, own
+
+    def _install(self, attention: str) -> None:
+        """transformers only warns where it cannot."""
+        self._model.set_attn_implementation(attention)
+        models = [part for part in self._model.modules() if hasattr(part, "set_attn_implementation")]
+        if any(part.config._attn_implementation != attention for part in models):
+            raise refused(self.architecture, "transformers cannot replace its attention")
 
     def _attend(
         self,
@@ -87,87 +135,58 @@ class HookedDecoder(Decoder):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        attention_mask: Any,
         scaling: float | None = None,
-        sliding_window: int | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        step = self._step
+        step, shape = self._step, self.cache_shape
         assert step is not None
-        for name in UNSUPPORTED_ATTENTION:
-            if others.get(name) is not None:
-                raise ModelUnsupported(f"Attention with '{name}' is not supported yet.")
-        layer = int(module.layer_idx)  # type: ignore[arg-type]
-        q, k, v = (tensor[0].transpose(0, 1)[: step.batch.rows] for tensor in (query, key, value))
+        for name, told in others.items():
+            if name not in HARMLESS and told is not None:
+                raise refused(self.architecture, f"its attention takes '{name}', which ours does not")
+        if not isinstance(attention_mask, Window):
+            raise refused(self.architecture, "it makes the masks of its attention itself")
+        if (window := attention_mask.length) is None:
+            raise refused(self.architecture, "its attention is neither causal nor a sliding window")
+        rows, layer = step.batch.rows, int(module.layer_idx)  # type: ignore[arg-type]
+        wanted = (1, shape.kv_heads, rows + 1, shape.dim)
+        if key.shape != wanted or value.shape != wanted or query.shape != (1, self.heads, rows + 1, shape.dim):
+            raise refused(self.architecture, "the heads of its queries, keys and values are not all of one width")
+        self._called.append(layer)
+        q, k, v = (tensor[0].transpose(0, 1)[:rows] for tensor in (query, key, value))
         self.kernels.store(k, v, layer, step.batch, step.cache)
-        scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        window = sliding_window or 0
+        scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
         self.scales[layer], self.windows[layer] = scale, window
         attended = self.kernels.attention(q.contiguous(), layer, step, scale, window)
         spare = attended.new_zeros(1, attended.shape[1])
-        return torch.cat((attended, spare)).view(1, step.batch.rows + 1, q.shape[1], -1), None
+        return torch.cat((attended, spare)).view(1, rows + 1, q.shape[1], -1), None
 
 
-def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:
-    """The model on its parts: products for its linear layers, tensors for what is left (norms, embeddings)."""
-    with no_init_weights(), _parameters_without_memory():
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.eval().requires_grad_(False)
-    model.tie_weights()
-    stored = _stored_names(model, parts)
-    _check_matrices(model)
-    for path, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear):
-            biases = [] if module.bias is None else [stored[f"{path}.bias"]]
-            packed = parts.product([stored[f"{path}.weight"]], biases)
-            if (packed.columns, packed.k) != module.weight.shape:
-                raise misshapen(f"{path}.weight")
-            model.set_submodule(path, PackedLinear(packed, kernels))
-            continue
-        for name, parameter in list(module.named_parameters(path, recurse=False)):
-            found = parts.tensor(stored[name])
-            if found.shape != parameter.shape:
-                raise misshapen(name)
-            setattr(module, name.rpartition(".")[2], nn.Parameter(found, requires_grad=False))
-    kept = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name in kept:
-        owner, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, parts.tensor(name))
-    if unknown := parts.leftover() - set(stored):
-        raise ModelUnsupported(f"The model's weights hold '{min(unknown)}', which its architecture does not know.")
-    return model.float()
+def _inputs(tokens: torch.Tensor, positions: torch.Tensor) -> dict[str, Any]:
+    """With a mask of ones transformers does not look for several sequences itself."""
+    ones = torch.ones(1, len(tokens), dtype=torch.int64)
+    return {"input_ids": tokens[None], "position_ids": positions[None], "attention_mask": ones, "use_cache": False}
+
+
+class _Given(nn.Module):
+    """A base model whose last hidden states are what it is given."""
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Given:
+        return Given(last_hidden_state=inputs_embeds)  # type: ignore[arg-type]
+
+
+def _without_base(model: Any) -> Any:
+    """The model's own forward from its last hidden states to its logits, on the same weights."""
+    head = copy.copy(model)
+    head._modules = {**model._modules, model.base_model_prefix: _Given()}
+    return head
 
 
 @contextmanager
-def _parameters_without_memory() -> Iterator[None]:
-    """Modules made here have real buffers but only shapes of parameters, whose values come as parts."""
-    register = nn.Module.register_parameter
-
-    def register_shape(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
-            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
-        register(module, name, parameter)
-
-    nn.Module.register_parameter = register_shape  # type: ignore[assignment, method-assign]
+def _without_onednn() -> Iterator[None]:
+    onednn: Any = torch.backends.mkldnn
+    was, onednn.enabled = onednn.enabled, False
     try:
         yield
     finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
-
-
-def _stored_names(model: nn.Module, parts: Parts) -> dict[str, str]:
-    """For every parameter, the name it is stored under: tied ones share the first of their names that exists."""
-    shared: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        shared.setdefault(id(parameter), []).append(name)
-    stored = {}
-    for names in shared.values():
-        stored.update(dict.fromkeys(names, next(filter(parts.has, names), names[0])))
-    return stored
-
-
-def _check_matrices(model: nn.Module) -> None:
-    known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.Linear)}
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 1 and id(parameter) not in known:
-            raise ModelUnsupported(f"'{name}' is a matrix outside a linear layer; this architecture is not served yet.")
+        onednn.enabled = was

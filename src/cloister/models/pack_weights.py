@@ -37,7 +37,7 @@ def pack_weights(start: Start, fd: int) -> int:
 
     from cloister.compute.choose import choose_device
     from cloister.models.decoder import RawParts
-    from cloister.models.load import load_decoder
+    from cloister.models.load import build_decoder
     from cloister.models.sealed import PartsWriter
     from cloister.models.source import open_folder
     from cloister.models.weights import open_weights
@@ -47,7 +47,7 @@ def pack_weights(start: Start, fd: int) -> int:
     device = choose_device(settings)
     folder = open_folder(Path(start.path), start.name)
     writer = PartsWriter(RawParts(open_weights(folder), device.kernels), device.kernels, fd)
-    load_decoder(folder, writer, device, settings.max_context)
+    build_decoder(folder, writer, device, settings.max_context)
     length = writer.finish()
     gather_into_large_pages(fd, length)
     return length

@@ -19,8 +19,8 @@ class PlacedParts(Parts):
         self._source, self._device = source, device
         self._held: dict[tuple[str, ...], Packed] = {}
 
-    def has(self, name: str) -> bool:
-        return self._source.has(name)
+    def names(self) -> set[str]:
+        return self._source.names()
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._source.tensor(name)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields by transformers' names. None but the last has a default: those differ between models and versions."""
+    """Fields by transformers' names. Only the last three have defaults: others differ between models and versions."""
 
     model_type: Literal["llama"]
     hidden_act: Literal["silu"]
@@ -27,6 +27,8 @@ class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool
     rope_parameters: dict[str, Any]
     sliding_window: None = None
+    attention_bias: Literal[False] = False
+    mlp_bias: Literal[False] = False
 
 
 Config: TypeAlias = "PretrainedConfig | PlainConfig"

