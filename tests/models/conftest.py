@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -13,6 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from cloister.models import convert, gguf_converter
+from cloister.models.fused import head_dim
 from tests.models.vocabularies import ALPHABET, CHATML, CONTROL, NORMAL, Vocabulary
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -27,6 +29,15 @@ SMOLLM = Vocabulary(
     CHATML,
     merges=MERGES,
 )
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """As in every process that computes, where the kernels have a team of their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -96,6 +107,8 @@ def write_gguf(
     vocabulary: Vocabulary = SMOLLM,
     drop: str | None = None,
     rope_scaling: bool = False,
+    extra: dict[str, torch.Tensor] | None = None,
+    **fields: float,
 ) -> None:
     """As llama.cpp's converter writes it: its own names, q and k permuted for Llama alone, Gemma's norms one larger."""
     config = model.config
@@ -113,8 +126,13 @@ def write_gguf(
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    angles = config.rope_parameters
+    writer.add_rope_freq_base(angles.get("full_attention", angles)["rope_theta"])
+    if architecture in ("gemma3", "phi3") and config.sliding_window:
+        writer.add_sliding_window(config.sliding_window)
+    writer.add_rope_dimension_count(head_dim(config))
+    for key, value in fields.items():
+        writer.add_float32(f"{architecture}.{key}", value)
     writer.add_vocab_size(config.vocab_size)
     if rope_scaling:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
@@ -133,6 +151,8 @@ def write_gguf(
             if projection in name:
                 values = _permuted(values, count)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
+    for name, tensor in (extra or {}).items():
+        writer.add_tensor(name, tensor.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -66,17 +66,14 @@ LARGEST = 20_000_000
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread_and_few_words() -> Iterator[None]:
-    """As in every process that computes. A vault is forked here, and oneDNN's threads would not be there."""
+def few_words_and_no_onednn() -> Iterator[None]:
+    """Vaults are forked here: threads that oneDNN starts on ARM would not be in them."""
     onednn: Any = torch.backends.mkldnn
-    threads, enabled = torch.get_num_threads(), onednn.enabled
-    torch.set_num_threads(1)
-    onednn.enabled = False
+    enabled, onednn.enabled = onednn.enabled, False
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
     onednn.enabled = enabled
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

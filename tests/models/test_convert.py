@@ -5,17 +5,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaForCausalLM, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaForCausalLM,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
 
+from cloister.compute.layout import Chunk, Wanted
+from cloister.compute.reference import ReferenceKernels
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, ModelUnsupported, SetupError
 from cloister.models.source import find_model
 from cloister.models.weights import open_weights
 from cloister.prompts.tokenizer import Tokenizer
-from tests.models.architectures import random_model
+from tests.models.architectures import device_of, load_from_files, random_model
 from tests.models.conftest import VOCABULARY, write_gguf
+from tests.models.vocabularies import FAMILIES
 
 CONVERT = "import sys; from cloister.models.source import find_model; print(find_model(sys.argv[1]).path)"
 
@@ -54,6 +66,79 @@ def test_other_architectures_take_the_same_road(
     assert {name: weights[name].tolist() for name in weights} == {
         name: tensor.tolist() for name, tensor in model.state_dict().items()
     }
+
+
+KERNELS = ReferenceKernels(torch.float32)
+
+
+def gemma3(**others: Any) -> Any:
+    """Two kinds of layers, with angles of their own; a window that 20 tokens fill."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "max_position_embeddings": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "query_pre_attn_scalar": 32}
+    words = {"vocab_size": len(FAMILIES["gemma3"].tokens), "pad_token_id": None, "sliding_window": 8}
+    config = Gemma3TextConfig(**sizes, **heads, **words, **others)
+    assert set(config.layer_types) == {"sliding_attention", "full_attention"}
+    return rounded(random_model(config))
+
+
+def rounded(model: Any) -> Any:
+    """Weights that bf16 can hold. The angles stay what they are."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    return model
+
+
+def phi3() -> Any:
+    config = Phi3Config(
+        vocab_size=len(FAMILIES["phi3"].tokens),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        sliding_window=8,
+        tie_word_embeddings=False,
+        pad_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    )
+    return rounded(random_model(config))
+
+
+@pytest.mark.parametrize(("family", "cap"), [("gemma3", None), ("gemma3", 3.0), ("phi3", None)])
+def test_a_converted_model_computes_what_it_was_written_from(
+    cache: Path, tmp_path: Path, family: str, cap: float | None
+) -> None:
+    model = gemma3(final_logit_softcapping=cap) if family == "gemma3" else phi3()
+    fields = {"final_logit_softcapping": cap} if cap else {}
+    write_gguf(tmp_path / "tiny.gguf", model, vocabulary=FAMILIES[family], **fields)
+    decoder = load_from_files(find_model(str(tmp_path / "tiny.gguf")), device_of(KERNELS))
+    tokens = [token % decoder.vocabulary for token in range(3, 43, 2)]
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0]
+    runner = ModelRunner(decoder, reserve_cache(decoder, 4))
+    got = runner.forward([Chunk(tokens, 0, [3, 1, 4], wanted=Wanted.ALL)])
+    assert (got - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    "field", ["logit_scale", "residual_scale", "embedding_scale", "attention.scale", "final_logit_softcapping"]
+)
+def test_a_field_that_changes_the_model_and_is_not_carried_over_is_refused(
+    cache: Path, tmp_path: Path, small_llama: LlamaForCausalLM, field: str
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", small_llama, **{field: 2.0})
+    with pytest.raises(ModelUnsupported, match=field):
+        find_model(str(tmp_path / "tiny.gguf"))
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.bias", "blk.1.attn_q_norm.weight", "blk.0.strange"])
+def test_a_tensor_that_the_model_does_not_use_is_refused(
+    cache: Path, tmp_path: Path, small_llama: LlamaForCausalLM, name: str
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", small_llama, extra={name: torch.ones(16)})
+    with pytest.raises(ModelUnsupported, match="which the model does not use"):
+        find_model(str(tmp_path / "tiny.gguf"))
 
 
 def test_transformers_loads_the_converted_folder_to_the_same_logits(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
 
 import pytest
 import torch
@@ -29,15 +30,6 @@ TOKENS = 70
 ONE_BY_ONE = (*(1,) * 34, 36)
 """Across two ends of a block, and further than a window sees."""
 CHUNKS = ((7, 16, 1, 30, 1, 15), ONE_BY_ONE, (64, 6))
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """As in the service, where the kernels have a team of their own."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def decoders(config: PretrainedConfig) -> list[DecoderKind]:
@@ -154,7 +146,60 @@ def test_angles_that_depend_on_neighbours_are_refused() -> None:
             built(kind, config, weights)
 
 
-@pytest.mark.parametrize("kind", [FusedDecoder, HookedDecoder])
+BOTH = [FusedDecoder, HookedDecoder]
+STRANGE = {
+    "model.layers.0.mlp.up_proj.weight_scale": torch.ones(160, 1),
+    "model.layers.0.self_attn.q_norm.weight": torch.ones(16),
+    "model.layers.0.mlp.shared_expert.weight": torch.ones(3, 3),
+    "lm_head.weight": torch.ones(VOCABULARY, 96),
+    "model.layers.3.input_layernorm.weight": torch.ones(96),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_tensor_that_the_model_does_not_use_is_refused(kind: DecoderKind, name: str) -> None:
+    """The scales of quantised weights among them; and a second output layer beside a tied one."""
+    weights = {**random_model(CONFIGS["llama"]).state_dict(), name: STRANGE[name]}
+    with pytest.raises(ModelUnsupported, match=rf"'{name}', which the architecture 'llama' does not use"):
+        built(kind, CONFIGS["llama"], weights)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_copies_of_tied_weights_and_old_tables_of_angles_are_passed_over(kind: DecoderKind) -> None:
+    weights = dict(random_model(CONFIGS["llama"]).state_dict())
+    expected = whole(built(kind, CONFIGS["llama"], weights), [1, 2, 3])
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    assert torch.equal(whole(built(kind, CONFIGS["llama"], weights), [1, 2, 3]), expected)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(("name", "other"), [("llama", "llama-with-biases"), ("llama-with-biases", "llama-yarn")])
+def test_biases_against_the_configuration_are_refused(kind: DecoderKind, name: str, other: str) -> None:
+    weights = dict(random_model(CONFIGS[other]).state_dict())
+    if CONFIGS[name].tie_word_embeddings:
+        del weights["lm_head.weight"]
+    with pytest.raises((ModelUnsupported, ModelCorrupt), match=r"proj\.bias"):
+        built(kind, CONFIGS[name], weights)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_output_layer_that_is_neither_stored_nor_tied_is_missed(kind: DecoderKind) -> None:
+    weights = dict(random_model(CONFIGS["llama-yarn"]).state_dict())
+    del weights["lm_head.weight"]
+    with pytest.raises(ModelCorrupt, match=r"lm_head\.weight"):
+        built(kind, CONFIGS["llama-yarn"], weights)
+
+
+def test_layers_of_another_kind_are_refused() -> None:
+    config = deepcopy(CONFIGS["qwen3"])
+    config.layer_types = ["full_attention", "chunked_attention", "full_attention"]
+    with pytest.raises(ModelUnsupported, match=r"'qwen3'.*chunked_attention"):
+        built(FusedDecoder, config, random_model(CONFIGS["qwen3"]).state_dict())
+
+
+@pytest.mark.parametrize("kind", BOTH)
 def test_a_missing_weight_is_named(kind: DecoderKind) -> None:
     weights = dict(random_model(CONFIGS["qwen2"]).state_dict())
     del weights["model.layers.1.mlp.down_proj.weight"]

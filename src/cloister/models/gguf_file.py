@@ -25,6 +25,17 @@ from cloister.errors import ModelCorrupt, ModelUnsupported
 from cloister.models.gguf_tokenizer import GgufTokenizer
 from cloister.models.weights import ShardWriter
 
+_CARRIED = {
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "logit_scale": "logit_scale",
+}
+"""Fields that transformers' map drops for some architectures, and the configuration's names for them."""
+_FACTORS = ("attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "embedding_scale", "residual_scale")
+"""Fields of architectures that transformers' map does not know."""
+_GEMMA3_27B_LAYERS = 62
+
 _HINT = "Give the model as a Hugging Face folder with safetensors instead."
 
 
@@ -47,6 +58,7 @@ class GgufFile:
         config.dtype = torch.bfloat16
         if (head := self._field(f"{self.architecture}.attention.key_length")) and hasattr(config, "head_dim"):
             config.head_dim = int(head)  # transformers' map knows it for some architectures only
+        self._carry_over(config)
         config.__dict__.pop("_model_name_or_path", None)
         return config
 
@@ -78,7 +90,7 @@ class GgufFile:
         with closing(ShardWriter(path, wanted, torch.bfloat16)) as writer:
             for name, tensor in self._tensors(progress):
                 if name not in wanted:
-                    continue
+                    raise self._unsupported(f"it holds {name}, which the model does not use")
                 if tuple(tensor.shape) != wanted[name]:
                     shapes = f"{tuple(tensor.shape)}, the model needs {wanted[name]}"
                     raise self._unsupported(f"its tensor {name} is {shapes}")
@@ -101,7 +113,9 @@ class GgufFile:
                 result = processor.process(
                     weights=values, name=stored.name, tensor_key_mapping=names, parsed_parameters={"tensors": merged}
                 )
-            if result.name in names:
+            if result.name is not None and result.name not in names:
+                raise self._unsupported(f"it holds {stored.name}, which the model does not use")
+            if result.name is not None:
                 yield names[result.name], torch.from_numpy(np.array(result.weights, order="C"))
             done += stored.n_bytes
             progress(done / total)
@@ -114,8 +128,32 @@ class GgufFile:
             known = list(dict.fromkeys([*configured, *known]))
         return known[0] if len(known) == 1 else known or None
 
+    def _carry_over(self, config: PreTrainedConfig) -> None:
+        """What transformers' map drops and the architecture has; what it has not is refused."""
+        for key, name in _CARRIED.items():
+            if value := self._own_field(key):
+                if not hasattr(config, name):
+                    raise self._unsupported(f"its field {key} is not known for this architecture")
+                setattr(config, name, value)
+        parameters = getattr(config, "rope_parameters", None) or {}
+        if (base := self._own_field("rope.freq_base")) and "rope_theta" in parameters:
+            parameters["rope_theta"] = float(base)
+        rotated = self._own_field("rope.dimension_count")
+        whole = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        if rotated and parameters and rotated != int(whole * parameters.get("partial_rotary_factor", 1.0)):
+            raise self._unsupported(f"it rotates {rotated} of a head's {whole} dimensions")
+        if self.architecture == "gemma3":  # as llama.cpp, whose files do not say it
+            large = config.num_hidden_layers == _GEMMA3_27B_LAYERS
+            config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads if large else whole
+
+    def _own_field(self, key: str) -> Any:
+        return self._field(f"{self.architecture}.{key}")
+
     def _refuse_what_transformers_would_misread(self) -> None:
-        """transformers' map drops the file's scaled RoPE: the model would run, and answer wrongly."""
+        """transformers' map drops the file's scaled RoPE and some factors: the model would run, and answer wrongly."""
+        for key in _FACTORS:
+            if self._own_field(key):
+                raise self._unsupported(f"its field {key} is not carried over")
         scaling = self._field(f"{self.architecture}.rope.scaling.type")
         tensors = {tensor.name for tensor in self._reader.tensors}
         if scaling not in (None, "none") or any(name.startswith("rope_f") for name in tensors):
@@ -137,6 +175,8 @@ class GgufFile:
         logger.setLevel(logging.ERROR)
         try:
             yield
+        except ModelUnsupported:
+            raise
         except Exception as failure:  # transformers raises whatever its maps stumble over
             raise self._unsupported(why) from failure
         finally:

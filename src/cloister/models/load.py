@@ -14,7 +14,7 @@ from cloister.models.source import ModelFolder
 
 
 def load_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
-    """As `build_decoder`; where this process can compute on the device, the decoder has shown that it computes right."""
+    """As `build_decoder`. Where this process can compute on the device, it has shown that it computes right."""
     decoder = build_decoder(folder, parts, device, max_context)
     if device.survives_fork:
         check_decoder(decoder)

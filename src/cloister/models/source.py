@@ -25,7 +25,7 @@ DEFAULT_VERSION = "0.1.2"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 # Part of a converted folder's name: work of an older converter must not hide that of a better one.
-CONVERTER_VERSION = 2
+CONVERTER_VERSION = 3
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _QUANTISATION = re.compile(r"[.-](I?Q\d\w*|BF16|F16|F32)$", re.IGNORECASE)
@@ -65,7 +65,7 @@ def find_model(reference: str | None) -> ModelFolder:
 
 
 def open_folder(path: Path, name: str) -> ModelFolder:
-    """Check that the folder is a model's and not quantised; where we converted it, that its bytes are as we left them."""
+    """Check that the folder is a model's and not quantised; if we converted it, that its bytes are as we left them."""
     try:
         config = json.loads((path / "config.json").read_bytes())
     except FileNotFoundError:

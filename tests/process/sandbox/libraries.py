@@ -17,6 +17,11 @@ import tokenizers
 import torch
 
 from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import Chunk, lay_out
+from cloister.models.decoder import Decoder
+from cloister.models.load import check_decoder
+from tests.models.architectures import CONFIGS, random_decoder
 from tests.process.sandbox.node import Setting, attempt_inside
 
 torch.set_num_threads(1)
@@ -69,6 +74,26 @@ def use_kernels() -> float:
     return float(kernels.linear(torch.ones(8, 64), packed).sum())
 
 
+gelu, gelu_tanh = (random_decoder(CONFIGS[name], kernels) for name in ("gpt-neox", "gemma"))
+for decoder in (gelu, gelu_tanh):
+    check_decoder(decoder)
+
+
+def _compute(decoder: Decoder) -> bool:
+    """More rows than were ever computed here, by torch's own modules between our kernels."""
+    cache = HostCache(decoder.cache_shape, 4, decoder.kernels.dtype)
+    batch = lay_out([Chunk([1] * 53, 0, range(4))], decoder.queries_per_kv_head)
+    return bool(decoder.logits(decoder.hidden(batch, cache)).isfinite().all())
+
+
+def use_hooked_gelu() -> bool:
+    return _compute(gelu)
+
+
+def use_hooked_gelu_tanh() -> bool:
+    return _compute(gelu_tanh)
+
+
 def take_too_much_in_torch() -> None:
     torch.zeros(1 << 30, dtype=torch.uint8)
 
@@ -94,6 +119,8 @@ USES: dict[str, Callable[[], Any]] = {
             use_tokenizers,
             use_jinja,
             use_kernels,
+            use_hooked_gelu,
+            use_hooked_gelu_tanh,
         ),
         *(take_too_much_in_torch, take_too_much_in_numpy, more_threads_in_torch),
     )

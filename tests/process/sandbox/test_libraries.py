@@ -38,6 +38,8 @@ def seen() -> dict[str, dict[str, Any]]:
         ("use_tokenizers", [[0, 1, 0], [1, 2]]),
         ("use_jinja", "a;b;"),
         ("use_kernels", 512.0),
+        ("use_hooked_gelu", True),
+        ("use_hooked_gelu_tanh", True),
     ],
 )
 def test_libraries_work_inside(seen: dict[str, dict[str, Any]], name: str, result: object) -> None:
