@@ -96,8 +96,6 @@ class Level:
     """Whether the real answer is one of several (λ+1), and only its user is to know which."""
     slow: bool = False
     """Whether a token takes seconds, so that progress is reported."""
-    to_offer: str = ""
-    """What an operator does to offer it."""
 
     @property
     def built(self) -> bool:
@@ -255,7 +253,6 @@ LEVELS: dict[str, Level] = {
             default_rank=2,
             default_tokens=16,
             slow=True,
-            to_offer="To offer 'mpc', its operator runs: make mpc",
         ),
     )
 }
