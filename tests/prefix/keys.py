@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import count
 
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from cloister.prefix.paging import Paging
 
 PAGE_TOKENS = 2
 SIZE = PAGE_TOKENS * 4
+_NUMBERS = count(1_000_000)
 
 
 def pages(*tokens: int) -> bytes:
@@ -20,10 +22,16 @@ def pages(*tokens: int) -> bytes:
 
 
 def key_of(
-    tokens: bytes, tenant: str = "a", salt: str = "", policy: PolicyName = "partition", number: int = 0, marked: int = 0
+    tokens: bytes,
+    tenant: str = "a",
+    salt: str = "",
+    policy: PolicyName = "partition",
+    number: int | None = None,
+    marked: int = 0,
 ) -> PrefixKey:
+    """A request of its own, unless its number is given."""
     paging = Paging(marked * PAGE_TOKENS, len(tokens) // 4, PAGE_TOKENS)
-    return PrefixKey(number, tenant, salt, policy, paging, tokens)
+    return PrefixKey(next(_NUMBERS) if number is None else number, tenant, salt, policy, paging, tokens)
 
 
 KEYS = st.builds(
@@ -31,7 +39,7 @@ KEYS = st.builds(
     st.lists(st.sampled_from((1, 2)), min_size=1, max_size=6).map(lambda tokens: pages(*tokens)),
     st.sampled_from("abc"),
     st.sampled_from(("", "", "s")),
-    st.sampled_from(("global", "partition", "system-prompt", "safekv", "safekv")),
+    st.sampled_from(("global", "partition", "safekv", "safekv")),
     st.integers(0, 9),
     st.integers(0, 3),
 )

@@ -14,9 +14,11 @@ Who = tuple[str, str]
 
 @dataclass(eq=False)
 class Page:
+    """`holders` have a right to it: their own requests had these tokens here. A private page has one, its owner."""
+
     tokens: bytes
     owner: Who
-    creator: Who
+    holders: list[Who]
     block: int
     parent: Page | None
     children: list[Page] = field(default_factory=list)
@@ -36,65 +38,87 @@ class NaiveCache:
     """The same rules as RadixCache, by brute force."""
 
     def __init__(self, page_bytes: int) -> None:
-        self.root = Page(b"", PUBLIC, PUBLIC, -1, None)
+        self.root = Page(b"", PUBLIC, [PUBLIC], -1, None)
         self.size = page_bytes
-        self.labels: dict[int, int | None] = {}
-        self.keys: dict[int, PrefixKey] = {}
+        self.waiting: dict[int, PrefixKey] = {}
+        self.labelled: set[PrefixKey] = set()
+        self.complete: set[PrefixKey] = set()
+        self.public: dict[PrefixKey, int] = {}
 
     def cut(self, key: PrefixKey) -> list[bytes]:
         return [key.tokens[i : i + self.size] for i in range(0, len(key.tokens), self.size)]
 
-    def whose(self, key: PrefixKey) -> tuple[Who, Who, bool]:
-        policy, creator = POLICIES[key.policy], (key.tenant, key.salt)
-        viewer = ("", key.salt) if policy.everything_public else creator
-        return viewer, creator, policy.sees_public and not key.salt
+    def whose(self, key: PrefixKey) -> tuple[Who, Who]:
+        creator = (key.tenant, key.salt)
+        return (("", key.salt) if POLICIES[key.policy].everything_public else creator), creator
 
-    def search(self, page: Page, rest: list[bytes], viewer: Who, public: bool) -> list[Page]:
+    def span(self, key: PrefixKey) -> int:
+        """How many of a key's first pages are public in its own prompt: so far it may touch what others published."""
+        if key.salt:
+            return 0
+        return len(self.cut(key)) if POLICIES[key.policy].everything_public else self.public.get(key, 0)
+
+    def search(self, page: Page, rest: list[bytes], viewer: Who, span: int) -> list[Page]:
         """The longest way down; a public page before an own one among equally long ways."""
         best: list[Page] = []
-        seen = [PUBLIC, viewer] if public else [viewer]
-        for owner in dict.fromkeys(seen):
+        seen = [PUBLIC] * (span > 0) + [viewer] * (viewer != PUBLIC)
+        for owner in seen:
             for child in page.children:
                 if rest and child.tokens == rest[0] and child.owner == owner:
-                    way = [child, *self.search(child, rest[1:], viewer, public and owner == PUBLIC)]
+                    way = [child, *self.search(child, rest[1:], viewer, span - 1 if owner == PUBLIC else 0)]
                     best = way if len(way) > len(best) else best
         return best
 
+    def expect(self, key: PrefixKey) -> None:
+        if POLICIES[key.policy].labelled_public and not key.salt and key not in self.public:
+            self.waiting.setdefault(key.request_id, key)
+
     def lookup(self, key: PrefixKey, most: int) -> list[Page]:
-        viewer, _, public = self.whose(key)
-        if POLICIES[key.policy].labelled_public and not key.salt and key.request_id not in self.keys:
-            self.keys[key.request_id], self.labels[key.request_id] = key, None
-        return self.search(self.root, self.cut(key)[:most], viewer, public)
+        """What it may find. Whoever is lent it calls `claim`."""
+        self.expect(key)
+        return self.search(self.root, self.cut(key)[:most], self.whose(key)[0], self.span(key))
+
+    def claim(self, key: PrefixKey, way: list[Page]) -> None:
+        creator = self.whose(key)[1]
+        for page in way:
+            if creator not in page.holders:
+                page.holders.append(creator)
 
     def insert(self, key: PrefixKey, blocks: list[int]) -> None:
-        viewer, creator, sees = self.whose(key)
-        policy = POLICIES[key.policy]
-        public = 0 if key.salt else key.paging.public_pages if policy.marked_public else 0
-        if viewer == PUBLIC:
-            public = len(blocks)
-        if self.keys.get(key.request_id) is key:
-            public = self.labels[key.request_id] or 0
-        self.publish(viewer, self.cut(key)[: min(public, len(blocks))])
+        viewer, creator = self.whose(key)
+        public = self.span(key)
+        if viewer != PUBLIC:
+            self.publish(viewer, self.cut(key)[: min(public, len(blocks))])
         rest = self.cut(key)[: len(blocks)]
-        way = self.search(self.root, rest, viewer, sees)
+        way = self.search(self.root, rest, viewer, public)
+        self.claim(key, way)
+        if self.waiting.get(key.request_id) is key and len(blocks) == len(self.cut(key)):
+            self.complete.add(key)
+            self.settle(key)
         page = way[-1] if way else self.root
         held = {each.block for each in self.root.below()}
         for at in range(len(way), len(blocks)):
             if blocks[at] in held:
                 return
             shared = at < public and page.owner == PUBLIC
-            new = Page(rest[at], PUBLIC if shared else viewer, creator, blocks[at], page)
+            new = Page(rest[at], PUBLIC if shared else viewer, [creator], blocks[at], page)
             page.children.append(new)
             page = new
 
     def label(self, request_id: int, pages: int) -> None:
-        if request_id in self.keys and self.labels[request_id] is None:
-            key = self.keys[request_id]
-            pages = self.labels[request_id] = min(pages, len(self.cut(key)))
+        key = self.waiting.get(request_id)
+        if key is not None and key not in self.labelled:
+            pages = self.public[key] = min(pages, len(self.cut(key)))
+            self.labelled.add(key)
+            self.settle(key)
             self.publish(self.whose(key)[0], self.cut(key)[:pages])
 
+    def settle(self, key: PrefixKey) -> None:
+        if key in self.labelled & self.complete:
+            del self.waiting[key.request_id]
+
     def publish(self, viewer: Who, tokens: list[bytes]) -> None:
-        for page in self.search(self.root, tokens, viewer, public=True):
+        for page in self.search(self.root, tokens, viewer, len(tokens)):
             if page.owner != PUBLIC:
                 assert page.parent is not None
                 twins = [other for other in page.parent.children if other.tokens == page.tokens]
@@ -103,20 +127,26 @@ class NaiveCache:
                 page.owner = PUBLIC
 
     def demote(self, page: Page, *, barred: bool = False) -> None:
+        """Each holder has the page for itself from now on, and what it could reach below it."""
         assert page.parent is not None
-        if any(o is not page and o.owner == page.creator and o.tokens == page.tokens for o in page.parent.children):
-            page.leave()
-            return
-        page.owner, page.barred = page.creator, barred
-        for child in list(page.children):
-            if child.owner == PUBLIC and child.creator == page.owner:
-                self.demote(child, barred=barred)
-            elif child.owner != page.owner:
-                child.leave()
+        for heir in page.holders:
+            self.leave_to(heir, page.parent, page, barred)
+        page.leave()
+
+    def leave_to(self, heir: Who, parent: Page, page: Page, barred: bool) -> None:
+        alike = (own for own in parent.children if own.owner == heir and own.tokens == page.tokens)
+        if (own := next(alike, None)) is None:
+            own = Page(page.tokens, heir, [heir], page.block, parent)
+            parent.children.append(own)
+        own.barred |= barred if page.owner == PUBLIC else page.barred
+        for child in sorted(page.children, key=lambda child: child.owner == PUBLIC):  # its own come first
+            if heir in child.holders:
+                self.leave_to(heir, own, child, barred)
 
     def forget(self, tenant: str) -> None:
-        for request_id in [one for one, key in self.keys.items() if key.tenant == tenant]:
-            del self.keys[request_id], self.labels[request_id]
+        self.waiting = {one: key for one, key in self.waiting.items() if key.tenant != tenant}
+        self.public = {key: pages for key, pages in self.public.items() if key.tenant != tenant}
         for page in list(self.root.below()):
-            if page.creator[0] == tenant and page in page.parent.children:  # type: ignore[union-attr]
+            page.holders = [holder for holder in page.holders if holder[0] != tenant]
+            if not page.holders and page in page.parent.children:  # type: ignore[union-attr]
                 page.leave()

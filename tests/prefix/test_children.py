@@ -28,7 +28,7 @@ def test_every_run_is_found_by_its_own_key_alone(
         monkeypatch.setattr(children, "hash", lambda key: homes[key[2][0] % len(homes)], raising=False)
     runs = Runs(SIZE)
     owners = [Owner(number, Account("")) for number in range(2)]
-    parents = [runs.new(NONE, owners[0], owners[1], b"") for _ in range(4)]
+    parents = [runs.new(NONE, owners[0], b"") for _ in range(4)]
     table, expected = Children(runs), dict[tuple[int, int, int], int]()
     for key in steps:
         parent, owner, page = key
@@ -36,7 +36,7 @@ def test_every_run_is_found_by_its_own_key_alone(
             table.remove(run)
             runs.free(run)
         else:
-            run = runs.new(parents[parent], owners[owner], owners[owner], content_of(pages(page), [0]))
+            run = runs.new(parents[parent], owners[owner], content_of(pages(page), [0]))
             table.add(run)
             expected[key] = run
     for parent in range(4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from cloister.prefix import labels as module
@@ -11,12 +13,25 @@ from tests.prefix.keys import PAGE_TOKENS, key_of, pages
 
 def test_a_label_is_for_the_key_that_waits_for_it_alone() -> None:
     """A number that comes again is another request."""
-    labels, first, second = Labels(), key_of(pages(1, 2)), key_of(pages(3, 4), "b")
+    labels, first, second = Labels(), key_of(pages(1, 2), number=0), key_of(pages(3, 4), "b", number=0)
     labels.expect(first)
     labels.expect(second)
     assert labels.say(0, 2 * PAGE_TOKENS, final=True) == (first, 2)
-    assert labels.public_pages(second, complete=True) == 0
-    assert labels.public_pages(first, complete=True) == 2
+    labels.complete(second)
+    assert labels.public_pages(second) == 0 and labels.public_pages(first) == 2
+
+
+def test_what_was_said_of_a_key_is_known_as_long_as_the_key_and_no_longer() -> None:
+    """A sequence that is preempted looks again, with the same key."""
+    labels, key = Labels(), key_of(pages(1, 2), number=0)
+    labels.expect(key)
+    labels.say(0, PAGE_TOKENS, final=True)
+    labels.complete(key)
+    labels.expect(key)
+    assert labels.public_pages(key) == 1 and not labels._waiting
+    del key
+    gc.collect()
+    assert not labels._public
 
 
 def test_the_oldest_of_too_many_stay_private(monkeypatch: pytest.MonkeyPatch) -> None:

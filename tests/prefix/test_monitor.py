@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.prefix.monitor import MOST_USERS, Action, Alert, Monitor, MonitorSettings, drift, entropy
+from cloister.prefix.monitor import MOST_USERS, Alert, Monitor, MonitorSettings, drift, entropy
 
-SETTINGS = MonitorSettings(window_s=60.0, broad=4, probes=4, repeats=8, moderate=10)
+SETTINGS = MonitorSettings(window_s=60.0, broad=4, probes=4, repeats=8)
 OWNER = "owner"
 
 
 class Watch:
     """A monitor whose clock is moved by hand, and one run."""
 
-    def __init__(self, *, business: bool = False) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
         self.alerts: list[Alert] = []
         self.monitor = Monitor(SETTINGS, clock=lambda: self.now, on_alert=self.alerts.append)
-        self.watched = self.monitor.watch(OWNER, business=business)
+        self.watched = self.monitor.watch(OWNER)
         self._requests = count()
 
-    def hit(self, tenant: object) -> Action | None:
+    def hit(self, tenant: object) -> bool:
         return self.monitor.hit(self.watched, str(tenant), next(self._requests))
 
     def served_before_demotion(self, tenants: list[int]) -> int:
         """How many of these hits are served."""
         for served, tenant in enumerate(tenants):
-            if self.hit(tenant) is Action.DEMOTE:
+            if self.hit(tenant):
                 return served
         return len(tenants)
 
@@ -39,7 +39,7 @@ class Watch:
 def test_an_owner_may_use_its_run_for_ever() -> None:
     watch = Watch()
     for _ in range(500):
-        assert watch.hit(OWNER) is None
+        assert not watch.hit(OWNER)
         watch.now += 7
 
 
@@ -57,7 +57,7 @@ def test_probing_slowly_over_many_windows_is_counted_together() -> None:
     served = 0
     for tenant in range(2, 40):
         watch.now += 200
-        if watch.hit(tenant) is Action.DEMOTE:
+        if watch.hit(tenant):
             break
         served += 1
     assert served <= SETTINGS.probes
@@ -84,41 +84,26 @@ def test_its_owner_and_three_others_are_not_many() -> None:
 
 def test_a_request_that_has_to_wait_and_asks_again_counts_once() -> None:
     watch = Watch()
-    assert {watch.monitor.hit(watch.watched, "2", 77) for _ in range(50)} == {None}
+    assert {watch.monitor.hit(watch.watched, "2", 77) for _ in range(50)} == {False}
     assert watch.watched.strangers == 1
 
 
-def test_a_business_is_told_and_strangers_find_its_run_at_a_moderate_rate() -> None:
-    watch = Watch(business=True)
-    actions = [watch.hit(2) for _ in range(30)]
-    assert actions == [None] * SETTINGS.moderate + [Action.THROTTLE] * 20, "a miss each time, and never demoted"
-    assert watch.alerts == [Alert(OWNER, "2", Action.THROTTLE)], "once in a window"
-    assert watch.hit(OWNER) is None
-    watch.now += 61
-    assert watch.hit(2) is None
-    for _ in range(SETTINGS.moderate):
-        watch.hit(2)
-    assert len(watch.alerts) == 2
-
-
-def test_a_business_is_told_of_a_shift_and_of_none_where_it_was_widely_used() -> None:
-    watch = Watch(business=True)
-    watch.hit(OWNER)
-    watch.now += 61
-    assert [watch.hit(tenant) for tenant in range(2, 8)] == [None] * 6
-    assert len(watch.alerts) == 1
-    watch.now += 61  # six strangers used it in the window before
-    assert [watch.hit(tenant) for tenant in range(20, 28)] == [None] * 8
-    assert len(watch.alerts) == 1
-
-
 def test_what_is_known_of_a_run_is_bounded_whoever_comes() -> None:
-    watch = Watch(business=True)
+    watch = Watch()
     for tenant in range(1000):
         watch.hit(tenant)
     assert len(watch.watched.now) <= MOST_USERS + 1
     assert sum(watch.watched.now.values()) == watch.watched.strangers == 1000
     assert sum(map(sys.getsizeof, (watch.watched, watch.watched.now, watch.watched.before))) < 2000
+
+
+def test_a_run_whose_owner_is_forgotten_is_anothers_who_has_a_right_to_it() -> None:
+    watch = Watch()
+    for tenant in (OWNER, "heir", "heir"):
+        watch.hit(tenant)
+    watch.watched.forget(OWNER, "heir")
+    assert watch.watched.owner == "heir" and watch.watched.now == {"heir": 2}
+    assert not any(watch.hit("heir") for _ in range(500))
 
 
 Hits = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), max_size=5)
@@ -147,7 +132,7 @@ def test_exposure_is_bounded_for_any_row_of_strangers(row: list[tuple[int, float
         watch.now += wait
         if watch.now - 1000.0 < SETTINGS.window_s:
             first.add(tenant)
-        if watch.hit(tenant) is not None:
+        if watch.hit(tenant):
             break
         served += 1
     if len(first) < SETTINGS.broad:

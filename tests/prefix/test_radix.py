@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -31,25 +32,34 @@ class Machine(RuleBasedStateMachine):
         self.held: list[list[int]] = []
         self.requests = 0
 
+    def expect(self, key: PrefixKey, passed: int | None) -> None:
+        """A request comes, and with it what a detector passed of it, if it was in time."""
+        self.cache.prefetch(key, len(key.tokens) // SIZE - 1)
+        self.naive.expect(key)
+        if passed is not None:
+            self.label(key.request_id, passed)
+
     def begin_request(self, key: PrefixKey) -> list[int] | None:
         """A sequence's blocks: those lent, and its own for the rest."""
         length = len(key.tokens) // SIZE
         found = self.cache.lookup(key, length - 1)
         expected = self.naive.lookup(key, length - 1)
         assert [page.block for page in expected] == list(found.blocks)
-        assert found.public == sum(page.owner == PUBLIC for page in expected)
+        assert found.public == sum(page.owner == PUBLIC for page in expected) <= self.naive.span(key)
         for page in expected:
             assert page.owner in (PUBLIC, (key.tenant, key.salt), ("", key.salt))
+        self.naive.claim(key, expected)
         own = self.pool.allocate(length - len(found.blocks))
         if own is None:
             self.pool.release(found.blocks)
             return None
         return [*found.blocks, *own]
 
-    @rule(key=KEYS, stays=st.booleans(), inserted=st.integers(0, 6))
-    def serve(self, key: PrefixKey, stays: bool, inserted: int) -> None:
+    @rule(key=KEYS, stays=st.booleans(), inserted=st.integers(0, 6), passed=st.none() | st.integers(0, 7))
+    def serve(self, key: PrefixKey, stays: bool, inserted: int, passed: int | None) -> None:
         key = replace(key, request_id=self.requests + key.request_id)
         self.requests += 1
+        self.expect(key, passed)
         blocks = self.begin_request(key)
         if blocks is None:
             return
@@ -77,7 +87,7 @@ class Machine(RuleBasedStateMachine):
         if not public:
             return
         node = public[which % len(public)]
-        page = next(page for page in self.naive.root.below() if page.block == node.blocks[0])
+        page = next(page for page in self.naive.root.below() if (page.block, page.owner) == (node.blocks[0], PUBLIC))
         self.cache.demote(node)
         self.naive.demote(page)
 
@@ -89,13 +99,18 @@ class Machine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def evict(self, count: int) -> None:
         """The naive one cannot say which go, but how many, and that none is in use or has a page below it."""
-        before = {page.block: page for page in self.naive.root.below()}
-        possible = sum(self.pool.references(block) == 1 for block in before)
+        before = Counter(page.block for page in self.naive.root.below())
+        used = {block for block, runs in before.items() if self.pool.references(block) > runs}
         free = self.pool.free
         self.cache.evict(count)
-        gone = [page for block, page in before.items() if self.pool.references(block) == 0]
-        assert self.pool.free - free == len(gone) == min(count, possible)
+        kept = {row[0] for row in self.rows()}
+        gone = [page for page, row in _listed(self.naive.root) if row[0] not in kept]
+        assert self.pool.free - free <= count
+        if self.pool.free - free < count:
+            for node in self.cache.tree.nodes():
+                assert not node.is_edge or node.blocks[-1] in used, "an idle block was not given up"
         for page in gone:
+            assert page.block not in used or before[page.block] > 1
             assert all(below in gone for below in page.children)
         for page in gone:
             if page.parent is not None and page in page.parent.children:
@@ -118,45 +133,56 @@ class Machine(RuleBasedStateMachine):
     def both_hold_the_same(self) -> None:
         if not hasattr(self, "cache"):
             return
-        names = {owner: name for name, owner in self.cache._owners.items()} | {self.cache.tree.public: PUBLIC}
-        kept = sorted(_unfolded(self.cache.tree.root, names))
-        assert kept == sorted(_listed(self.naive.root))
-        assert self.cache.pages == len(kept)
+        kept = self.rows()
+        assert kept == sorted(row for _, row in _listed(self.naive.root))
+        assert self.cache.pages == len({row[2] for row in kept})
         private: dict[str, int] = {}
-        for _, _, owner, _, _ in kept:
+        for path, _, _ in kept:
+            owner = path[-1][1]
             if owner != PUBLIC:
                 private[owner[0]] = private.get(owner[0], 0) + 1
         for account in self.cache._owners.accounts:
             assert account.pages == private.get(account.name, 0)
         held = [block for blocks in self.held for block in blocks]
         for block in range(self.pool.total):
-            in_tree = any(block == row[4] for row in kept)
+            in_tree = sum(block == row[2] for row in kept)
             assert self.pool.references(block) == held.count(block) + in_tree
         for node in self.cache.tree.nodes():
+            assert node.parent is not None
+            if node.parent.owner is self.cache.tree.public and node.parent != self.cache.tree.root:
+                assert set(node.holders) <= set(node.parent.holders), "a right to a page is one to all before it"
             assert node.resident == len(node.blocks) == len(node.tokens) // SIZE > 0
             assert node.links is None or sum(link.pages for link in node.links) == len(node.blocks)
             assert not node.is_edge or node.run in node.owner.account.heap
 
 
-Row = tuple[bytes, bytes, tuple[str, str], tuple[str, str], int]
+    def rows(self) -> list[Row]:
+        names = {owner: name for name, owner in self.cache._owners.items()} | {self.cache.tree.public: PUBLIC}
+        return sorted(_unfolded(self.cache.tree.root, names))
 
 
-def _unfolded(root: Node, names: dict[Owner, tuple[str, str]]) -> Iterable[Row]:
-    """Every page of the tree: what is before it, its tokens, owner, creator and block."""
-    waiting = [(child, b"") for child in root.children]
+Who = tuple[str, str]
+Row = tuple[tuple[tuple[bytes, Who], ...], tuple[Who, ...], int]
+"""A page: all up to it, each with its owner; its holders; its block."""
+
+
+def _unfolded(root: Node, names: dict[Owner, Who]) -> Iterable[Row]:
+    """Every page of the tree."""
+    waiting: list[tuple[Node, tuple[tuple[bytes, Who], ...]]] = [(child, ()) for child in root.children]
     while waiting:
-        node, before = waiting.pop()
+        node, path = waiting.pop()
+        holders = tuple(sorted(names[holder] for holder in node.holders))
         for at, block in enumerate(node.blocks):
-            tokens = node.tokens[at * SIZE : (at + 1) * SIZE]
-            yield before, tokens, names[node.owner], names[node.creator], block
-            before += tokens
-        waiting += [(child, before) for child in node.children]
+            path = (*path, (node.tokens[at * SIZE : (at + 1) * SIZE], names[node.owner]))
+            yield path, holders, block
+        waiting += [(child, path) for child in node.children]
 
 
-def _listed(root: Page, before: bytes = b"") -> Iterable[Row]:
+def _listed(root: Page, above: tuple[tuple[bytes, Who], ...] = ()) -> Iterable[tuple[Page, Row]]:
     for page in root.children:
-        yield before, page.tokens, page.owner, page.creator, page.block
-        yield from _listed(page, before + page.tokens)
+        path = (*above, (page.tokens, page.owner))
+        yield page, (path, tuple(sorted(page.holders)), page.block)
+        yield from _listed(page, path)
 
 
 Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
@@ -175,9 +201,10 @@ def cache(pool: BlockPool) -> RadixCache:
     return made
 
 
-def keep(cache: RadixCache, pool: BlockPool, key: PrefixKey) -> list[int]:
-    """Serve a request and let it go; the blocks it had."""
+def keep(cache: RadixCache, pool: BlockPool, key: PrefixKey, passed: int | None = None) -> list[int]:
+    """Serve a request and let it go; the blocks it had. A detector has `passed` so many pages before."""
     length = len(key.tokens) // SIZE
+    _expect(cache, key, passed)
     found = list(cache.lookup(key, length).blocks)
     blocks = found + (pool.allocate(length - len(found)) or [])
     cache.insert(key, blocks)
@@ -185,13 +212,20 @@ def keep(cache: RadixCache, pool: BlockPool, key: PrefixKey) -> list[int]:
     return blocks
 
 
-def finds(cache: RadixCache, pool: BlockPool, key: PrefixKey) -> int:
+def finds(cache: RadixCache, pool: BlockPool, key: PrefixKey, passed: int | None = None) -> int:
+    _expect(cache, key, passed)
     found = cache.lookup(key, len(key.tokens) // SIZE)
     pool.release(found.blocks)
     return len(found.blocks)
 
 
-@pytest.mark.parametrize("policy", ["partition", "system-prompt", "safekv"])
+def _expect(cache: RadixCache, key: PrefixKey, passed: int | None) -> None:
+    cache.prefetch(key, len(key.tokens) // SIZE)
+    if passed is not None:
+        cache.label(key.request_id, passed * PAGE_TOKENS)
+
+
+@pytest.mark.parametrize("policy", ["partition", "safekv"])
 def test_another_tenant_misses_where_the_same_tenant_hits(
     cache: RadixCache, pool: BlockPool, policy: PolicyName
 ) -> None:
@@ -203,10 +237,48 @@ def test_another_tenant_misses_where_the_same_tenant_hits(
 
 def test_a_private_page_under_a_public_prefix_is_its_owners_alone(cache: RadixCache, pool: BlockPool) -> None:
     for tenant in "ab":
-        keep(cache, pool, key_of(pages(1, 2, 3), tenant, policy="system-prompt", marked=2))
+        keep(cache, pool, key_of(pages(1, 2, 3), tenant, policy="safekv"), passed=2)
     assert cache.pages == 2 + 1 + 1, "each has its own third page"
-    assert finds(cache, pool, key_of(pages(1, 2, 3), "c", policy="system-prompt")) == 2
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "c", policy="safekv"), passed=3) == 2
     assert finds(cache, pool, key_of(pages(1, 2, 3), "c", policy="partition")) == 0, "partition finds nothing public"
+
+
+@pytest.mark.parametrize("policy", ["partition", "safekv"])
+def test_a_mark_shows_nothing_to_other_tenants(cache: RadixCache, pool: BlockPool, policy: PolicyName) -> None:
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy=policy, marked=2))
+    for other in ("partition", "safekv"):
+        key = key_of(pages(1, 2, 3), "b", policy=other, marked=2)  # type: ignore[arg-type]
+        assert finds(cache, pool, key, passed=3) == 0
+        cache.forget("b")
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "a", policy=policy, marked=2)) == 3, "it is the tenant's own"
+
+
+@pytest.mark.parametrize("passed", [None, 0, 1, 2, 3])
+def test_a_request_finds_what_others_published_inside_its_own_public_span_only(
+    cache: RadixCache, pool: BlockPool, passed: int | None
+) -> None:
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="safekv"), passed=3)
+    before = [(node.epoch, node.hits) for node in cache.tree.nodes()]
+    cache._lookups += 100  # three epochs
+    span = passed or 0
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed) == span
+    after = {node.tokens: (node.epoch, node.hits) for node in cache.tree.nodes()}
+    assert after.get(pages(1, 2, 3)[span * SIZE :], before[0]) == before[0], "nor is the rest used"
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "a", policy="safekv"), passed) == span, "nor does who brought it"
+
+
+def test_what_is_private_in_a_prompt_is_kept_beside_what_is_public_in_anothers(
+    cache: RadixCache, pool: BlockPool
+) -> None:
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="safekv"), passed=3)
+    mine = keep(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=1)
+    assert cache.pages == 5
+    found = cache.lookup(key_of(pages(1, 2, 3), "b", policy="partition"), 3)
+    assert found.blocks == (), "what follows a public page is reached through it"
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=1) == 3
+    cache.forget("a")
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=1) == 3
+    assert all(pool.references(block) == 1 for block in mine)
 
 
 def test_a_salt_only_narrows(cache: RadixCache, pool: BlockPool) -> None:
@@ -229,9 +301,11 @@ def test_a_label_makes_pages_public_without_a_copy(cache: RadixCache, pool: Bloc
         cache.label(5, 2 * PAGE_TOKENS)
     cache.insert(key, blocks)
     if late:
-        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=6)) == 0
+        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3) == 0
         cache.label(5, 2 * PAGE_TOKENS)
-    found = cache.lookup(key_of(pages(1, 2, 3), "b", policy="safekv", number=7), 3)
+    others = key_of(pages(1, 2, 3), "b", policy="safekv", number=7)
+    _expect(cache, others, 3)
+    found = cache.lookup(others, 3)
     assert list(found.blocks) == blocks[:2] and found.public == 2
     assert finds(cache, pool, key) == 3, "its creator still has the rest"
 
@@ -264,13 +338,60 @@ def test_a_label_takes_nothing_public_out_of_the_tree(cache: RadixCache, pool: B
 
 
 def test_a_demoted_page_is_its_creators_alone_and_others_keep_what_they_use(cache: RadixCache, pool: BlockPool) -> None:
-    keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
-    using = cache.lookup(key_of(pages(1, 2, 3), "b", policy="safekv"), 3)
-    [node] = cache.tree.nodes()
-    cache.demote(node)
-    assert finds(cache, pool, key_of(pages(1, 2), "b", policy="safekv")) == 0
-    assert finds(cache, pool, key_of(pages(1, 2), "a", policy="safekv")) == 2
-    assert all(pool.references(block) == 2 for block in using.blocks)
+    blocks = keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
+    using = cache.lookup(key_of(pages(1, 9), "b", policy="global"), 1)
+    for node in [node for node in cache.tree.nodes() if node.parent == cache.tree.root]:
+        cache.demote(node)
+    assert finds(cache, pool, key_of(pages(1, 2), "c", policy="safekv"), passed=2) == 0
+    assert finds(cache, pool, key_of(pages(1, 2), "a")) == 2
+    assert finds(cache, pool, key_of(pages(1, 2), "b")) == 1, "of what it found, and no more"
+    assert [pool.references(block) for block in blocks] == [3, 1] and list(using.blocks) == blocks[:1]
+
+
+def test_what_holders_of_a_demoted_run_lose_does_not_depend_on_each_other(cache: RadixCache, pool: BlockPool) -> None:
+    """`b` reads its run now. What `a` has of the same blocks is given up as if nobody did."""
+    blocks = keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
+    keep(cache, pool, key_of(pages(1, 2), "b", policy="global"))
+    cache.demote(next(cache.tree.nodes()))
+    reading = cache.lookup(key_of(pages(1, 2), "b"), 2)
+    assert list(reading.blocks) == blocks, "a mark, never a copy"
+    finds(cache, pool, key_of(pages(7), "b"))
+    cache.evict(2)
+    assert finds(cache, pool, key_of(pages(1, 2), "a")) == 0
+    assert finds(cache, pool, key_of(pages(1, 2), "b")) == 2
+
+
+def test_a_tenant_keeps_what_it_has_below_a_demoted_run_also_beside_one_of_its_own(
+    cache: RadixCache, pool: BlockPool
+) -> None:
+    for tenant in "ab":
+        keep(cache, pool, key_of(pages(1, 2, 3, 4), tenant, policy="safekv"), passed=2)
+    keep(cache, pool, key_of(pages(1, 5), "b"))  # nothing of it is public
+    [public] = [node for node in cache.tree.nodes() if node.owner is cache.tree.public]
+    cache.demote(public)
+    for tenant in "ab":
+        assert finds(cache, pool, key_of(pages(1, 2, 3, 4), tenant)) == 4
+    assert finds(cache, pool, key_of(pages(1, 5), "b")) == 2 and cache.pages == 2 + 2 + 2 + 2
+
+
+@pytest.mark.parametrize("first", ["mallory", "alice"])
+def test_each_tenants_right_to_a_page_outlives_the_one_who_brought_it(
+    cache: RadixCache, pool: BlockPool, first: str
+) -> None:
+    opening = (1, 2)
+    keep(cache, pool, key_of(pages(*opening, 9), "mallory", policy="safekv"), passed=2)
+    prompts = {"alice": (*opening, 3, 4, 5), "bob": (*opening, 6, 7, 8)}
+    for tenant, prompt in prompts.items():
+        keep(cache, pool, key_of(pages(*prompt), tenant, policy="safekv"), passed=2)
+    cache.forget(first)
+    stay = {tenant: prompt for tenant, prompt in prompts.items() if tenant != first}
+    for tenant, prompt in stay.items():
+        assert finds(cache, pool, key_of(pages(*prompt), tenant, policy="safekv"), passed=2) == 5
+    for tenant in {"mallory", "alice", "bob"} - {"bob"}:
+        cache.forget(tenant)
+    assert finds(cache, pool, key_of(pages(*prompts["bob"]), "bob", policy="safekv"), passed=2) == 5
+    cache.forget("bob")
+    assert cache.pages == 0 and pool.free == pool.total, "and with the last of them it goes"
 
 
 def test_a_conversation_is_one_compressed_run_until_it_branches(cache: RadixCache, pool: BlockPool) -> None:
@@ -382,8 +503,8 @@ def test_after_a_label_that_is_not_final_another_says_more_but_never_less(cache:
     cache.lookup(key, 3)
     cache.label(5, PAGE_TOKENS, final=False)
     cache.insert(key, pool.allocate(3))
-    shown = [finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=6))]
+    shown = [finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3)]
     for public, final in ((2, False), (0, True), (3, True)):
         cache.label(5, public * PAGE_TOKENS, final=final)
-        shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=6)))
+        shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3))
     assert shown == [1, 2, 2, 2], "and after the final one nothing"

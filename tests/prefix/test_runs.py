@@ -12,8 +12,9 @@ from tests.prefix.keys import SIZE, pages
 
 def test_a_number_that_is_given_again_says_nothing_of_who_had_it() -> None:
     runs, victim, other = Runs(SIZE), Owner(1, Account("victim")), Owner(2, Account("other"))
-    root = runs.new(NONE, other, other, b"")
-    node = Node(runs, runs.new(NONE, victim, victim, content_of(pages(1, 2), [3, 4])))
+    root = runs.new(NONE, other, b"")
+    node = Node(runs, runs.new(NONE, victim, content_of(pages(1, 2), [3, 4])))
+    node.add_holder(victim)
     runs.attach(node.run, root)
     node.touch(victim, 9)
     node.add_link(Link(1, 9, 1, 1))
@@ -22,31 +23,34 @@ def test_a_number_that_is_given_again_says_nothing_of_who_had_it() -> None:
     runs.detach(node.run)
     runs.free(node.run)
     assert node.is_gone and not node.tokens and not victim.account.heap
-    again = Node(runs, runs.new(NONE, other, other, content_of(pages(7), [8])))
+    again = Node(runs, runs.new(NONE, other, content_of(pages(7), [8])))
     assert again.run == node.run and again.tokens == pages(7) and again.blocks == (8,) and again.resident == 1
     assert (again.epoch, again.hits, again.user_count) == (0, 0, 0)
-    assert again.links is None and again.watched is None and not again.children
+    assert again.links is None and again.watched is None and not again.children and again.holders == (other,)
 
 
 def test_who_has_no_run_is_held_by_no_column() -> None:
     """With a tenant's last run goes its account, and with that its key."""
     runs, first = Runs(SIZE), Owner(1, Account("a"))
     other, account = Owner(2, Account("b")), weakref.ref(first.account)
-    kept = runs.new(NONE, other, first, content_of(pages(1), [0]))
-    gone = runs.new(NONE, first, first, content_of(pages(2), [1]))
+    kept = runs.new(NONE, other, content_of(pages(1), [0]))
+    for holder in (first, other, first):
+        runs.add_right(kept, holder)
+    gone = runs.new(NONE, first, content_of(pages(2), [1]))
     runs.free(gone)
-    del first
+    del first, holder
     gc.collect()
-    assert account() is not None, "it brought what another sees"
+    assert account() is not None, "it has a right to what another sees"
+    runs.drop_right(kept, Node(runs, kept).holders[0])
+    gc.collect()
+    assert account() is None and Node(runs, kept).holders == (other,)
     runs.free(kept)
-    gc.collect()
-    assert account() is None
-    assert runs.owner_at(runs.owner[runs.new(NONE, other, other, b"")]) is other, "its seat is another's now"
+    assert runs.owner_at(runs.owner[runs.new(NONE, other, b"")]) is other, "its seat is another's now"
 
 
 def test_counts_end_where_their_columns_do() -> None:
     runs, owner = Runs(SIZE), Owner(1, Account("a"))
-    node = Node(runs, runs.new(NONE, owner, owner, content_of(pages(1), [0])))
+    node = Node(runs, runs.new(NONE, owner, content_of(pages(1), [0])))
     runs.hits[node.run] = MOST
     node.touch(owner, MOST)
     assert (node.hits, node.epoch, node.user_count) == (MOST, MOST, 1)

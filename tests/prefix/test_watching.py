@@ -13,13 +13,13 @@ from hypothesis.stateful import initialize, rule
 from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
-from cloister.prefix.monitor import Action, Alert, Monitor, MonitorSettings, Watched
+from cloister.prefix.monitor import Alert, Monitor, MonitorSettings, Watched
 from cloister.prefix.radix import RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
 from tests.prefix.naive import PUBLIC
 from tests.prefix.test_radix import Machine
 
-SETTINGS = MonitorSettings(moderate=10)
+SETTINGS = MonitorSettings()
 SECRET = (1, 2, 3, 4)
 
 
@@ -36,17 +36,26 @@ class World:
         self._requests = count(1)
 
     def ask(
-        self, tenant: str, tokens: tuple[int, ...], policy: PolicyName = "safekv", marked: int = 0, public: int = 99
+        self, tenant: str, tokens: tuple[int, ...], policy: PolicyName = "safekv", public: int = 99
     ) -> int:
-        """Serve a request to its end, with a label for so many pages; how many pages it found."""
-        key = key_of(pages(*tokens), tenant, policy=policy, number=next(self._requests), marked=marked)
+        """Serve a request to its end, with a label for so many pages before it; how many pages it found."""
+        key = key_of(pages(*tokens), tenant, policy=policy, number=next(self._requests))
+        self.cache.prefetch(key, len(tokens))
+        self.cache.label(key.request_id, public * PAGE_TOKENS)
         found = self.cache.lookup(key, len(tokens))
         own = self.pool.allocate(len(tokens) - len(found.blocks))
         assert own is not None
         self.cache.insert(key, [*found.blocks, *own])
         self.pool.release([*found.blocks, *own])
-        if policy == "safekv":
-            self.cache.label(key.request_id, public * PAGE_TOKENS)
+        return len(found.blocks)
+
+    def looks(self, tenant: str, tokens: tuple[int, ...]) -> int:
+        """As `ask`, for a request that leaves nothing behind."""
+        key = key_of(pages(*tokens), tenant, policy="safekv", number=next(self._requests))
+        self.cache.prefetch(key, len(tokens))
+        self.cache.label(key.request_id, len(tokens) * PAGE_TOKENS)
+        found = self.cache.lookup(key, len(tokens))
+        self.pool.release(found.blocks)
         return len(found.blocks)
 
 
@@ -60,7 +69,7 @@ def test_what_a_stranger_probes_is_its_owners_alone_again(world: World) -> None:
     before = {block for node in world.cache.tree.nodes() for block in node.blocks}
     found = [world.ask("eve", SECRET) for _ in range(SETTINGS.repeats + 1)]
     assert found == [4] * SETTINGS.repeats + [0]
-    assert world.alerts == [Alert("victim", "eve", Action.DEMOTE)]
+    assert world.alerts == [Alert("victim", "eve")]
     [victims] = [node for node in world.cache.tree.nodes() if node.owner.account.name == "victim"]
     assert set(victims.blocks) == before, "a mark, never a copy"
     assert world.ask("victim", SECRET) == 4, "the same tenant hits"
@@ -69,13 +78,11 @@ def test_what_a_stranger_probes_is_its_owners_alone_again(world: World) -> None:
 def test_no_label_makes_it_public_again_before_its_time(world: World) -> None:
     world.ask("victim", SECRET)
     for _ in range(SETTINGS.repeats + 1):
-        world.ask("eve", SECRET, public=0)
-    world.cache.forget("eve")
-    assert world.ask("victim", SECRET) == 4 and world.ask("bob", SECRET, public=0) == 0
-    world.cache.forget("bob")
+        world.ask("eve", SECRET)
+    assert world.ask("victim", SECRET) == 4 and world.looks("bob", SECRET) == 0
     world.ask("victim", (*SECRET, 5))  # a longer one of the same beginning
-    assert world.ask("bob", SECRET, public=0) == 0
-    world.cache.forget("bob")
+    assert world.ask("eve", (*SECRET, 6)) == 4, "it has a right to what it found, and cannot publish it either"
+    assert world.looks("bob", SECRET) == 0
     world.now += SETTINGS.barred_s
     world.ask("victim", SECRET)
     assert world.ask("bob", SECRET) == 4
@@ -92,7 +99,7 @@ def test_the_exposure_between_the_first_probe_and_demotion_is_bounded(
     world.now += patience_s
     served = 0
     for probe in range(200):
-        found = world.ask(f"eve-{probe % identities}", SECRET, public=0)
+        found = world.ask(f"eve-{probe % identities}", SECRET)
         if not found:
             break
         served += 1
@@ -114,8 +121,8 @@ def test_who_guesses_page_by_page_gets_through_few_pages(world: World, candidate
     known: tuple[int, ...] = ()
     for page in range(len(secret)):
         for wrong in range(candidates - 1):
-            world.ask(f"eve-{page}-{wrong}", (*known, 1000 + wrong), public=0)
-        if world.ask(f"eve-{page}", (*known, secret[page]), public=0) <= page:
+            world.ask(f"eve-{page}-{wrong}", (*known, 1000 + wrong))
+        if world.ask(f"eve-{page}", (*known, secret[page])) <= page:
             break
         known += (secret[page],)
     assert len(known) <= 1 + SETTINGS.probes // candidates
@@ -125,33 +132,48 @@ def test_only_the_pages_that_were_asked_for_count(world: World) -> None:
     """A common beginning that others use does not make what follows it look probed."""
     world.ask("ann", (1, 2, 3, 4))
     for number in range(6):  # at once: popular
-        assert world.ask(f"t{number}", (1, 2, 50 + number), public=0) == 2
+        assert world.ask(f"t{number}", (1, 2, 50 + number), public=2) == 2
     world.now += 61
-    found = [world.ask("late", (1, 2, 3, 4), public=0) for _ in range(SETTINGS.probes + 1)]
+    found = [world.ask("late", (1, 2, 3, 4)) for _ in range(SETTINGS.probes + 1)]
     assert found == [4] * SETTINGS.probes + [2], "what follows was never hit by a stranger before"
 
 
-def test_a_demoted_run_takes_what_others_had_below_it_and_not_what_is_above(world: World) -> None:
+def test_a_demoted_run_leaves_what_is_above_it_public(world: World) -> None:
     for tenant in ("ann", "bob", "cem", "dea", "eli"):
         world.ask(tenant, (1, 2))
     world.ask("ann", (1, 2, 3))
     world.now += 61
     for _ in range(SETTINGS.probes + 1):
-        world.ask("eve", (1, 2, 3), public=0)
-    assert world.ask("dea", (1, 2, 3), public=0) == 2, "the popular beginning stays"
-    assert world.ask("ann", (1, 2, 3), public=0) == 3
+        world.ask("eve", (1, 2, 3))
+    assert world.looks("dea", (1, 2, 3)) == 2, "the popular beginning stays"
+    assert world.looks("ann", (1, 2, 3)) == 3
 
 
-def test_what_a_business_marked_is_slowed_down_and_not_taken(world: World) -> None:
-    world.ask("firm", (1, 2), "system-prompt", marked=2)
-    found = [world.ask("eve", (1, 2, 9), "system-prompt", marked=0) for _ in range(15)]
-    assert found[: SETTINGS.moderate] == [2, *[3] * (SETTINGS.moderate - 1)]
-    assert found[SETTINGS.moderate :] == [0] * (15 - SETTINGS.moderate), "a miss each time"
-    assert world.alerts == [Alert("firm", "eve", Action.THROTTLE)]
-    assert world.ask("firm", (1, 2), "system-prompt", marked=2) == 2
-    world.now += 61
-    assert world.ask("eve", (1, 2, 9), "system-prompt", marked=0) == 3
-    assert world.cache.pages == 3, "nothing was kept twice"
+def test_strangers_take_nothing_from_who_uses_what_they_have_demoted(world: World) -> None:
+    """An opening that four tenants share, and what each of them has after it."""
+    opening = (1, 2)
+    prompts = {tenant: (*opening, *range(10 * at, 10 * at + 5)) for at, tenant in enumerate(("ann", "bob", "cem"), 1)}
+    world.ask("mallory", (*opening, 9), public=2)
+    for tenant, prompt in prompts.items():
+        world.ask(tenant, prompt, public=2)
+    world.now += 130
+    for probe in range(40):
+        world.ask(f"eve-{probe % 3}", (*opening, 100 + probe), public=2)
+        if world.cache.counts.demotions:
+            break
+    assert world.cache.counts.demotions == 1
+    for tenant, prompt in prompts.items():
+        assert world.ask(tenant, prompt, public=2) == 7
+
+
+def test_a_prompt_that_is_private_counts_for_nobodys_run(world: World) -> None:
+    world.ask("victim", SECRET)
+    [before] = [(node.watched.strangers, node.hits) for node in world.cache.tree.nodes()]  # type: ignore[union-attr]
+    assert world.ask("alice", (*SECRET, 7), public=0) == 0
+    assert world.ask("bob", (*SECRET, 7), public=2) == 2
+    rest = [node for node in world.cache.tree.nodes() if node.owner is world.cache.tree.public][-1]
+    assert rest.tokens == pages(*SECRET[2:])
+    assert (rest.watched.strangers, rest.hits) == before  # type: ignore[union-attr]
 
 
 def test_under_global_nothing_is_watched(world: World) -> None:
@@ -162,7 +184,7 @@ def test_under_global_nothing_is_watched(world: World) -> None:
 def test_a_run_cut_in_two_is_watched_in_both_halves(world: World) -> None:
     world.ask("victim", SECRET)
     for _ in range(3):
-        world.ask("eve", SECRET, public=0)
+        world.ask("eve", SECRET)
     world.ask("victim", (1, 2, 9))
     halves = [node.watched for node in world.cache.tree.nodes() if len(node.tokens) == 2 * SIZE]
     assert len(halves) == 2
@@ -176,7 +198,7 @@ def test_compression_does_not_free_what_is_barred(world: World) -> None:
     world.cache.demote(second, world.monitor.barred_until())
     world.cache.demote(first)  # both are one private chain now
     world.ask("ann", (1, 2))
-    assert world.ask("bob", (1, 2), public=0) == 1
+    assert world.looks("bob", (1, 2)) == 1
 
 
 class Scripted(Monitor):
@@ -184,11 +206,11 @@ class Scripted(Monitor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.script: list[Action | None] = []
-        self.done: list[Action | None] = []
+        self.script: list[bool] = []
+        self.done: list[bool] = []
 
-    def hit(self, watched: Watched, tenant: str, request: int) -> Action | None:
-        self.done.append(self.script.pop() if self.script else None)
+    def hit(self, watched: Watched, tenant: str, request: int) -> bool:
+        self.done.append(bool(self.script) and self.script.pop())
         return self.done[-1]
 
     def is_barred(self, until: float) -> bool:
@@ -196,7 +218,7 @@ class Scripted(Monitor):
 
 
 class WatchedMachine(Machine):
-    """The machine of the tree, with a monitor that demotes and throttles at random."""
+    """The machine of the tree, with a monitor that demotes at random."""
 
     @initialize()
     def begin(self) -> None:
@@ -205,40 +227,27 @@ class WatchedMachine(Machine):
         self.cache = RadixCache(monitor=self.monitor)
         self.cache.attach(self.pool, PAGE_TOKENS)
 
-    @rule(script=st.lists(st.sampled_from((None, *Action)), min_size=1, max_size=4))
-    def arm(self, script: list[Action | None]) -> None:
+    @rule(script=st.lists(st.booleans(), min_size=1, max_size=4))
+    def arm(self, script: list[bool]) -> None:
         self.monitor.script = script
 
     @rule(key=KEYS, public=st.integers(1, 6))
     def publish(self, key: PrefixKey, public: int) -> None:
         """A request that a detector passes, at once."""
         key = replace(key, salt="", policy="safekv", request_id=1000 + self.requests)
-        self.serve(key, stays=False, inserted=6)
-        self.label(self.requests - 1 + key.request_id, public)
-
-    @rule(count=st.integers(1, 8))
-    def evict(self, count: int) -> None:
-        """As of the tree alone; but who was refused a page and brought what follows it holds back that page, too."""
-        before = {page.block: page for page in self.naive.root.below()}
-        self.cache.evict(count)
-        gone = [page for block, page in before.items() if self.pool.references(block) == 0]
-        assert len(gone) <= count and all(below in gone for page in gone for below in page.children)
-        for page in gone:
-            if page.parent is not None and page in page.parent.children:
-                page.leave()
+        self.serve(key, stays=False, inserted=6, passed=public)
 
     def begin_request(self, key: PrefixKey) -> list[int] | None:
         length = len(key.tokens) // SIZE
         expected = self.naive.lookup(key, length - 1)
         self.monitor.done = []
         found = self.cache.lookup(key, length - 1)
-        action = self.monitor.done[-1] if self.monitor.done else None
-        if action is not None:
+        if self.monitor.done and self.monitor.done[-1]:
             refused = expected[len(found.blocks)]
             assert refused.owner == PUBLIC, "what is private is nobody's to judge"
             expected = expected[: len(found.blocks)]
-            if action is Action.DEMOTE:
-                self.naive.demote(refused, barred=True)
+            self.naive.demote(refused, barred=True)
+        self.naive.claim(key, expected)
         assert [page.block for page in expected] == list(found.blocks)
         own = self.pool.allocate(length - len(found.blocks))
         if own is None:

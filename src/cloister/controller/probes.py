@@ -16,10 +16,6 @@ log = logging.getLogger(__name__)
 
 HALF_LIFE_S = 60.0
 TOLD_EVERY_S = 60.0
-_DONE = {
-    "demote": "it is private again",
-    "throttle": "strangers find it at a moderate rate; see whether it holds what should not be public",
-}
 
 
 class Probes:
@@ -29,22 +25,22 @@ class Probes:
         self._clock = clock
         self._tenants: frozenset[str] = frozenset()
         self._suspected: dict[str, float] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._told: dict[str, float] = {}
 
     def keep_only(self, tenants: frozenset[str]) -> None:
         self._tenants = tenants
         self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
-        self._told = {key: at for key, at in self._told.items() if key[0] in tenants}
+        self._told = {name: at for name, at in self._told.items() if name in tenants}
 
     def hear(self, message: Probed) -> None:
         """Names that are nobody's are not repeated."""
         if not {message.owner, message.suspect} <= self._tenants:
             return
-        now, key = self._clock(), (message.owner, message.action)
+        now = self._clock()
         self._suspected[message.owner] = self._suspected[message.suspect] = now
-        if now - self._told.get(key, float("-inf")) >= TOLD_EVERY_S:
-            self._told[key] = now
-            log.warning("A shared prompt of tenant %r looks probed: %s.", message.owner, _DONE[message.action])
+        if now - self._told.get(message.owner, float("-inf")) >= TOLD_EVERY_S:
+            self._told[message.owner] = now
+            log.warning("A shared prompt of tenant %r looks probed: it is private again.", message.owner)
 
     def suspicion(self, tenant: str) -> float:
         """From 0 to 1; it halves with every minute."""

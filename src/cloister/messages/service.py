@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
@@ -93,12 +93,11 @@ class Forget(Struct, frozen=True, tag="forget", forbid_unknown_fields=True):
 class Probed(Struct, frozen=True, tag="probed", forbid_unknown_fields=True):
     """Service → controller: something public of `owner`'s looks probed, last by `suspect` (SafeKV §V-C).
 
-    It was demoted, or is served to each stranger at a moderate rate. Two names and a word: there is no room for more.
+    It was demoted. Two names: there is no room for more.
     """
 
     owner: Name
     suspect: Name
-    action: Literal["demote", "throttle"]
 
 
 class AskView(OfRequest, frozen=True, tag="ask_view"):

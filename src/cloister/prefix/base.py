@@ -40,7 +40,7 @@ class Storage(Protocol):
     def write(self, block: int, data: bytes) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class PrefixKey:
     """What one request shows of itself. `tokens` are its pages (Paging.pack); a page is what one block holds."""
 
@@ -96,7 +96,8 @@ class PrefixCache(ABC):
         """The longest beginning that this key may see, `most` pages at most."""
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
-        """This key will be looked up: begin to bring what a lower tier has of it. Nothing waits for that."""
+        """This key will be looked up: begin to bring what a lower tier has of it. Nothing waits for that. From now on
+        it may be labelled."""
         return None
 
     def settle(self, seconds: float) -> bool:
@@ -121,12 +122,12 @@ class PrefixCache(ABC):
         """A detector says that so many tokens at this request's beginning hold nothing private (SafeKV §V-D).
 
         What follows a private page is private, too, so one number says it all. After one that is not `final` another
-        may say more, never less.
+        may say more, never less. It is also as far as the request finds what others made public.
         """
         return None
 
     def forget(self, tenant: str) -> None:
-        """Drop everything that this tenant brought; what no running sequence holds is wiped now."""
+        """Drop everything that this tenant alone has a right to; what no running sequence holds is wiped now."""
         return None
 
 

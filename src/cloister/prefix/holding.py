@@ -1,11 +1,13 @@
 """The tree over the block pool: which blocks it holds, what is given up for room, what is dropped.
 
-A block in the tree has one reference of the tree's. It is given up, and wiped by the pool, when none other holds it and
-it is evicted, forgotten or unreachable; never while a sequence reads it.
+A block has one reference for each run that it is in. There may be several, each another tenant's: then they were a
+public run, which was demoted (inheritance.py). A run gives a page up when it is evicted, forgotten or unreachable; the
+pool wipes the block when nothing holds it any more, so never while a sequence reads it.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 from cloister.prefix.base import Counts, Pool
@@ -22,25 +24,24 @@ class Holding:
     def __init__(self, pool: Pool, tree: Tree, offload: Offload, counts: Counts) -> None:
         self._pool, self._tree, self._offload, self._counts = pool, tree, offload, counts
         self.order = EvictionOrder(tree, self._last_page_used)
-        self._kept = bytearray(pool.total)
+        self._kept = array("i", [0]) * pool.total
+        """In how many runs each block is."""
 
     @property
     def pages(self) -> int:
         """Blocks that the tree holds."""
-        return sum(self._kept)
+        return sum(map(bool, self._kept))
 
     def first_kept(self, blocks: Sequence[int], start: int) -> int:
-        """Where the first block is that the tree holds elsewhere: it cannot be in two places."""
-        kept = bytes(map(self._kept.__getitem__, blocks[start:])).find(1)
+        """Where the first block is that the tree holds elsewhere: it is added in one place only."""
+        kept = bytes(map(bool, map(self._kept.__getitem__, blocks[start:]))).find(1)
         return len(blocks) if kept < 0 else start + kept
 
     def add(self, parent: Node, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int], epoch: int) -> Node:
         """Keep these blocks: pages of their own below a node, or the rest of a private chain."""
-        self._pool.retain(blocks)
-        for block in blocks:
-            self._kept[block] = 1
+        self._retain(blocks)
         owner.account.pages += len(blocks)
-        alike = owner is parent.owner is not self._tree.public and creator is parent.creator
+        alike = owner is parent.owner is not self._tree.public and parent.holders == (creator,)
         if alike and not parent.has_children and parent.resident == parent.pages:
             self._tree.extend(parent, tokens, blocks, epoch)
             node = parent
@@ -57,21 +58,35 @@ class Holding:
             if (start := node.resident) < pages:
                 fresh = blocks[at + start : self.first_kept(blocks[: at + pages], at + start)]
                 self._offload.discard(node.places(start, start + len(fresh)))
-                self._pool.retain(fresh)
-                self.settle(node, fresh)
+                self._retain(fresh)
+                self._settle(node, fresh)
                 if node.resident < pages:
                     return False
             at += pages
         return True
 
-    def settle(self, node: Node, blocks: Sequence[int]) -> None:
-        """A run's next pages are in these blocks, which the tree holds a reference to."""
-        node.set_places(node.resident, blocks)
-        node.resident += len(blocks)
-        node.owner.account.pages += len(blocks)
-        for block in blocks:
-            self._kept[block] = 1
-        self.order.push(node)
+    def take(self, node: Node, blocks: Sequence[int]) -> None:
+        """A run's next pages are in these blocks; the caller's references to them are the tree's from now on."""
+        self._count(blocks)
+        self._settle(node, blocks)
+
+    def lend(self, node: Node, blocks: Sequence[int]) -> None:
+        """A run's next pages are in these blocks, which another run holds too; a copy in a lower tier goes."""
+        start = node.resident
+        self._offload.discard(node.places(start, start + len(blocks)))
+        self._retain(blocks)
+        self._settle(node, blocks)
+
+    def inherit(self, parent: Node, owner: Owner, tokens: bytes, places: Sequence[int], like: Node) -> Node:
+        """A run of the owner's below a node, in the same places as another, and as used as that was. Blocks in the pool
+        are both runs'; what is in a lower tier is the new run's alone."""
+        node = self._tree.add(parent, owner, owner, tokens, list(places))
+        blocks = [place for place in places if place >= 0]
+        self._retain(blocks)
+        node.resident = len(blocks)
+        owner.account.pages += len(blocks)
+        node.use_as(like.as_link)
+        return node
 
     def split(self, node: Node, pages: int) -> Node:
         """The node's first pages, as one of their own."""
@@ -122,13 +137,18 @@ class Holding:
 
     def _last_page_used(self, node: Node) -> bool:
         [last] = node.places(node.resident - 1, node.resident)
-        return self._pool.references(last) > 1
+        return self._in_use(last)
+
+    def _in_use(self, block: int) -> bool:
+        """Whether a sequence reads it. A block that is in several tenants' runs may leave any of them at any time: else
+        one of them could see that another reads it now."""
+        return self._kept[block] == 1 and self._pool.references(block) > 1
 
     def _shorten(self, node: Node, count: int) -> None:
         """Give up at most so many pages at the run's end, from the last on."""
         keep = resident = node.resident
         blocks = node.places(0, resident)
-        while keep and resident - keep < count and self._pool.references(blocks[keep - 1]) == 1:
+        while keep and resident - keep < count and not self._in_use(blocks[keep - 1]):
             keep -= 1
         gone = blocks[keep:]
         stored = self._offload.store(node, keep)
@@ -143,7 +163,21 @@ class Holding:
         if (above := node.parent) is not None:
             self.order.push(node if keep else above)
 
+    def _settle(self, node: Node, blocks: Sequence[int]) -> None:
+        node.set_places(node.resident, blocks)
+        node.resident += len(blocks)
+        node.owner.account.pages += len(blocks)
+        self.order.push(node)
+
+    def _retain(self, blocks: Sequence[int]) -> None:
+        self._pool.retain(blocks)
+        self._count(blocks)
+
+    def _count(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._kept[block] += 1
+
     def _give_back(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            self._kept[block] = 0
+            self._kept[block] -= 1
         self._pool.release(blocks)

@@ -1,14 +1,14 @@
 """What detection missed shows in who hits a run of public pages: rolling windows, entropy of users per hit, drift
 against history (SafeKV §V-C, Equation 3).
 
-    watched = monitor.watch(owner)  …  monitor.hit(watched, tenant, request) → None | DEMOTE | THROTTLE
+    watched = monitor.watch(owner)  …  monitor.hit(watched, tenant, request) → whether to demote it
 
-A run that one user made and used, and that others suddenly try, looks probed. A customer's is demoted at once; a
-business's own (which a request marked as public: a system prompt, say) is served to each stranger at a moderate rate,
-and its owner told. What was widely used before may go on so. Knows names of tenants, numbers of requests and a clock;
-neither text nor tokens nor the tree, which keeps a record with each run.
+A run that one user made and used, and that others suddenly try, looks probed, and is demoted at once. What was widely
+used before may go on so. The paper serves what a business marked as public at a moderate rate instead; here a mark makes
+nothing visible to others. Knows names of tenants, numbers of requests and a clock; neither text nor tokens nor the
+tree, which keeps a record with each run.
 
-The exposure of a customer's run is bounded (MonitorSettings.exposure). In its first window at most `repeats` hits by
+The exposure of a run is bounded (MonitorSettings.exposure). In its first window at most `repeats` hits by
 each stranger are served, of whom there are fewer than `broad`: that many at once cannot be told from popularity, and
 are taken for it. If it was not popular by then, no more than `probes` hits by strangers are served in all, whoever they
 pretend to be. Then it stays private for `barred_s`.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from math import log2
 from time import monotonic
 
@@ -29,20 +28,12 @@ MOST_USERS = 16
 _OTHERS = ""
 
 
-class Action(Enum):
-    """Either is a miss for who asks. DEMOTE: private from now on. THROTTLE: this time."""
-
-    DEMOTE = "demote"
-    THROTTLE = "throttle"
-
-
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
     """`window_s`: how long a window is. `broad`: strangers in a window that make a run widely used (the paper's u_pre).
     `probes`: strangers' hits on a run after a quiet window before it is demoted. `repeats`: hits of one stranger on a
     new run. `entropy` (users per hit) and `drift` (Jensen–Shannon, in bits): from which a window looks probed.
-    `moderate`: hits of one stranger on a business's run that are served in a window. `barred_s`: how long what was
-    demoted stays private, whatever a detector says."""
+    `barred_s`: how long what was demoted stays private, whatever a detector says."""
 
     window_s: float = 60.0
     broad: int = 4
@@ -50,12 +41,11 @@ class MonitorSettings:
     repeats: int = 8
     entropy: float = 0.5
     drift: float = 0.5
-    moderate: int = 60
     barred_s: float = 3600.0
 
     @property
     def exposure(self) -> int:
-        """Hits by strangers that a customer's run serves at most before it is demoted, if it is not popular."""
+        """Hits by strangers that a run serves at most before it is demoted, if it is not popular."""
         return max((self.broad - 1) * self.repeats, self.probes)
 
 
@@ -64,36 +54,41 @@ class Watched:
     """What is known of one public run, in two kilobytes at most."""
 
     owner: str
-    business: bool
     made: float
     began: float
     now: Hits = field(default_factory=dict)
     before: Hits = field(default_factory=dict)
     popular: bool = False
-    """Whether it was widely used in its first window; a business's, in this one or the last."""
+    """Whether it was widely used in its first window."""
     strangers: int = 0
     """Hits by others than the owner since it became public."""
-    told: bool = False
     request: int = -1
     """Who asked last: one that has to wait asks again, and is answered the same."""
-    answer: Action | None = None
+    probed: bool = False
+    """What it was answered."""
 
     def copy(self) -> Watched:
         """For the second half of a run that is cut in two."""
         return replace(self, now=dict(self.now), before=dict(self.before))
 
+    def forget(self, tenant: str, heir: str) -> None:
+        """Keep nothing of this tenant; a run that it brought is `heir`'s, who has a right to it too."""
+        if self.owner == tenant:
+            self.owner = heir
+        for hits in (self.now, self.before):
+            hits.pop(tenant, None)
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Whose run looks probed, who was the last to hit it, and what was done. Names of tenants, nothing of the run."""
+    """Whose run looked probed and was demoted, and who was the last to hit it. Names of tenants, nothing of the run."""
 
     owner: str
     suspect: str
-    action: Action
 
 
 class Monitor:
-    """`on_alert` hears of every demotion, and once in a window of a run that is throttled."""
+    """`on_alert` hears of every demotion."""
 
     def __init__(
         self,
@@ -106,9 +101,9 @@ class Monitor:
         self._clock = clock
         self._on_alert = on_alert
 
-    def watch(self, owner: str, *, business: bool = False) -> Watched:
+    def watch(self, owner: str) -> Watched:
         """The record of a run that becomes public now."""
-        return Watched(owner, business, (now := self._clock()), now)
+        return Watched(owner, (now := self._clock()), now)
 
     def barred_until(self) -> float:
         """Until when a run that is demoted now stays private."""
@@ -117,27 +112,24 @@ class Monitor:
     def is_barred(self, until: float) -> bool:
         return self._clock() < until
 
-    def hit(self, watched: Watched, tenant: str, request: int) -> Action | None:
-        """Somebody is about to be lent a public run: whether not."""
+    def hit(self, watched: Watched, tenant: str, request: int) -> bool:
+        """Somebody is about to be lent a public run: whether it looks probed. Then it is a miss, and private now."""
         self._roll(watched)
         if request != watched.request:
-            watched.request, watched.answer = request, self._judge(watched, tenant)
-        return watched.answer
+            watched.request, watched.probed = request, self._judge(watched, tenant)
+        return watched.probed
 
-    def _judge(self, watched: Watched, tenant: str) -> Action | None:
+    def _judge(self, watched: Watched, tenant: str) -> bool:
         name = tenant if tenant in watched.now or len(watched.now) < MOST_USERS else _OTHERS
         watched.now[name] = watched.now.get(name, 0) + 1
         if tenant == watched.owner:
-            return None
+            return False
         watched.strangers += 1
         if not self._suspicious(watched, name):
-            return None
-        action = Action.THROTTLE if watched.business else Action.DEMOTE
-        if self._on_alert is not None and not watched.told:
-            watched.told = True
-            self._on_alert(Alert(watched.owner, tenant, action))
-        moderate = watched.business and watched.now[name] <= self._settings.moderate
-        return None if moderate else action
+            return False
+        if self._on_alert is not None:
+            self._on_alert(Alert(watched.owner, tenant))
+        return True
 
     def _roll(self, watched: Watched) -> None:
         """Begin a new window if the last is over; one that passed without a hit leaves no history."""
@@ -147,19 +139,14 @@ class Monitor:
         watched.before = watched.now if elapsed < 2 * self._settings.window_s else {}
         watched.now = {}
         watched.began += elapsed - elapsed % self._settings.window_s
-        watched.told = False
-        if watched.business:
-            watched.popular = _strangers(watched, watched.before) >= self._settings.broad
 
     def _suspicious(self, watched: Watched, name: str) -> bool:
         settings = self._settings
         new = self._clock() - watched.made < settings.window_s
-        if (new or watched.business) and _strangers(watched, watched.now) >= settings.broad:
+        if new and _strangers(watched, watched.now) >= settings.broad:
             watched.popular = True
         if watched.popular:
             return False
-        if watched.business:
-            return watched.now[name] > settings.moderate or (not new and self._shifted(watched))
         if new:  # few users must not insist
             return watched.now[name] > settings.repeats
         return watched.strangers > settings.probes or self._shifted(watched)

@@ -1,7 +1,9 @@
 """A run of the tree, as one looks at it: the tokens of whole blocks, and where their keys and values are.
 
-Who may see it is its owner; who brought it stays its creator, so that a mark can be taken back (SafeKV §VI-A:
-`private_tag`, `creator_id`). What is known of it is in columns (runs.Runs); a node is made where one is looked at.
+Its owner says who may see it: one tenant, or everybody. A run that everybody sees has holders: the tenants whose own
+requests had these tokens there. SafeKV (§VI-A: `private_tag`, `creator_id`) keeps the first of them alone; then a run
+goes with the tenant that brought it, whoever else uses it. What is known of a run is in columns (runs.Runs); a node is
+made where one is looked at.
 """
 
 from __future__ import annotations
@@ -70,8 +72,19 @@ class Node:
         return self._runs.owner_at(self._runs.owner[self.run])
 
     @property
-    def creator(self) -> Owner:
-        return self._runs.owner_at(self._runs.creator[self.run])
+    def holders(self) -> tuple[Owner, ...]:
+        """Who keeps the run if it is private again, or if others are forgotten; the first came first."""
+        seats = self._runs.rights.get(self.run)
+        return (self.owner,) if seats is None else tuple(map(self._runs.owner_at, seats))
+
+    def is_held_by(self, holder: Owner) -> bool:
+        return self._runs.has_right(self.run, holder)
+
+    def add_holder(self, holder: Owner) -> None:
+        self._runs.add_right(self.run, holder)
+
+    def drop_holder(self, holder: Owner) -> None:
+        self._runs.drop_right(self.run, holder)
 
     @property
     def tokens(self) -> bytes:

@@ -1,6 +1,9 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
 
 Labels come from outside, late or not at all: until then a page is private, and a late label costs hits, nothing else.
+A request finds, uses and counts towards what everybody sees inside its own public span only. What a detector says of a
+page depends on what follows it, so that others' pages are public does not make the same tokens public in this prompt:
+a private prompt that touched them would show in what becomes of them (eviction, the monitor) to whoever planted them.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from collections.abc import Sequence
 
 from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage
 from cloister.prefix.holding import Holding
+from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
-from cloister.prefix.monitor import Action, Monitor, Watched
+from cloister.prefix.monitor import Monitor, Watched
 from cloister.prefix.node import Node
 from cloister.prefix.offload import Offload
 from cloister.prefix.owners import Owner, Owners
@@ -25,7 +29,7 @@ LOOKUPS_PER_EPOCH = 32
 
 class RadixCache(PrefixCache):
     """What leaves the pool goes from `storage` to `tier`, if there is one, and comes back when it is found. `monitor`
-    judges who finds what was labelled or marked public (§V-C); what the policy makes public anyway it does not watch.
+    judges who finds what was labelled public (§V-C); what the policy makes public anyway it does not watch.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class RadixCache(PrefixCache):
         offload = Offload(self.tree, self._tier, self._storage)
         self._holding = Holding(pool, self.tree, offload, self._counts)
         self._recall = Recall(pool, self._holding, offload, self._counts, self.evict)
+        self._inheritance = Inheritance(self.tree, self._holding)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
@@ -55,12 +60,12 @@ class RadixCache(PrefixCache):
         self._epoch = min(self._lookups // LOOKUPS_PER_EPOCH, MOST)
         viewer, creator = self._owners.whose(key, policy)
         creator.account.seen = viewer.account.seen = self._epoch
-        if policy.labelled_public and not key.salt:
-            self._labels.expect(key)
+        self._expect(key, policy)
         path = self._allowed(self._visible(viewer, key, policy, most), key)
         most = sum(pages for _, pages in path)
         if _is_lower(path):
             path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
+        path = self._claimed(path, creator)
         blocks: list[int] = []
         public = 0
         coming = False
@@ -80,6 +85,7 @@ class RadixCache(PrefixCache):
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
         policy = POLICIES[key.policy]
+        self._expect(key, policy)
         if self._tier is not None and policy.reuses:
             path = self._visible(self._owners.whose(key, policy)[0], key, policy, most)
             if _is_lower(path):
@@ -93,10 +99,12 @@ class RadixCache(PrefixCache):
         if not policy.reuses:
             return
         viewer, creator = self._owners.whose(key, policy)
-        public = self._public_pages(key, policy, viewer, len(blocks))
+        public = min(self._public_pages(key, policy), len(blocks))
         if public and viewer is not self.tree.public:
-            self._publish(viewer, key, policy, public)
-        path = self._visible(viewer, key, policy, len(blocks))
+            self._publish(viewer, key, public)
+        path = self._claimed(self._visible(viewer, key, policy, len(blocks)), creator)
+        if len(blocks) * self._page == len(key.tokens):
+            self._labels.complete(key)
         if not self._holding.refill(path, blocks):
             return
         found = sum(pages for _, pages in path)
@@ -107,7 +115,7 @@ class RadixCache(PrefixCache):
         shared = min(max(found, public), end) if parent.owner is self.tree.public else found
         if found < shared:
             parent = self._add(parent, self.tree.public, creator, key, found, blocks[found:shared])
-            self._watch(parent, policy)
+            self._watch(parent, creator, policy)
         if shared < end:
             self._add(parent, viewer, creator, key, shared, blocks[shared:end])
 
@@ -117,31 +125,32 @@ class RadixCache(PrefixCache):
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
         if (said := self._labels.say(request_id, public_tokens, final=final)) is not None:
             key, pages = said
-            policy = POLICIES[key.policy]
-            self._publish(self._owners.whose(key, policy)[0], key, policy, pages)
+            self._publish(self._owners.whose(key, POLICIES[key.policy])[0], key, pages)
 
     def demote(self, node: Node, barred_until: float | None = None) -> None:
-        """Make a public run private again, and what is below it; who uses it now keeps its blocks till the end.
+        """Make a public run private again, and what is below it: to each tenant with a right to it. A sequence that
+        reads it keeps its blocks till the end.
 
         Until the time given, no label makes it public again.
         """
-        above = node.parent
-        if above is None or node.owner is not self.tree.public:
-            return
-        for lost in self.tree.demote(node, barred_until):
-            self._holding.drop(lost)
-        self._holding.order.push(above)
-        if not node.is_gone:
-            for each in self.tree.nodes(self.tree.compress(node)):
-                self._holding.order.push(each)
+        if not node.is_gone and node.owner is self.tree.public:
+            self._inheritance.divide(node, barred_until)
 
     def forget(self, tenant: str) -> None:
         self._labels.forget(tenant)
         if self._owners.account(tenant) is None:  # it has nothing here, and need not cost others a walk
             return
         for node in list(self.tree.nodes()):
-            if not node.is_gone and node.creator.account.name == tenant:
+            if node.is_gone or not (mine := [one for one in node.holders if one.account.name == tenant]):
+                continue
+            others = [one for one in node.holders if one not in mine]
+            if not others:
                 self._holding.remove(node)
+                continue
+            for one in mine:
+                node.drop_holder(one)
+            if isinstance(node.watched, Watched):
+                node.watched.forget(tenant, others[0].account.name)
 
     @property
     def counts(self) -> Counts:
@@ -153,7 +162,21 @@ class RadixCache(PrefixCache):
         return self._holding.pages
 
     def _visible(self, viewer: Owner, key: PrefixKey, policy: Policy, most: int) -> Path:
-        return self.tree.search(viewer, key.tokens, most, sees_public=policy.sees_public and not key.salt)
+        return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
+
+    def _claimed(self, path: Path, creator: Owner) -> Path:
+        """The same path; what others see of it too is this tenant's from now on, whoever brought it. Of a run that is
+        longer, the pages that were asked for."""
+        for at, (node, pages) in enumerate(path):
+            if not node.is_held_by(creator):
+                node = self._holding.split(node, pages)
+                path[at] = node, pages
+                node.add_holder(creator)
+        return path
+
+    def _expect(self, key: PrefixKey, policy: Policy) -> None:
+        if policy.labelled_public and not key.salt:
+            self._labels.expect(key)
 
     def _allowed(self, path: Path, key: PrefixKey) -> Path:
         """As much of a path as the monitor lets this tenant have now; a run that looks probed is demoted first."""
@@ -163,43 +186,37 @@ class RadixCache(PrefixCache):
             if watched.owner != key.tenant:
                 node = self._holding.split(node, pages)  # what was not asked for was not probed
                 path[at] = node, pages
-            action = self._monitor.hit(watched, key.tenant, key.request_id)
-            if action is not None:
-                if action is Action.DEMOTE:
-                    self._counts.demotions += 1
-                    self.demote(node, self._monitor.barred_until())
+            if self._monitor.hit(watched, key.tenant, key.request_id):
+                self._counts.demotions += 1
+                self.demote(node, self._monitor.barred_until())
                 return path[:at]
         return path
 
-    def _public_pages(self, key: PrefixKey, policy: Policy, viewer: Owner, pages: int) -> int:
-        """How many of the first pages everybody may see, as far as is known by now."""
+    def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
+        """How many of a key's first pages everybody may see, as far as is known by now: its own public span."""
         if key.salt:
             return 0
-        if viewer is self.tree.public:
-            return pages
-        marked = key.paging.public_pages if policy.marked_public else 0
-        labelled = self._labels.public_pages(key, complete=pages * self._page == len(key.tokens))
-        return min(max(marked, labelled), pages)
+        return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)
 
-    def _publish(self, viewer: Owner, key: PrefixKey, policy: Policy, pages: int) -> None:
+    def _publish(self, viewer: Owner, key: PrefixKey, pages: int) -> None:
         """Make the first pages of a key public, as far as they are there and this owner's."""
-        for node, matched in self.tree.search(viewer, key.tokens, pages, sees_public=True):
+        for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
             if node.owner is self.tree.public:
                 continue
             if not self.tree.may_publish(node) or self._is_barred(node):
                 return
             head = self._holding.split(node, matched)
             self.tree.publish(head)
-            self._watch(head, policy)
+            self._watch(head, viewer, POLICIES[key.policy])
             self._holding.order.push(head)
 
     def _add(self, parent: Node, owner: Owner, creator: Owner, key: PrefixKey, at: int, blocks: Sequence[int]) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
         return self._holding.add(parent, owner, creator, tokens, list(blocks), self._epoch)
 
-    def _watch(self, node: Node, policy: Policy) -> None:
+    def _watch(self, node: Node, owner: Owner, policy: Policy) -> None:
         if self._monitor is not None and not policy.everything_public:
-            node.watched = self._monitor.watch(node.creator.account.name, business=policy.marked_public)
+            node.watched = self._monitor.watch(owner.account.name)
 
     def _is_barred(self, node: Node) -> bool:
         return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)

@@ -65,6 +65,6 @@ class Recall:
                 self._pool.release(taken)
                 break
             blocks += taken
-        self._holding.settle(node, blocks)
+        self._holding.take(node, blocks)
         self._counts.recalls += len(blocks)
         return len(blocks)

@@ -26,13 +26,13 @@ MOST = (1 << 32) - 1
 
 class Runs:
     """`parent`, `child`, `after` and `before` are runs: the one above, the first below, and its neighbours among
-    siblings. `owner` and `creator` are seats in `owners`."""
+    siblings. `owner` is a seat in `owners`."""
 
     def __init__(self, page_bytes: int) -> None:
         self.page = page_bytes
         self.parent, self.child = array("i"), array("i")
         self.after, self.before = array("i"), array("i")
-        self.owner, self.creator = array("i"), array("i")
+        self.owner = array("i")
         self.resident = array("i")
         """How many of its first pages are in the pool; all before a page that is are, too."""
         self.place = array("i")
@@ -41,6 +41,9 @@ class Runs:
         self.content: list[bytes] = []
         self.links: dict[int, bytes] = {}
         """Of compressed chains (node.Link)."""
+        self.rights: dict[int, array[int]] = {}
+        """Of runs that several tenants may see: the seats of those whose own requests had these tokens there. A run of
+        one tenant has no entry: the right to it is its owner's. Four bytes for each tenant and run."""
         self.watched: dict[int, Watched | float] = {}
         """What a monitor knows of a public run; of a private one, until when it may not become public again."""
         self.owners: list[Owner | None] = []
@@ -48,13 +51,13 @@ class Runs:
         self._free = NONE
         """The last number that was given back; the one before it is its `after`."""
 
-    def new(self, parent: int, owner: Owner, creator: Owner, content: bytes) -> int:
+    def new(self, parent: int, owner: Owner, content: bytes) -> int:
         """A run that is nobody's child yet."""
         if self._free == NONE:
             self._grow()
         run, self._free = self._free, self.after[self._free]
         self.parent[run], self.child[run], self.after[run], self.before[run] = parent, NONE, NONE, NONE
-        self.owner[run], self.creator[run] = self._seat(owner), self._seat(creator)
+        self.owner[run] = self._seat(owner)
         self.hits[run] = self.epoch[run] = self.users[run] = 0
         self.content[run] = content
         self.resident[run] = self.pages(run)
@@ -65,7 +68,7 @@ class Runs:
         start, more = len(self.content), 16 + len(self.content) // 16
         for column in (self.child, self.before, self.resident, self.hits, self.epoch, self.users):
             column.frombytes(bytes(more * column.itemsize))
-        for column in (self.parent, self.owner, self.creator, self.place):
+        for column in (self.parent, self.owner, self.place):
             column.extend(array("i", [NONE]) * more)
         self.after.extend(range(start + 1, start + more))
         self.after.append(NONE)
@@ -75,9 +78,9 @@ class Runs:
     def free(self, run: int) -> None:
         """Forget a run that is in nobody's list. Its columns say that it is none, until the number is given again."""
         self.leave_heap(run)
-        for seats in (self.owner, self.creator):
-            self._leave(seats[run])
-            seats[run] = NO_SEAT
+        for seat in (self.owner[run], *self.rights.pop(run, ())):
+            self._leave(seat)
+        self.owner[run] = NO_SEAT
         self.parent[run] = self.child[run] = NONE
         self.resident[run] = 0
         self.content[run] = b""
@@ -91,6 +94,24 @@ class Runs:
         seat = self._seat(owner)
         self._leave(self.owner[run])
         self.owner[run] = seat
+
+    def has_right(self, run: int, holder: Owner) -> bool:
+        return holder.seat in self.rights.get(run, (self.owner[run],))
+
+    def add_right(self, run: int, holder: Owner) -> None:
+        """Let a tenant keep a run that others see too; whoever adds the first one makes it such a run."""
+        rights = self.rights.setdefault(run, array("i"))
+        if not rights or holder.seat not in rights:
+            rights.append(self._seat(holder))
+
+    def drop_right(self, run: int, holder: Owner) -> None:
+        self.rights[run].remove(holder.seat)
+        self._leave(holder.seat)
+
+    def copy_rights(self, run: int, other: int) -> None:
+        """Give the second run the rights of the first, of which it was a part."""
+        for seat in self.rights.get(run, ()):
+            self.add_right(other, self.owner_at(seat))
 
     def owner_at(self, seat: int) -> Owner:
         owner = self.owners[seat] if seat != NO_SEAT else None

@@ -29,31 +29,35 @@ class Tree:
         self.runs = Runs(page_bytes)
         self._children = Children(self.runs, expected)
         self.public = public
-        self.root = Node(self.runs, self.runs.new(NONE, public, public, b""))
+        self.root = Node(self.runs, self.runs.new(NONE, public, b""))
 
-    def search(self, owner: Owner, tokens: bytes, most: int, *, sees_public: bool) -> Path:
-        """The longest beginning of `tokens` that this owner may see (§VI-A, Search)."""
+    def search(self, owner: Owner, tokens: bytes, most: int, *, public: int) -> Path:
+        """The longest beginning of `tokens` that this owner may see (§VI-A, Search). Of what everybody sees it sees
+        the first `public` pages: those that are public in its own prompt."""
         end = min(most, len(tokens) // self.page) * self.page
-        public = self.public.seat if sees_public else owner.seat
-        way = self._search(self.root.run, 0, owner.seat, tokens, end, public)
+        way = self._search(self.root.run, 0, owner.seat, tokens, end, min(end, public * self.page))
         return [(Node(self.runs, run), pages) for run, pages in way]
 
     def _search(self, run: int, at: int, own: int, tokens: bytes, end: int, public: int) -> _Way:
+        """From `at` on, below a run; up to `public` in what everybody sees, both in bytes."""
         way: _Way = []
-        page, runs, find = self.page, self.runs, self._children.find
+        page, runs, find, everybody = self.page, self.runs, self._children.find, self.public.seat
         while at < end and runs.child[run] != NONE:
             first = tokens[at : at + page]
-            child = NONE if public == NO_SEAT else find(run, public, first)
-            if own != public and own != NO_SEAT:
-                private = find(run, own, first)
-                if private != NONE and child != NONE:
-                    shared = self._search_from(child, at, own, tokens, end, public)
-                    mine = self._search_from(private, at, own, tokens, end, own)
-                    return way + max(shared, mine, key=lambda way: sum(pages for _, pages in way))
-                child = private if child == NONE else child
+            shared = find(run, everybody, first) if at < public else NONE
+            child = find(run, own, first) if own not in (NO_SEAT, everybody) else NONE
+            if child != NONE and shared != NONE:
+                ways = (
+                    self._search_from(shared, at, own, tokens, end, public),
+                    self._search_from(child, at, own, tokens, end, 0),
+                )
+                return way + max(ways, key=lambda way: sum(pages for _, pages in way))
+            until = end
+            if shared != NONE:
+                child, until = shared, public
             if child == NONE:
                 break
-            pages = self._common(child, tokens, at, end)
+            pages = self._common(child, tokens, at, until)
             way.append((child, pages))
             at += pages * page
             if pages < runs.pages(child):
@@ -62,7 +66,7 @@ class Tree:
         return way
 
     def _search_from(self, child: int, at: int, own: int, tokens: bytes, end: int, public: int) -> _Way:
-        pages = self._common(child, tokens, at, end)
+        pages = self._common(child, tokens, at, public or end)
         way: _Way = [(child, pages)]
         if pages == self.runs.pages(child):
             way += self._search(child, at + pages * self.page, own, tokens, end, public)
@@ -85,7 +89,9 @@ class Tree:
 
     def add(self, parent: Node, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int]) -> Node:
         """A new run below a node that has none that begins like it and belongs to the same owner."""
-        run = self.runs.new(NONE, owner, creator, content_of(tokens, blocks))
+        run = self.runs.new(NONE, owner, content_of(tokens, blocks))
+        if owner is not creator:
+            self.runs.add_right(run, creator)
         self._attach(run, parent.run)
         return Node(self.runs, run)
 
@@ -96,7 +102,8 @@ class Tree:
         above, tokens, places, resident = runs.parent[node.run], node.tokens, list(node.blocks), node.resident
         self._detach(node.run)
         runs.leave_heap(node.run)
-        head = Node(runs, runs.new(NONE, node.owner, node.creator, content_of(tokens[:at], places[:pages])))
+        head = Node(runs, runs.new(NONE, node.owner, content_of(tokens[:at], places[:pages])))
+        runs.copy_rights(node.run, head.run)
         head.use_as(node.as_link)
         if (links := node.links) is not None:
             head.links, rest = _cut(links, pages)
@@ -156,32 +163,29 @@ class Tree:
         """Whether a private run may become public: it must follow public pages, and no public run may begin like it
         beside it."""
         above = node.parent
-        return above is not None and above.owner is self.public and self._twin(node, self.public) == NONE
+        if above is None or above.owner is not self.public:
+            return False
+        return self.find(above, self.public, node.tokens[: self.page]) is None
 
     def publish(self, node: Node) -> None:
-        """Make a run visible to everybody."""
-        self._give(node, self.public)
+        """Make a run visible to everybody; the right to it stays its owner's."""
+        owner = node.owner
+        node.add_holder(owner)
+        self._children.remove(node.run)
+        owner.account.pages -= node.resident
+        self.runs.give(node.run, self.public)
+        self.public.account.pages += node.resident
+        self._children.add(node.run)
         node.links = node.watched = None
 
-    def demote(self, node: Node, barred_until: float | None = None) -> list[Node]:
-        """Make a public run, and all public ones below it, private to whoever brought each; for how long at least.
+    def find(self, parent: Node, owner: Owner, first: bytes) -> Node | None:
+        """The run of this owner below a node that begins with this page."""
+        run = NONE if owner.seat == NO_SEAT else self._children.find(parent.run, owner.seat, first)
+        return None if run == NONE else Node(self.runs, run)
 
-        What nobody can reach then is cut off and returned: runs of others below it, or the run itself if its creator
-        has one like it.
-        """
-        if self._twin(node, node.creator) != NONE:
-            self.remove(node)
-            return [node]
-        self._give(node, node.creator)
-        node.watched = barred_until
-        lost: list[Node] = []
-        for child in node.children:
-            if child.owner is self.public and child.creator is node.owner:
-                lost += self.demote(child, barred_until)
-            elif child.owner is not node.owner:
-                self.remove(child)
-                lost.append(child)
-        return lost
+    def common(self, node: Node, tokens: bytes) -> int:
+        """How many pages a run and these tokens have in common; the first is known to be."""
+        return self._common(node.run, tokens, 0, len(tokens))
 
     def remove(self, node: Node) -> None:
         """Take a node and all below it out of the tree. Who has given back what they hold frees each of them."""
@@ -218,20 +222,6 @@ class Tree:
         self._children.remove(run)
         self.runs.detach(run)
 
-    def _twin(self, node: Node, owner: Owner) -> int:
-        """The run beside a node that begins like it and is another's."""
-        runs = self.runs
-        if owner.seat == NO_SEAT:
-            return NONE
-        return self._children.find(runs.parent[node.run], owner.seat, runs.first(node.run))
-
-    def _give(self, node: Node, owner: Owner) -> None:
-        self._children.remove(node.run)
-        node.owner.account.pages -= node.resident
-        self.runs.give(node.run, owner)
-        owner.account.pages += node.resident
-        self._children.add(node.run)
-
     def _only_child(self, node: Node) -> Node | None:
         runs = self.runs
         child = runs.child[node.run]
@@ -239,7 +229,7 @@ class Tree:
 
     def _alike(self, node: Node, child: Node) -> bool:
         """Whether a private run goes on in its child; public runs branch too often to be worth it (§VI-B)."""
-        alike = node.owner is child.owner is not self.public and node.creator is child.creator
+        alike = node.owner is child.owner is not self.public and node.holders == child.holders
         return alike and child.watched in (None, node.watched)
 
 

@@ -145,7 +145,7 @@ class Service:
         return messages is not None
 
     def _send(self, control: socket.socket) -> None:
-        self._replies += [Probed(alert.owner, alert.suspect, alert.action.value) for alert in self._alerts]
+        self._replies += [Probed(alert.owner, alert.suspect) for alert in self._alerts]
         self._alerts.clear()
         if self._replies:
             control.sendall(encode_frames(tuple(self._replies)))
