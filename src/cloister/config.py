@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cloister.cores import usable_cores
 from cloister.levels import PolicyName
@@ -74,6 +74,13 @@ class EngineSettings(_Frozen):
         return self.threads or usable_cores()
 
 
+NO_LONGER = {
+    "system-prompt": "is gone: a mark shows nothing to other tenants any more. Use partition: a tenant finds its own "
+    "prompts, marked or not."
+}
+"""Values of `prefix_policy` that there were, and what to do instead."""
+
+
 class ControllerSettings(_Frozen):
     """How the controller keeps vaults and how patient it is."""
 
@@ -89,6 +96,14 @@ class ControllerSettings(_Frozen):
     prefix_policy: PolicyName = Field(
         default="none", description="at the level open: who finds whose computed prompts (prefix.policy)"
     )
+
+    @field_validator("prefix_policy", mode="before")
+    @classmethod
+    def _is_not_gone(cls, policy: object) -> object:
+        if policy in NO_LONGER:
+            raise ValueError(f"{policy} {NO_LONGER[str(policy)]}")
+        return policy
+
     quantise_ttft_ms: int = Field(
         default=0,
         ge=0,

@@ -32,7 +32,7 @@ MPC: ConfidedLevel = "mpc"
 MOST_FAKES = 31
 """λ at most, at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots."""
 
-PolicyName = Literal["none", "global", "partition", "system-prompt", "safekv"]
+PolicyName = Literal["none", "global", "partition", "safekv"]
 """Who finds whose computed prompts at the service (prefix.policy)."""
 
 

@@ -19,18 +19,18 @@ def test_the_operator_is_told_once_a_minute_and_of_tenants_alone(caplog: pytest.
     probes.keep_only(frozenset({"firm", "eve"}))
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
-            probes.hear(Probed("firm", "eve", "throttle"))
-            probes.hear(Probed("a secret that a service would like to say", "eve", "demote"))
+            probes.hear(Probed("firm", "eve"))
+            probes.hear(Probed("a secret that a service would like to say", "eve"))
         now[0] += 61
-        probes.hear(Probed("firm", "eve", "throttle"))
-    assert len(caplog.messages) == 2 and all("'firm'" in line and "moderate" in line for line in caplog.messages)
+        probes.hear(Probed("firm", "eve"))
+    assert len(caplog.messages) == 2 and all("'firm'" in line and "private again" in line for line in caplog.messages)
 
 
 def test_suspicion_halves_and_ends_with_the_key() -> None:
     now = [0.0]
     probes = Probes(clock=lambda: now[0])
     probes.keep_only(frozenset({"firm", "eve", "bob"}))
-    probes.hear(Probed("firm", "eve", "demote"))
+    probes.hear(Probed("firm", "eve"))
     assert (probes.suspicion("eve"), probes.suspicion("firm"), probes.suspicion("bob")) == (1.0, 1.0, 0.0)
     now[0] += HALF_LIFE_S
     assert probes.suspicion("eve") == pytest.approx(0.5)
@@ -42,7 +42,7 @@ async def test_who_was_probed_is_examined_with_suspicion(node: Node) -> None:
     asked: list[float] = []
     node.relay.examine = lambda request_id, text, ends, *, suspicion: asked.append(suspicion)
     node.relay.admit(tuple(KeyEntry(bytes(32), tenant) for tenant in ("ann", "eve")))
-    for number, said in ((5, None), (6, Probed("ann", "eve", "demote"))):
+    for number, said in ((5, None), (6, Probed("ann", "eve"))):
         if said is not None:
             node.relay.from_service(said)
         node.send(Submit(number, "ann", (1, 2), SamplingParams(max_tokens=1), level="shared"))

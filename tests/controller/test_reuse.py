@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cloister.controller.detector import BlockLabel
+from cloister.controller.routes import shared
 from cloister.errors import ProtocolError
 from cloister.messages.detector import Category, Label
 from cloister.messages.frontend import EndSession, Examine, KeyEntry
-from cloister.messages.generation import Accepted, SamplingParams, Submit, Tokens
+from cloister.messages.generation import Accepted, Cancel, SamplingParams, Submit, Tokens
 from cloister.messages.service import Forget
 from cloister.messages.service import Label as LabelTokens
 from tests.controller.fakes import SERVING, Node
@@ -30,7 +31,7 @@ async def test_at_partitioned_the_service_keeps_public_spans(node: Node) -> None
     node.ask(5)
     vault = await node.vault(0)
     await vault.serve_first(7, public=(1, 2))
-    assert (await node.service.next(Submit)).policy == "system-prompt"
+    assert (await node.service.next(Submit)).policy == "partition", "for its tenant alone"
 
 
 async def test_a_private_end_makes_the_service_forget_this_tenant(node: Node) -> None:
@@ -73,10 +74,58 @@ async def test_what_comes_before_the_first_block_that_is_not_public_may_be_share
 
 
 @pytest.mark.parametrize("first", [UNCERTAIN, PRIVATE])
-async def test_where_the_first_is_none_nothing_is_said(node: Node, first: BlockLabel) -> None:
+async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: BlockLabel) -> None:
     node.relay.labelled(7, (first, PUBLIC))
-    node.relay.labelled(8, (PUBLIC,))
-    assert (await node.service.next(LabelTokens)).request_id == 8
+    assert await node.service.next(LabelTokens) == LabelTokens(7, 0)
+
+
+def examine(node: Node, *numbers: int, **fields: object) -> None:
+    """Requests with the same prompt at `shared`, and their text for a detector."""
+    for number in numbers:
+        node.send(Submit(number, "ann", (1, 2), PARAMS, level="shared", examined=True, **fields))  # type: ignore[arg-type]
+    node.send(Examine(numbers[0], "text", (4,), numbers[1:]))
+
+
+async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it(node: Node) -> None:
+    """What it may find of others' ends where its own public part does, so that must be known first."""
+    read: list[int] = []
+    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    examine(node, 1, 2, 3)
+    node.send(Submit(4, "bob", (1, 2), PARAMS))
+    assert (await node.service.next(Submit)).tenant == "bob", "the others wait"
+    node.relay.labelled(read[0], (PUBLIC,))
+    for _ in range(3):
+        submit = await node.service.next(Submit)
+        assert await node.service.next(LabelTokens) == LabelTokens(submit.request_id, SERVING.block_tokens)
+
+
+@pytest.mark.parametrize("why", ["late", "no detector", "salt", "nothing to read", "forgotten"])
+async def test_a_request_without_a_label_is_served_without_one(
+    node: Node, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
+    if why != "no detector":
+        node.relay.examine = lambda request_id, text, ends, *, suspicion: None
+    if why == "nothing to read":
+        node.send(Submit(1, "ann", (1, 2), PARAMS, level="shared"))
+    else:
+        examine(node, 1, salt="s" if why == "salt" else "")
+    if why == "forgotten":
+        node.send(EndSession("ann", "any", private=True))
+    assert (await node.service.next(Submit)).policy == "safekv"
+    if why == "forgotten":
+        assert await node.service.next(Forget) == Forget("ann"), "after what it has to forget"
+
+
+async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_service(node: Node) -> None:
+    read: list[int] = []
+    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    examine(node, 1)
+    node.send(Cancel(1))
+    node.relay.labelled(read[0], (PUBLIC,))
+    node.send(Submit(2, "bob", (1, 2), PARAMS))
+    assert (await node.service.next(Submit, skip=(LabelTokens,))).tenant == "bob"
+    assert not node.relay._shared._held
 
 
 async def test_a_detector_reads_prompts_of_its_level_and_of_requests_there_are(node: Node) -> None:

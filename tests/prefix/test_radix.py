@@ -155,7 +155,6 @@ class Machine(RuleBasedStateMachine):
             assert node.links is None or sum(link.pages for link in node.links) == len(node.blocks)
             assert not node.is_edge or node.run in node.owner.account.heap
 
-
     def rows(self) -> list[Row]:
         names = {owner: name for name, owner in self.cache._owners.items()} | {self.cache.tree.public: PUBLIC}
         return sorted(_unfolded(self.cache.tree.root, names))

@@ -35,9 +35,7 @@ class World:
         self.cache.attach(self.pool, PAGE_TOKENS)
         self._requests = count(1)
 
-    def ask(
-        self, tenant: str, tokens: tuple[int, ...], policy: PolicyName = "safekv", public: int = 99
-    ) -> int:
+    def ask(self, tenant: str, tokens: tuple[int, ...], policy: PolicyName = "safekv", public: int = 99) -> int:
         """Serve a request to its end, with a label for so many pages before it; how many pages it found."""
         key = key_of(pages(*tokens), tenant, policy=policy, number=next(self._requests))
         self.cache.prefetch(key, len(tokens))

@@ -28,7 +28,7 @@ from cloister.messages.service import (
     Resume,
     WeightsPlace,
 )
-from cloister.prefix.monitor import Action, Alert
+from cloister.prefix.monitor import Alert
 from cloister.service.process import Service
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, request, split, without_first
@@ -134,7 +134,7 @@ def test_it_serves_and_ends_when_the_controller_hangs_up(controller: Controller)
 
 def test_what_looks_probed_is_said_by_name_alone() -> None:
     ours, theirs = socket.socketpair()
-    alerts = [Alert("firm", "eve", Action.THROTTLE)]
+    alerts = [Alert("firm", "eve")]
     service = Service(Engine(FakeRunner(), EngineSettings()), READY, alerts)
     serving = threading.Thread(target=service.run, args=(theirs,), daemon=True)
     serving.start()
@@ -142,7 +142,7 @@ def test_what_looks_probed_is_said_by_name_alone() -> None:
     heard: list[msgspec.Struct] = []
     while len(heard) < 2:
         heard += frames.feed(ours.recv(1 << 16))
-    assert heard == [READY, Probed("firm", "eve", "throttle")] and not alerts
+    assert heard == [READY, Probed("firm", "eve")] and not alerts
     ours.close()
     serving.join(20)
 

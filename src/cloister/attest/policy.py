@@ -168,12 +168,23 @@ def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool 
     return msgspec.structs.replace(policy, allow_software_tee=True) if allow_software_tee else policy
 
 
+def _check_names(table: dict[str, Any], path: Path) -> None:
+    """Say what to do about a value that earlier versions knew."""
+    settings = table.get("settings")
+    if isinstance(settings, dict) and "system-prompt" in (settings.get("prefixes") or ()):
+        raise SetupError(
+            "The policy accepts settings.prefixes = 'system-prompt', which no node has any more.",
+            hint=f"Take it out of {path}; 'partition' says that tenants find nothing of each other's.",
+        )
+
+
 def read_policy(path: Path) -> Policy:
     """The policy in a TOML file; the files it names are looked for beside it."""
     try:
         table = tomllib.loads(_read(path).decode("utf-8"))
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
+    _check_names(table, path)
     try:
         rules = msgspec.convert(table, _Rules)
     except (msgspec.ValidationError, ValueError) as wrong:

@@ -26,7 +26,7 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
-Prefixes = Literal["none", "global", "partition", "system-prompt", "safekv"]
+Prefixes = Literal["none", "global", "partition", "safekv"]
 Disk = Literal["none", "encrypted"]
 Judge = Literal["none", "model"]
 

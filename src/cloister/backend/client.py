@@ -104,10 +104,13 @@ class ControllerClient(Backend):
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
             spans = label_spans(len(job.prompt), public=job.public)
+            examined = bool(job.ends)
             for one, each in wanted:
-                self.send(Submit(one, tenant, job.prompt, each, spans, salt=job.salt, level=job.level))
-            if job.ends:
-                self.send(Examine(wanted[0][0], job.text, job.ends))
+                self.send(
+                    Submit(one, tenant, job.prompt, each, spans, salt=job.salt, level=job.level, examined=examined)
+                )
+            if examined:
+                self.send(Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
         else:
             self.send(_asking(tenant, job, wanted))
         events = {one: Mailbox(self.beat_s, self._grid(job)) for one, _ in wanted}

@@ -8,11 +8,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
 from cloister.config import (
+    NO_LONGER,
     AttesterChoice,
     ControllerSettings,
     Dtype,
@@ -40,6 +41,18 @@ _evidence = partial(typer.Option, rich_help_panel="Evidence")
 _sealed = partial(typer.Option, rich_help_panel="Sealed weights")
 _mpc = partial(typer.Option, rich_help_panel="Level mpc")
 _MPC_DEFAULTS = MpcSettings()
+
+
+_POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+
+def _policy(name: str) -> PolicyName:
+    if name in NO_LONGER:
+        raise typer.BadParameter(f"{name} {NO_LONGER[name]}")
+    for policy in _POLICIES:
+        if policy == name:
+            return policy
+    raise typer.BadParameter(f"{name!r} is not one of {', '.join(_POLICIES)}.")
 
 
 def serve(
@@ -128,9 +141,12 @@ def serve(
     prefix_policy: Annotated[
         PolicyName,
         typer.Option(
+            parser=_policy,
+            metavar=f"[{'|'.join(_POLICIES)}]",
             help="At the level open: who finds whose computed prompts. none: nobody; partition: each tenant its own; "
-            "system-prompt: all find what requests mark as public; safekv: and what a detector passes; global: all "
-            "find all, and can time what others wrote."
+            "safekv: as partition, since no detector reads prompts at open; global: all find all, and can time what "
+            "others wrote. (At the level shared it is safekv, with a detector: all find what it passes in their own "
+            "prompts.)",
         ),
     ] = _CONTROLLER.prefix_policy,
     quantise_ttft: Annotated[

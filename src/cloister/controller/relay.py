@@ -108,9 +108,9 @@ class Relay:
         self._node = Node(self.requests, self.sessions, serving)
         self.availability = Availability(self._node, self.vaults, serving)
         self.totals = Totals(self.requests, self.vaults)
+        self._shared = SharedRoute(self._node, lambda: self.examine is not None)
         self._read: dict[str, OpenRoute] = {
-            route.level.name: route
-            for route in (OpenRoute(self._node, settings.prefix_policy), SharedRoute(self._node))
+            route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self._shared)
         }
         self._tenants: frozenset[str] = frozenset()
         self.probes = Probes()
@@ -161,6 +161,7 @@ class Relay:
             case Examine():
                 request = self.requests.get(wide(number, message.request_id))
                 if request is not None and request.level.examined and self.examine is not None:
+                    request.also = tuple(wide(number, one) for one in message.also)
                     suspicion = self.probes.suspicion(request.tenant)
                     self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
             case JudgeForm():
@@ -194,6 +195,7 @@ class Relay:
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget_tenant(tenant)
+        self._shared.serve_all_of(tenant)
         if self._judge is not None:
             self._judge.forget(tenant)
         self._to_service(Forget(tenant))
@@ -307,20 +309,19 @@ class Relay:
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
         """A detector has read this prompt: what comes before the first block that it did not pass may be shared. Of
         what it was not sure the model is asked, while the request lasts."""
-        request = self.requests.get(request_id)
-        if request is not None:
-            request.labels = tuple(blocks)
-        if self._node.service is None:
-            return
         size = self._node.serving().block_tokens
-        public = next((at for at, block in enumerate(blocks) if block.label is not Verdict.PUBLIC), len(blocks))
-        if self._judge is not None and request is not None:
-            case = case_of(request_id, request.tenant, request.shown, blocks, size)
-            if case is not None and self._judge.ask(case):
-                self._to_service(Label(request_id, public * size, final=False))
-                return
-        if public:
-            self._to_service(Label(request_id, public * size))
+        public = size * next((at for at, one in enumerate(blocks) if one.label is not Verdict.PUBLIC), len(blocks))
+        final = True
+        if (request := self.requests.get(request_id)) is not None:
+            request.labels = tuple(blocks)
+            for other in map(self.requests.get, request.also):
+                if other is not None and other.tenant == request.tenant and other.shown == request.shown:
+                    other.labels = request.labels
+                    self._shared.labelled(Label(other.request_id, public))
+            if self._judge is not None and self._node.service is not None:
+                case = case_of(request_id, request.tenant, request.shown, blocks, size)
+                final = case is None or not self._judge.ask(case)
+        self._shared.labelled(Label(request_id, public, final))
 
     def _judged(self, request_id: int, public_tokens: int) -> None:
         self._to_service(Label(request_id, public_tokens))

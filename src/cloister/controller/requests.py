@@ -66,7 +66,7 @@ class Request:
 
     For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's,
     sequence by sequence. At `obfuscated` there are several; nobody here is told which of them is real, and they leave
-    `in_step`. `labels` is what a detector said of the prompt's blocks.
+    `in_step`. `labels` is what a detector said of the prompt's blocks, which are those of the requests in `also` too.
     """
 
     request_id: int
@@ -90,6 +90,7 @@ class Request:
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
     labels: tuple[BlockLabel, ...] = ()
+    also: tuple[int, ...] = ()
 
     @property
     def owner(self) -> str:

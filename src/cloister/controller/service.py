@@ -60,6 +60,11 @@ class Service:
     def send(self, message: msgspec.Struct) -> None:
         self._handle.send(message)
 
+    def send_together(self, *messages: msgspec.Struct) -> None:
+        """Send messages that it hears one after the other, with no step between them."""
+        for message in messages:
+            self._handle.endpoint.send_soon(message)
+
     def attach(self, number: int, link: LinkMemory, place: int | None = None) -> None:
         """Let it ask this vault: it writes questions and reads answers, in the link or at a place of its own."""
         if place is not None:

@@ -22,6 +22,7 @@ from cloister.messages.generation import (
     Name,
     OfRequest,
     Ready,
+    RequestId,
     Salt,
     SamplingParams,
     Stats,
@@ -153,10 +154,12 @@ class Serving(Ready, frozen=True, tag="serving"):
 
 class Examine(OfRequest, frozen=True, tag="examine"):
     """Frontend → controller: the text of a prompt that it read, and where each block of its tokens ends there. A
-    detector says which of them hold nothing private; until then, and where it is not asked, all do."""
+    detector says which of them hold nothing private; until then, and where it is not asked, all do. `also` are more
+    requests with the same prompt."""
 
     text: Text
     ends: Ends
+    also: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_ALSO)] = ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

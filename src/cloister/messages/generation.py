@@ -121,7 +121,8 @@ class Submit(OfRequest, frozen=True, tag="submit"):
     segment of its own. A replay of an answer (with `prompt_logprobs`) computes exactly what decoding it computed.
     `partitions` has an entry for each sequence whose private span is in a vault; the prompt then holds its public
     tokens alone, and may be empty. Each of them is decoded as a sequence of its own (Tokens.sequence).
-    `background`: computed only while nobody else waits or runs; the controller's word alone.
+    `background`: computed only while nobody else waits or runs; the controller's word alone. `examined`: a frontend's
+    word that an Examine follows, whose outcome the controller waits for.
     """
 
     tenant: Name
@@ -133,6 +134,7 @@ class Submit(OfRequest, frozen=True, tag="submit"):
     level: ReadLevel = OPEN
     policy: PolicyName = "none"
     background: bool = False
+    examined: bool = False
 
     @property
     def public(self) -> int:

@@ -1,8 +1,8 @@
-"""What becomes of a public run that is private again: each tenant with a right to it keeps it, and what it has below it.
+"""What becomes of a public run that is private again: each tenant with a right to it keeps it and what it has below.
 
-No keys and values move: every holder gets a run of its own, in the same blocks. From then on what one of them finds, and
-what it loses, says nothing about the others. SafeKV (§V-C) gives a demoted run to the tenant that brought it; then three
-strangers could take a common opening, and all that was computed after it, from everybody who uses it.
+No keys and values move: every holder gets a run of its own, in the same blocks. From then on what one of them finds,
+and what it loses, says nothing about the others. SafeKV (§V-C) gives a demoted run to the tenant that brought it; then
+three strangers could take a common opening, and all that was computed after it, from everybody who uses it.
 """
 
 from __future__ import annotations

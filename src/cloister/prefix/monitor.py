@@ -4,9 +4,9 @@ against history (SafeKV §V-C, Equation 3).
     watched = monitor.watch(owner)  …  monitor.hit(watched, tenant, request) → whether to demote it
 
 A run that one user made and used, and that others suddenly try, looks probed, and is demoted at once. What was widely
-used before may go on so. The paper serves what a business marked as public at a moderate rate instead; here a mark makes
-nothing visible to others. Knows names of tenants, numbers of requests and a clock; neither text nor tokens nor the
-tree, which keeps a record with each run.
+used before may go on so. The paper serves what a business marked as public at a moderate rate instead; here a mark
+makes nothing visible to others. Knows names of tenants, numbers of requests and a clock; neither text nor tokens nor
+the tree, which keeps a record with each run.
 
 The exposure of a run is bounded (MonitorSettings.exposure). In its first window at most `repeats` hits by
 each stranger are served, of whom there are fewer than `broad`: that many at once cannot be told from popularity, and

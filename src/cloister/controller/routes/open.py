@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from cloister.controller.requests import Request
 from cloister.controller.routes.base import Node, Route
+from cloister.controller.service import Service
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import LEVELS, PolicyName
 from cloister.messages.generation import Accepted, Failed, Submit, Tokens
@@ -33,7 +34,11 @@ class OpenRoute(Route):
         request.shown = message.prompt
         self.node.requests.add(request)
         self.node.requests.read(request, len(message.prompt))
-        service.send(replace(message, policy=self.policy))
+        self.hand_over(service, replace(message, policy=self.policy, examined=False), examined=message.examined)
+
+    def hand_over(self, service: Service, submit: Submit, *, examined: bool) -> None:
+        """Give the service what it is to compute; whether a detector reads the prompt."""
+        service.send(submit)
 
     def cancel(self, request: Request) -> None:
         if self.node.service is not None:

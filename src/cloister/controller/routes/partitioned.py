@@ -18,8 +18,8 @@ class PartitionedRoute(VaultRoute):
     """Frontend → vault → service → frontend."""
 
     level = LEVELS["partitioned"]
-    policy = "system-prompt"
-    """All that the service is given was marked public."""
+    policy = "partition"
+    """All that the service is given was marked public: the service may keep it, and finds it for this tenant alone."""
 
     def check(self) -> None:
         super().check()

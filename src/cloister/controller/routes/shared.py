@@ -1,16 +1,69 @@
-"""`shared`: as `open`, and what a detector finds nothing private in may be found by others (SafeKV)."""
+"""`shared`: as `open`, and what a detector finds nothing private in may be found by others (SafeKV).
+
+A request waits here until a detector has read its prompt: it finds what others published only as far as its own
+prompt is public, and that depends on the whole prompt. A page that ends in the middle of an address is public before
+other words; thresholds fall under load and suspicion. The wait does not depend on what the cache holds.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
+from cloister.controller.requests import Request
 from cloister.controller.routes.base import Node
 from cloister.controller.routes.open import OpenRoute
+from cloister.controller.service import Service
 from cloister.levels import LEVELS
+from cloister.messages.generation import Submit
+from cloister.messages.service import Label
+
+PATIENCE_S = 1.0
+"""How long a request waits for the detector. Then it is served, and finds nothing of others'."""
 
 
 class SharedRoute(OpenRoute):
-    """Frontend → service → frontend, with the policy `safekv`."""
+    """Frontend → service → frontend, with the policy `safekv`. `is_read`: whether a detector reads prompts now."""
 
     level = LEVELS["shared"]
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, is_read: Callable[[], bool]) -> None:
         super().__init__(node, "safekv")
+        self._is_read = is_read
+        self._held: dict[int, tuple[Submit, asyncio.TimerHandle]] = {}
+
+    def hand_over(self, service: Service, submit: Submit, *, examined: bool) -> None:
+        if submit.salt or not examined or not self._is_read():  # it finds nothing of others' anyway
+            super().hand_over(service, submit, examined=examined)
+            return
+        loop = asyncio.get_running_loop()
+        self._held[submit.request_id] = submit, loop.call_later(PATIENCE_S, self._serve, submit.request_id)
+
+    def labelled(self, label: Label) -> None:
+        """A detector has read this prompt: it is served now, if it waits for that."""
+        if label.request_id in self._held:
+            self._serve(label.request_id, label)
+        elif self.node.service is not None:
+            self.node.service.send(label)
+
+    def serve_all_of(self, tenant: str) -> None:
+        """Let the service have what waits of this tenant's, before it hears that the tenant is forgotten."""
+        for submit, _ in list(self._held.values()):
+            if submit.tenant == tenant:
+                self._serve(submit.request_id)
+
+    def cancel(self, request: Request) -> None:
+        if not self._took(request.request_id):
+            super().cancel(request)
+
+    def _serve(self, request_id: int, *label: Label) -> None:
+        submit = self._took(request_id)
+        if submit is not None and request_id in self.node.requests and self.node.service is not None:
+            self.node.service.send_together(submit, *label)
+
+    def _took(self, request_id: int) -> Submit | None:
+        held = self._held.pop(request_id, None)
+        if held is None:
+            return None
+        held[1].cancel()
+        return held[0]
