@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.errors import PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
-from cloister.messages.frontend import AdmitKeys, Ask, EndSession, FromGateway, KeyEntry, Serving, StartFrontend
+from cloister.messages.frontend import (
+    AdmitKeys,
+    Ask,
+    EndSession,
+    Examine,
+    FromGateway,
+    KeyEntry,
+    Serving,
+    StartFrontend,
+)
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -209,6 +218,16 @@ async def test_when_the_controller_goes_everything_ends(played: Played) -> None:
     for awaitable in (anext(stream), waiting, played.client.generate("ann", PRIVATE, PARAMS)):
         with pytest.raises(ServiceUnavailable):
             await awaitable
+
+
+async def test_answers_to_one_prompt_wait_for_one_reading_of_it(played: Played) -> None:
+    job = OpenJob((1, 2), level="shared", text="text", ends=(4,))
+    asking = asyncio.create_task(played.client.generate_all("ann", job, [PARAMS] * 3))
+    submits = [await played.controller.next(Submit) for _ in range(3)]
+    assert all(submit.examined for submit in submits)
+    first, *others = (submit.request_id for submit in submits)
+    assert await played.controller.next(Examine) == Examine(first, "text", (4,), tuple(others))
+    asking.cancel()
 
 
 async def test_only_where_tenants_share_do_first_tokens_wait_for_the_grid(

@@ -40,13 +40,13 @@ def played(play: Callable[[], Awaitable[list[tuple[float, Event]]]]) -> list[tup
         return runner.run(run())
 
 
-def answer(first_s: float, beat_s: float = 0.0, held: int = 1, *, cached: int = 0) -> list[tuple[float, Event]]:
+def answer(first_s: float, beat_s: float = 0.0, *, cached: int = 0) -> list[tuple[float, Event]]:
     """An answer of five tokens, the first after so long, the others 30 ms apart: what is read of it, and when."""
 
     async def play() -> list[tuple[float, Event]]:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        box = Mailbox(beat_s, Grid(STEP, begun, held))
+        box = Mailbox(beat_s, Grid(STEP, begun))
         for number in range(5):
             made = Tokens(1, (number,), finish="length" if number == 4 else None)
             if not number:
@@ -73,14 +73,6 @@ def test_on_a_beat_too() -> None:
 
 def test_what_takes_longer_than_a_step_leaves_with_the_next() -> None:
     assert answer(0.201)[0][0] == pytest.approx(0.4) and answer(0.399)[0][0] == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize("second", [0.26, 0.44])
-def test_where_the_first_token_comes_from_elsewhere_the_second_is_on_the_grid_too(second: float) -> None:
-    grid = Grid(STEP, 0.0, held=2)
-    assert grid.leaves(0.05) == pytest.approx(0.2)
-    assert grid.leaves(second) == pytest.approx(0.6), "0.15 later than it was made, then on to the grid"
-    assert grid.leaves(second + 0.03) == pytest.approx(0.63)
 
 
 def test_a_failure_waits_like_a_token() -> None:

@@ -436,6 +436,18 @@ def test_what_is_public_or_private_may_change_on_the_disk(node: Node) -> None:
     assert node.finds(key_of(pages(1, 2), "a", policy="safekv", number=4)) == 2
 
 
+def test_a_public_block_has_a_key_of_its_own_which_goes_with_it(node: Node) -> None:
+    """So the last tenant with a right to it leaves noise, although others have public blocks still."""
+    node.keep(key_of(pages(1, 2), "a", policy="global"))
+    node.keep(key_of(pages(3), "b", policy="global"))
+    node.evict()
+    stored = [node.tier._shelf.get(number)[1] for number in node.tier._shelf]  # type: ignore[index]
+    assert len({one.cipher.encrypt(bytes(12), b"the same", None) for one in stored}) == 3
+    node.cache.forget("a")
+    assert len(node.tier._shelf) == 1 and node.cache._owners.public.account.cipher is None
+    assert node.finds(key_of(pages(3), "b", policy="global")) == 1
+
+
 def test_holders_of_a_demoted_run_have_copies_under_keys_of_their_own(node: Node) -> None:
     """What was in the pool is each holder's; on the disk too, so one that is forgotten takes nothing from the other."""
     for tenant in "ab":

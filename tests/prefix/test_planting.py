@@ -16,10 +16,7 @@ import pytest
 
 from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
-from cloister.messages.detector import Label
 from cloister.prefix.base import PrefixKey
-from cloister.prefix.detection.pipeline import inherit
-from cloister.prefix.detection.process import shipped_pipeline
 from cloister.prefix.monitor import Monitor
 from cloister.prefix.paging import Paging
 from cloister.prefix.radix import RadixCache
@@ -134,15 +131,3 @@ def test_the_attacks_see_a_prompt_that_is_public(
         prompt = [*(guess if sent else other), *rest]
         seen.append(attack(world, by_detection, guess, partial(world.ask, "alice", prompt, passed=GUESS)))
     assert seen == [True, False]
-
-
-def test_what_a_detector_says_of_a_block_depends_on_what_follows_it() -> None:
-    """Why a request must wait for its own label: that another prompt's same beginning was passed does not say that this
-    one's is."""
-    start = "Write a function that sorts a list of numbers, then for sunny.day@"
-    labels = []
-    for rest in ("example.org explain how long it takes.", " explain how long it takes, and for whom."):
-        text = start + rest
-        verdicts = inherit(shipped_pipeline().examine(text, [len(start), len(text)]).verdicts)
-        labels.append(verdicts[0].label)
-    assert labels == [Label.PRIVATE, Label.PUBLIC]

@@ -46,7 +46,7 @@ def cached(server: Server, short_folder: ModelFolder) -> Cached:
 
 
 def until(found: Callable[[], int], patience_s: float = 120) -> int:
-    """The detector reads later than the request is served."""
+    """What one request publishes, another finds a little later."""
     end = time.monotonic() + patience_s
     while not (tokens := found()) and time.monotonic() < end:
         time.sleep(0.1)
@@ -62,6 +62,30 @@ def test_what_a_detector_passes_is_shared_and_nothing_else(server: Server, cache
     mine, others = cached("ann", PRIVATE), cached("bob", PRIVATE)
     assert mine > others + 32, "the same words are found by who wrote them"
     assert others <= len(PRIVATE[:90].split()) + 16, "and by another only before the first private one"
+
+
+def test_what_one_tenant_marks_at_partitioned_no_other_finds(server: Server, short_folder: ModelFolder) -> None:
+    """A mark may be on a guess at another tenant's words: pages that only a mark made public are the marker's own."""
+    guess = "My name is Mira Holt, my number is 555 014 2231, and my test of last week came back positive. " * 2
+
+    def cached(tenant: str, level: str, *, marked: bool) -> int:
+        mark = {"public": True} if marked else {}
+        body = {
+            "model": short_folder.name,
+            "messages": [{"role": "user", "content": guess, **mark}, {"role": "user", "content": "Go on."}],
+            "max_tokens": 2,
+            "ignore_eos": True,
+            "protection": level,
+        }
+        headers = {"Authorization": f"Bearer {tenant}"}
+        reply = httpx.post(f"{server.url()}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        assert reply.status_code == 200, reply.text
+        return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached("ann", "partitioned", marked=True) == 0
+    assert cached("bob", "shared", marked=False) <= 16, "a chat's opening is everybody's"
+    assert cached("cem", "partitioned", marked=True) == 0, "nor does one that marks the same"
+    assert cached("ann", "partitioned", marked=True) > 32, "the same tenant finds it"
 
 
 def test_a_detector_that_dies_costs_hits_and_is_back(server: Server, cached: Cached) -> None:

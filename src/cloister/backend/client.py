@@ -131,7 +131,7 @@ class ControllerClient(Backend):
         step_ms = self.ready.quantised.get(job.level)
         if step_ms is None:
             return None
-        return Grid(step_ms / 1000, asyncio.get_running_loop().time(), 1 if isinstance(job, OpenJob) else 2)
+        return Grid(step_ms / 1000, asyncio.get_running_loop().time())
 
     def _stream(self, request_id: int, job: OpenJob | VaultJob, accepted: Accepted, events: Mailbox) -> TokenStream:
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens

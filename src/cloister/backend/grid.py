@@ -12,22 +12,18 @@ from math import ceil
 
 
 class Grid:
-    """`held`: how many events leave on the grid. At a level whose first token is made elsewhere it is two: what the
-    service found shows in the second."""
+    """The first event leaves on the grid."""
 
-    def __init__(self, step_s: float, begun: float, held: int = 1) -> None:
+    def __init__(self, step_s: float, begun: float) -> None:
         self._step = step_s
         self._begun = begun
-        self._held = held
-        self._delay = 0.0
+        self._delay: float | None = None
         self._last = begun
 
     def leaves(self, now: float) -> float:
         """When what is made now may leave."""
+        if self._delay is None:
+            self._delay = self._begun + ceil((now - self._begun) / self._step) * self._step - now
         at = now + self._delay
-        if self._held:
-            self._held -= 1
-            at = self._begun + ceil((at - self._begun) / self._step) * self._step
-            self._delay = at - now
         self._last = max(self._last, at)  # what is added and taken away again is rounded
         return self._last

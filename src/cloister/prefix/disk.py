@@ -1,9 +1,10 @@
 """The tier on a disk: blocks that are encrypted with keys which live in this process's memory alone.
 
-The file has no name (adr/0009): it is handed in open. Every tenant's blocks have a key of their own, public ones have
-one too; a tenant's end is one key forgotten, and a stopped node leaves noise. A block is bound to the model, to whose
-it is and to all tokens up to its end. One that cannot be written or read, or was changed, is a miss; so is one that the
-thread fails on for any other reason: it must not end, or nothing would come or go any more.
+The file has no name (adr/0009): it is handed in open. Every tenant has a key, so a tenant's end is one key forgotten; a
+public block has its own, forgotten with the block: the last tenant with a right to it may leave before others do. A
+stopped node leaves noise. A block is bound to the model, to whose it is and to all tokens up to its end. One that
+cannot be written or read, or was changed, is a miss; so is one that the thread fails on for any other reason: it must
+not end, or nothing would come or go any more.
 
 One thread encrypts, writes, reads and decrypts, in the order in which it was asked, so a place may be used again at
 once. Blocks on their way are bounded; they are plain until they are encrypted, and again until they are taken.
@@ -43,15 +44,20 @@ class _Stored:
     Who may see a page changes; whose key it has does not.
     """
 
-    __slots__ = ("bound", "cipher", "data", "gone", "nonce", "number", "place", "since", "wanted", "written")
+    __slots__ = ("_key", "bound", "data", "gone", "nonce", "number", "place", "since", "wanted", "written")
 
-    def __init__(self, cipher: AESGCM, bound: bytes, data: bytes) -> None:
-        self.cipher, self.bound = cipher, bound
+    def __init__(self, key: AESGCM | bytes, bound: bytes, data: bytes) -> None:
+        self._key, self.bound = key, bound
         self.data: bytes | None = data
         self.written = self.wanted = self.gone = False
         self.number = self.place = 0
         self.since = 0.0
         self.nonce = b""
+
+    @property
+    def cipher(self) -> AESGCM:
+        """Made when it is used, where the key is the block's own: so a block keeps 32 bytes, not a cipher's state."""
+        return AESGCM(self._key) if isinstance(self._key, bytes) else self._key
 
 
 class DiskTier(Tier):
@@ -86,12 +92,12 @@ class DiskTier(Tier):
 
     def store(self, owner: Owner, bound: bytes, data: bytes) -> int | None:
         account = owner.account
-        if account.cipher is None:
+        if account.cipher is None and not account.is_common:
             account.cipher = AESGCM(secrets.token_bytes(KEY_BYTES))
         with self._changed:
             if not self._shelf.free or len(self._busy) >= self._most:
                 return None
-            stored = _Stored(account.cipher, self._model + owner.tag + bound, data)
+            stored = _Stored(account.cipher or secrets.token_bytes(KEY_BYTES), self._model + owner.tag + bound, data)
             stored.number, stored.place = self._shelf.add(account, stored)
             stored.nonce = stored.number.to_bytes(NONCE_BYTES, "little")  # none is used twice, whatever the key
             self._enqueue(stored)

@@ -40,6 +40,11 @@ class Account:
         self.heap = Heap()
         """Its runs that may be evicted (eviction.EvictionOrder)."""
 
+    @property
+    def is_common(self) -> bool:
+        """Whether what it holds is several tenants'."""
+        return not self.name
+
 
 class Owner:
     """Whoever sees a private run: a tenant under one salt. Lower tiers bind blocks to its `tag`."""

@@ -46,6 +46,16 @@ def test_every_character_of_a_finding_is_of_the_original(pipeline: Pipeline) -> 
     assert found["email"] == "sunny@example.org" and found["card"].startswith("４１１１")
 
 
+def test_what_a_block_is_called_depends_on_what_follows_it(pipeline: Pipeline) -> None:
+    """So a request waits for its own label: that the same beginning of another prompt was passed does not say that this
+    one's is (controller.routes.shared)."""
+    start = "Write a function that sorts a list of numbers, then for sunny.day@"
+    first = []
+    for rest in ("example.org explain how long it takes.", " explain how long it takes, and for whom."):
+        first.append(labels(pipeline, start + rest, [len(start), len(start + rest)])[0])
+    assert first == [Label.PRIVATE, Label.PUBLIC]
+
+
 def test_private_and_uncertain_are_inherited() -> None:
     row = [Verdict(label, 2, Category.NAME, 0.5) for label in (Label.PUBLIC, Label.UNCERTAIN, Label.PUBLIC)]
     row += [Verdict(Label.PRIVATE, 1, Category.NAME, 1.0), Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)]
