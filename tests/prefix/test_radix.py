@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
+from cloister.prefix.inheritance import MOST_HEIRS
 from cloister.prefix.node import Node
 from cloister.prefix.owners import Owner
 from cloister.prefix.radix import LOOKUPS_PER_EPOCH, RadixCache
@@ -358,6 +359,18 @@ def test_what_holders_of_a_demoted_run_lose_does_not_depend_on_each_other(cache:
     cache.evict(2)
     assert finds(cache, pool, key_of(pages(1, 2), "a")) == 0
     assert finds(cache, pool, key_of(pages(1, 2), "b")) == 2
+
+
+def test_those_who_keep_a_demoted_run_are_bounded(cache: RadixCache, pool: BlockPool) -> None:
+    tenants = [f"tenant-{number}" for number in range(MOST_HEIRS + 2)]
+    for tenant in tenants:
+        keep(cache, pool, key_of(pages(1, 2), tenant, policy="global"))
+    cache.demote(next(cache.tree.nodes()))
+    found = [finds(cache, pool, key_of(pages(1, 2), tenant)) for tenant in tenants]
+    assert found == [2] * MOST_HEIRS + [0, 0] and cache.pages == 2
+    for tenant in tenants:
+        cache.forget(tenant)
+    assert pool.free == pool.total
 
 
 def test_a_tenant_keeps_what_it_has_below_a_demoted_run_also_beside_one_of_its_own(
