@@ -8,6 +8,7 @@ import pytest
 from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
 from cloister.channel.stream import StreamOpener, StreamSealer
+from cloister.channel.validity import Validity
 from cloister.client.message import SealedMessage
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
 from cloister.errors import ChannelBroken, CloisterError, ServiceUnavailable
@@ -60,7 +61,7 @@ class Exchange:
         self.upstream = Upstream(ADDRESS)
         self.upstream.connection_made(self.wire)
         self.sealer = StreamSealer(bytearray(KEY), ENC)
-        message = SealedMessage(b"envelope", StreamOpener(bytearray(KEY), ENC))
+        message = SealedMessage(b"envelope", StreamOpener(bytearray(KEY), ENC), Validity())
         self.task = asyncio.ensure_future(self.upstream.exchange(message, self.listener))
 
     def sealed(self, *pieces: bytes) -> list[bytes]:
