@@ -97,7 +97,11 @@ def test_all_parts_are_measured_and_tabulated() -> None:
     assert [row["found"] for row in document["latency"]] == [4, 8]
     assert {row["fakes"] for row in document["distinguisher"]} == {"sampled", "random"}
     assert {row["of"] for row in document["distinguisher"] if row["fakes"] == "sampled"} == {16}
-    assert len({row["adversary"] for row in document["distinguisher"]}) == 8
+    assert len({row["adversary"] for row in document["distinguisher"]}) == 9
+    [again] = [
+        row for row in document["distinguisher"] if (row["adversary"], row["bet"]) == ("sampler again", "highest")
+    ]
+    assert again["advantage"] == 0.0, "each of the prompts would have gone out among the others"
     assert all(row["low"] <= row["advantage"] <= row["high"] for row in document["distinguisher"])
     assert [table.title for table in tables(document)][-1] == "Targets"
 

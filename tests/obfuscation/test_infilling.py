@@ -52,7 +52,7 @@ def infilling(tokenizer: Pieces, text: str) -> Infilling:
     return Infilling(tokenizer, shapes, texts, entities_of(texts))  # type: ignore[arg-type]
 
 
-def test_a_word_is_neither_the_secret_s_nor_begins_as_it_does() -> None:
+def test_a_secret_is_sampled_word_by_word() -> None:
     tokenizer = Pieces(*NAMES)
     filling = infilling(tokenizer, "Seen by <redacted>Dr. Margaret Lee</redacted> twice.")
     named = tokenizer.named
@@ -60,8 +60,7 @@ def test_a_word_is_neither_the_secret_s_nor_begins_as_it_does() -> None:
     assert all(slot.stem for slot in filling.slots)
     assert tokenizer.decode(filling.beginning).endswith("Seen by Dr.")
     assert filling.accept(0, named(" Pet"), False) and filling.accept(0, named(" Pet", "er"), True)
-    assert not filling.accept(0, named(" Marg"), False), "it begins as the secret does"
-    assert not filling.accept(1, named(" LEE"), True), "it is the secret in capitals"
+    assert filling.accept(0, named(" Marg"), False), "what may stand there does not depend on the secret"
     assert not filling.accept(0, named(" Ma", "rie"), True), "it would be cut otherwise"
     assert filling.values((named(" Pet", "er"), named(" Marie"))) == ("Dr. Peter Marie",)
 
@@ -73,7 +72,26 @@ def test_a_secret_whose_words_run_into_each_other_does_not_stand() -> None:
     assert filling.stands((tokenizer.named("T", "o", "m"),)), "it is not whole yet"
     assert filling.stands((tokenizer.named("Bo"), tokenizer.named("Tom")))
     assert not filling.stands((tokenizer.named("Tom"), tokenizer.named("Bo"))), "-Bo is one token"
-    assert not filling.stands((tokenizer.named("Ann"), tokenizer.named("Lee"))), "it is the secret"
+    assert filling.stands((tokenizer.named("Ann"), tokenizer.named("Lee"))), "the secret is in its own class"
+
+
+def test_a_value_that_would_be_cut_into_other_words_does_not_stand() -> None:
+    """An adversary who samples for it again would get other slots, and could rule it out."""
+    tokenizer = Pieces(*NAMES, " Tom", " The", "Tom Bo")
+    filling = infilling(tokenizer, "Seen by <redacted>Dr. Marie Lee</redacted> twice.")
+    named = tokenizer.named
+    assert filling.stands((named(" Tom"), named(" Marie")))
+    assert not filling.stands((named(" The"), named(" Marie"))), "a word that stays is no word"
+
+
+def test_a_value_that_stands_in_the_text_around_is_not_alike() -> None:
+    """It would be marked there, too."""
+    tokenizer = Pieces(*NAMES, " Tom", " Sue")
+    filling = infilling(tokenizer, "Seen by <redacted>Ann Lee</redacted> twice. Ask Tom or SUE.")
+    named = tokenizer.named
+    assert filling.alike((named("Ann"), named(" Lee"))) and filling.alike((named("Bo"), named(" Marie")))
+    assert not filling.alike((named("Bo"), named(" Tom")))
+    assert not filling.alike((named("Bo"), named(" Sue")))
 
 
 def test_what_stays_of_a_secret_and_the_text_between_two_are_given() -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator
-from unittest.mock import MagicMock
-
 import pytest
 
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
-from cloister.obfuscation.gqs import Candidate, Sampled, finished
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound, candidates_for, choose
+from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound
 from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Variants, make_variants
@@ -111,19 +105,6 @@ def test_the_same_secret_draws_the_same_and_another_one_draws_others() -> None:
     assert drawn(0) == drawn(0) and len({drawn(number) for number in range(6)}) > 1
 
 
-def test_the_real_one_s_rank_says_nothing() -> None:
-    """With candidates on both sides every rank is as likely; the naive choice has the real one always last."""
-    candidates = [Candidate(((at,),), float(at)) for at in range(20) if at != 10]
-    ranks: Counter[int] = Counter()
-    for number in range(800):
-        chosen = choose(candidates, 10.0, 3, Prf(SECRET), b"%d" % number)
-        assert len({one.logprob for one in chosen}) == 3
-        ranks[sum(one.logprob > 10.0 for one in chosen)] += 1
-    assert set(ranks) == {0, 1, 2, 3} and all(150 < count < 250 for count in ranks.values())
-    assert len(choose(candidates[:2], 10.0, 3, Prf(SECRET), b"")) == 2
-    assert {one.logprob for one in choose(candidates[8:12], 10.0, 3, Prf(SECRET), b"")} <= {8.0, 9.0, 11.0, 12.0}
-
-
 def test_shapes() -> None:
     assert shape_of("Mrs. Ann Lee") == "Aa. Aa Aa" and shape_of("3rd May 2019") == "0a Aa 0000"
     tokenizer = WordTokenizer()
@@ -175,29 +156,3 @@ def test_nothing_of_the_prompt_shows_in_what_may_be_printed() -> None:
     made = variants_of(LETTER)
     for shown in (repr(made), repr(made.substitutes), repr(made.entities), repr(parse_redacted(LETTER))):
         assert NAMES[0] not in shown and TOWNS[0] not in shown
-
-
-@pytest.mark.parametrize(
-    ("found", "asked", "taken"),
-    [
-        ({"around": 5, "nearest": 9}, ["around"], 5),
-        ({"around": 2, "nearest": 4}, ["around", "nearest"], 4),
-        ({"around": 2, "nearest": 1}, ["around", "nearest"], 2),
-    ],
-)
-def test_where_too_few_are_around_the_secret_the_nearest_are_looked_for(
-    found: dict[str, int], asked: list[str], taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[str] = []
-
-    def pretended(
-        model: object, beginning: object, slots: object, by: Quantization, **_: object
-    ) -> Generator[int, None, Sampled]:
-        kept.append(by.keep)
-        yield 1
-        return Sampled(-1.0, tuple(Candidate(((n,),), -1.0) for n in range(found[by.keep])), (found[by.keep],))
-
-    monkeypatch.setattr("cloister.obfuscation.sampler.sampling", pretended)
-    infilling = MagicMock(spec=Infilling, beginning=[1], slots=[])
-    got = finished(candidates_for(RuleModel(4), infilling, 5, Quantization(0.5, 64)))
-    assert kept == asked and len(got.candidates) == taken

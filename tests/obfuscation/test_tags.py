@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import CloisterError, TagsInvalid
+from cloister.obfuscation.mentions import MAX_SECRETS, add_mentions
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import (
-    MAX_SECRETS,
     Category,
     Span,
     TaggedText,
-    add_mentions,
     add_spans,
     auto_redact,
     parse_redacted,

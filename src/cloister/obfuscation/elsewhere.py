@@ -36,16 +36,16 @@ class Elsewhere:
         """ObfuscationRefused where the field says a secret, or a word of one."""
         words = self._words if field not in _NO_PARTS else frozenset[str]()
         if self.mentions(text) or not words.isdisjoint(re.findall(r"\w+", text.casefold())):
-            raise _refused(field)
+            raise refused(field)
 
     def check_stops(self, stops: Iterable[str]) -> None:
         """The same for strings that are looked for in the answers letter by letter: any part of a word counts."""
         for stop in stops:
             said = stop.casefold()
             if any(part in said for part in self._secrets | self._words):
-                raise _refused("stop")
+                raise refused("stop")
             if any(word in secret for word in _TELLING.findall(said) for secret in self._secrets):
-                raise _refused("stop")
+                raise refused("stop")
 
     def check_all(self, stops: Iterable[str], names: Iterable[str]) -> None:
         """What a vault is told of a request beside its prompt: its stop strings, and the names it gives."""
@@ -94,7 +94,8 @@ def strings_in(value: Any) -> Iterator[str]:
             waiting += value.values() if isinstance(value, dict) else value
 
 
-def _refused(field: str) -> ObfuscationRefused:
+def refused(field: str) -> ObfuscationRefused:
+    """The error for a field that says a secret; it names the field alone."""
     return ObfuscationRefused(
         f"The field {field[:64]!r} says a secret, or a word of one, where nothing can stand in its place.",
         param=field[:64],

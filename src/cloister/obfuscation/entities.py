@@ -1,12 +1,15 @@
-"""Secrets of one spelling, in whatever capitals, are one entity: all its mentions get one substitute."""
+"""Secrets of one spelling, in any capitals, are one entity: all its mentions get one substitute, and parts of it the
+matching part of that substitute."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloister.errors import TagsInvalid
+from cloister.obfuscation.parts import Part, outside, owners_of, part_at
 from cloister.obfuscation.tags import Category, Span, TaggedText
+from cloister.obfuscation.words import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,33 +23,47 @@ class Mention:
 @dataclass(frozen=True, slots=True)
 class Entity:
     """One secret with all its mentions, the first one first. `secret` is spelt as that one is, or as it was when its
-    substitutes were found (`spelt_before`)."""
+    substitutes were found (`spelt_before`). `parts` are mentions of a part of it; one that is known from earlier may
+    have these alone."""
 
     secret: str
     category: Category
     mentions: tuple[Mention, ...]
+    parts: tuple[tuple[Mention, Part], ...] = ()
+
+    def everywhere(self) -> tuple[Mention, ...]:
+        return (*self.mentions, *(mention for mention, _ in self.parts))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
-def entities_of(texts: Sequence[TaggedText]) -> list[Entity]:
-    """In the order of their first mentions. TagsInvalid where there is no word outside the secrets."""
+def entities_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[Entity]:
+    """In the order of their first mentions; those of which only a part is mentioned, which are `known`, come last.
+    TagsInvalid where there is no word outside the secrets."""
     mentions: dict[str, list[Mention]] = {}
+    parts: dict[str, list[tuple[Mention, Part]]] = {}
+    known = list(known)
+    owners = owners_of(texts, known)
     for place, text in enumerate(texts):
-        for span in text.spans:
-            mentions.setdefault(text.secret(span).casefold(), []).append(Mention(place, span))
-    if mentions and not any(character.isalnum() for text in texts for character in _outside(text)):
+        for number, span in enumerate(text.spans):
+            if (part := part_at(text, number, owners)) is not None:
+                parts.setdefault(part.secret, []).append((Mention(place, span), part))
+            else:
+                mentions.setdefault(text.secret(span).casefold(), []).append(Mention(place, span))
+    if mentions and not any(each.isalnum() for text in texts for _, piece in outside(text) for each in piece):
         raise TagsInvalid(
             "The whole prompt is one secret: there is nothing by which a substitute could be chosen.",
             hint="Mark only the words that must stay secret, or use the level 'isolated'.",
         )
+    spelt = {secret.casefold(): secret for secret in known}
     found = []
-    for those in mentions.values():
-        first = those[0]
-        named = (one.span.category for one in those if one.span.category is not Category.FREE)
-        secret = texts[first.text].secret(first.span)
-        found.append(Entity(secret, next(named, Category.FREE), tuple(those)))
+    for key in dict.fromkeys((*mentions, *parts)):
+        those = mentions.get(key, [])
+        secret = _said(texts, those[0]) if those else spelt[key]
+        one = Entity(secret, Category.FREE, tuple(those), tuple(parts.get(key, ())))
+        named = (each.span.category for each in one.everywhere() if each.span.category is not Category.FREE)
+        found.append(replace(one, category=next(named, Category.FREE)))
     return found
 
 
@@ -57,18 +74,55 @@ def spelt_before(entities: Sequence[Entity], spellings: Mapping[str, str]) -> li
 
 def replaced(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[str]:
     """The texts with a value in place of each entity, everywhere; in capitals where a mention is."""
-    by_place = {
-        mention: (entity, value) for entity, value in zip(entities, values, strict=True) for mention in entity.mentions
-    }
+    return [text.text for text in swapped(texts, entities, values)]
+
+
+def swapped(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[TaggedText]:
+    """The same, with the values marked as the secrets were."""
+    shown: dict[Mention, str] = {}
+    for entity, value in zip(entities, values, strict=True):
+        for mention in entity.mentions:
+            shown[mention] = _cased(value, _said(texts, mention), entity.secret)
+        for mention, part in entity.parts:
+            own, other = (parts_of(words)[part.index] for words in (entity.secret, value))
+            own, other = (own[:1], other[:1]) if part.initial else (own, other)
+            shown[mention] = _cased(other, _said(texts, mention), own)
+    return _put(texts, shown, marked=shown)
+
+
+def blanked(texts: Sequence[TaggedText], entities: Sequence[Entity], blanks: Sequence[str]) -> list[str]:
+    """The texts with an entity's blank in place of each of its mentions, whole or in part."""
+    shown = {mention: blank for entity, blank in zip(entities, blanks, strict=True) for mention in entity.everywhere()}
+    return [text.text for text in _put(texts, shown, marked=())]
+
+
+def without(texts: Sequence[TaggedText], entities: Collection[Entity]) -> list[TaggedText]:
+    """The texts with a word for the category in place of these entities, which are no secrets of them any more."""
+    gone = {mention: f"[{entity.category}]" for entity in entities for mention in entity.everywhere()}
+    kept = {Mention(place, span) for place, text in enumerate(texts) for span in text.spans} - gone.keys()
+    return _put(texts, gone | {mention: _said(texts, mention) for mention in kept}, marked=kept)
+
+
+def _put(texts: Sequence[TaggedText], shown: Mapping[Mention, str], marked: Collection[Mention]) -> list[TaggedText]:
+    """The texts with what is shown in place of each mention; some of these stay marked."""
     out = []
     for place, text in enumerate(texts):
-        pieces, at = [], 0
+        pieces: list[str] = []
+        spans: list[Span] = []
+        at = length = 0
         for span in text.spans:
-            entity, value = by_place[Mention(place, span)]
-            pieces += [text.text[at : span.start], _cased(value, text.secret(span), entity.secret)]
-            at = span.end
-        out.append("".join((*pieces, text.text[at:])))
+            mention = Mention(place, span)
+            pieces += [text.text[at : span.start], shown[mention]]
+            start = length + span.start - at
+            at, length = span.end, start + len(shown[mention])
+            if mention in marked:
+                spans.append(Span(start, length, span.category))
+        out.append(TaggedText("".join((*pieces, text.text[at:])), tuple(spans)))
     return out
+
+
+def _said(texts: Sequence[TaggedText], mention: Mention) -> str:
+    return texts[mention.text].secret(mention.span)
 
 
 def _cased(value: str, mention: str, secret: str) -> str:
@@ -77,31 +131,3 @@ def _cased(value: str, mention: str, secret: str) -> str:
     if mention.isupper() or mention.islower():
         return value.upper() if mention.isupper() else value.lower()
     return value.title() if secret.isupper() or secret.islower() else value
-
-
-def without(texts: Sequence[TaggedText], entities: Collection[Entity]) -> list[TaggedText]:
-    """The texts with a word for the category in place of these entities, which are no secrets of them any more."""
-    gone = {mention: f"[{entity.category}]" for entity in entities for mention in entity.mentions}
-    out = []
-    for place, text in enumerate(texts):
-        pieces: list[str] = []
-        spans: list[Span] = []
-        at = length = 0
-        for span in text.spans:
-            word = gone.get(Mention(place, span))
-            before, shown = text.text[at : span.start], text.secret(span) if word is None else word
-            start = length + len(before)
-            at, length = span.end, start + len(shown)
-            pieces += [before, shown]
-            if word is None:
-                spans.append(Span(start, length, span.category))
-        out.append(TaggedText("".join((*pieces, text.text[at:])), tuple(spans)))
-    return out
-
-
-def _outside(text: TaggedText) -> str:
-    pieces, at = [], 0
-    for span in text.spans:
-        pieces.append(text.text[at : span.start])
-        at = span.end
-    return "".join((*pieces, text.text[at:]))

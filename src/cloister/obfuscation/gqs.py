@@ -1,18 +1,25 @@
-"""Greedy Quantized Sampling (§5.1, Algorithm 1): token by token, the tokens whose probability falls into the bin of the
-authentic token's, over all candidates so far; at most λ_max are kept.
+"""Greedy Quantized Sampling (§5.1, Algorithm 1), made symmetric: every value that is found finds the same values.
 
-Where a bin holds fewer than there is room for, the tokens nearest to it are taken as well (`widen`): of a long secret
-each token would have to fall into a bin of its own, and hardly any does, while the product of their probabilities is as
-near as can be. Bins have the width ε' = ε/n for n tokens. Distance is absolute, as in the paper
-(|P(fake) − P(real)| < ε, Theorem 5.1), or relative: bins of log-probabilities, |ln P(fake) − ln P(real)| < ε. The bound
-is checked for every sample; one that misses it is dropped.
+An adversary who holds all λ+1 prompts and the sampling model can run the search once for each prompt, as if that prompt
+were the real one. Algorithm 1 looks for tokens near the *real* token's probability and keeps the top λ_max, so only the
+real prompt finds the others. Here each step is a partition instead. All continuations of the beams are cut into cohorts
+by a rule that does not know which one is real, and the search goes on with the cohort that holds the real one. Each
+member of a cohort leads to this same cohort. So the result is an equivalence class: a search that starts from any of
+its values computes the same class, beam by beam, in the same order and the same batches.
+
+The quantum is the rank of a token among those that may stand there, not its probability: a bin of width ε/n holds one
+token or thousands, a block of ranks always holds as many as it is wide. Cohorts of one step:
+
+* One beam, or the beams of one lineage, have many continuations: cut by rank into cohorts of λ_max + 1.
+* A word that has begun goes on in every beam with the token of the same rank. An unusual word has unusual substitutes.
+* Where beams must differ (the first token of a word, a whole number), continuations are taken from the likeliest to the
+  least likely, and each goes into the first cohort that has neither its lineage nor its value.
 
 Several secrets, and the words of one, are sampled together as one long one: what stands between them is given, not
-sampled, and in the model's sight with the substitutes before it. No two candidates have one of them in common. n counts
-the tokens of all, so ε bounds the difference of the joint probabilities: by the chain rule, without the paper's
-assumption that secrets are independent.
+sampled, and the model sees the substitutes before it. `blocks` cuts the class by probability and checks Theorem 5.1.
 
-Knows tokens, no text: who asks says which tokens may stand where a secret stood (`Fitting`).
+This module knows tokens, no text: `Fitting` says which tokens may stand where a secret stood. What it says must depend
+on the tokens alone, not on the secret, or the classes are none.
 """
 
 from __future__ import annotations
@@ -30,291 +37,275 @@ from cloister.obfuscation.quantization import Quantization
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Stands = Callable[[tuple[tuple[int, ...], ...]], bool]
+Value = tuple[int, ...]
 
-SPARE = 2
-"""How many times more are looked at than kept: some are refused by `accept`."""
-BEYOND = np.float32(1e4)
-"""Added to the rank of what lies beyond the bin: more than log-probabilities differ by."""
+LEAST_BLOCK = 64
+"""Ranks that are looked at together, at least: the tokenizer is asked about one block's, not about all before it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Slot:
     """Tokens of a secret or of one of its words, and the given tokens between those before and these.
 
-    `stem`: no two candidates begin alike, nor as the secret does; otherwise they differ somewhere."""
+    `stem`: no two values of a class begin alike; otherwise they differ somewhere."""
 
-    target: tuple[int, ...]
-    bridge: tuple[int, ...] = ()
+    target: Value
+    bridge: Value = ()
     stem: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Candidate:
-    """A substitute for each slot, and the log-probability of all their tokens."""
+    """A value for each slot, and the log-probability of all their tokens."""
 
-    values: tuple[tuple[int, ...], ...]
+    values: tuple[Value, ...]
     logprob: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sampled:
-    """The candidates, likeliest first; `found[k]`: how many there were when the k-th slot was done."""
+    """The class that the secret is in, itself included, in an order that does not depend on it. Empty if the secret
+    has no class: its own tokens may not stand there. `found[k]`: how many others there were after the k-th slot."""
 
-    reference: float
-    candidates: tuple[Candidate, ...]
+    secret: tuple[Value, ...]
+    members: tuple[Candidate, ...]
     found: tuple[int, ...]
 
 
 class Fitting(Protocol):
-    """What may stand in the so-manieth slot. `last`: with the next token it is whole."""
+    """What may stand in a slot. `last`: with the next token it is whole."""
 
-    def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
+    def allowed(self, number: int, value: Value, last: bool) -> npt.NDArray[np.bool_]:
         """[vocabulary]: the tokens that may follow."""
 
-    def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
+    def accept(self, number: int, value: Value, last: bool) -> bool:
         """Whether these tokens may stand there, the last one included."""
 
-    def stands(self, values: tuple[tuple[int, ...], ...]) -> bool:
+    def stands(self, values: tuple[Value, ...]) -> bool:
         """Whether what the first slots were filled with may stand in its place in the text."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Beams:
-    """What is kept so far. A lineage is the beams that agree on all slots that are done, and on the stem of the next.
+    """The cohort so far. Beams of one lineage agree on all slots that are done; `real` is the place of the real one.
 
-    `parent` and `token`: which beam of the step before each came from, and with which token.
-    """
+    `begun`: the log-probability when the slot began. `parent` and `token`: the beam of the step before, and the token
+    after it."""
 
-    done: list[tuple[tuple[int, ...], ...]]
-    value: list[tuple[int, ...]]
+    done: list[tuple[Value, ...]]
+    value: list[Value]
     logprob: Floats
+    begun: Floats
     lineage: Ints
     parent: Ints
     token: Ints
+    real: int
 
     def __len__(self) -> int:
         return len(self.value)
 
-    def only(self, kept: list[int]) -> _Beams:
-        done, value = [self.done[at] for at in kept], [self.value[at] for at in kept]
-        return _Beams(done, value, self.logprob[kept], self.lineage[kept], self.parent[kept], self.token[kept])
+    def apart(self) -> _Beams:
+        """The same beams, each a lineage."""
+        lineage = np.arange(len(self), dtype=np.int64)
+        return _Beams(self.done, self.value, self.logprob, self.begun, lineage, self.parent, self.token, self.real)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Continuations of a beam: the tokens that may follow it and their log-probabilities."""
+
+    tokens: Ints
+    likely: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """A continuation: its beam, its token, and the log-probability of the slot so far."""
+
+    beam: int
+    token: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Continuations of some beams, the likeliest first."""
+
+    beam: Ints
+    token: Ints
+    score: Floats
+
+    def rank_of(self, beam: int, token: int) -> int | None:
+        return next(iter(np.flatnonzero((self.beam == beam) & (self.token == token)).tolist()), None)
+
+    def some(self, ranks: slice) -> Iterator[_Grown]:
+        parts = (self.beam[ranks].tolist(), self.token[ranks].tolist(), self.score[ranks].tolist())
+        return (_Grown(*one) for one in zip(*parts, strict=True))
 
 
 class _Search:
-    """One run of the algorithm. The model's first branch is always the real text; the others are the beams."""
+    """One run of the algorithm. The real text is a beam like all others, so nothing is computed for it alone."""
 
-    def __init__(
-        self,
-        branches: Branches,
-        slots: Sequence[Slot],
-        quantization: Quantization,
-        fitting: Fitting,
-        lineages: int,
-    ) -> None:
-        self._branches, self._slots, self._by = branches, slots, quantization
-        self._fitting, self._lineages = fitting, lineages
-        self._tokens = sum(len(slot.target) for slot in slots)
-        self._reference = 0.0
+    def __init__(self, branches: Branches, slots: Sequence[Slot], room: int, fitting: Fitting) -> None:
+        self._branches, self._slots, self._room, self._fitting = branches, slots, room, fitting
         none = np.zeros(1, dtype=np.int64)
-        self._beams = _Beams([()], [()], np.zeros(1), none, none, none)
+        self._beams = _Beams([()], [()], np.zeros(1), np.zeros(1), none, none, none, 0)
         self._rows: Iterator[LogProbs] = branches.first()
-        self._apart = False
-        """Whether the real text has a branch of its own yet."""
-        self._parted = False
-        """Whether there are lineages yet."""
+        self._accepted: dict[Value, bool] = {}
 
     def run(self) -> Generator[int, None, Sampled]:
         """Before each piece that the model computes, how many tokens it has at most."""
         found = [0] * len(self._slots)
+        secret = tuple(slot.target for slot in self._slots)
         for number, slot in enumerate(self._slots):
+            self._accepted.clear()
             for place, token in enumerate(slot.target, 1):
                 last = place == len(slot.target)
-                yield from self._step(number, token, last, goes_on=slot.stem and place > 1)
-                bridge: tuple[int, ...] = ()
-                if slot.stem and place == 1 and not last:
-                    self._part(self._distinct(self._lineages))
+                rows = yield from self._continuations(number, last)
+                grown = self._cohort(rows, number, token, last, first=place == 1)
+                bridge: Value = ()
                 if last:
-                    self._end_slot(number)
-                    found[number] = len(self._beams)
-                    if number + 1 == len(self._slots):
-                        break
-                    bridge = self._slots[number + 1].bridge
-                if not len(self._beams):
-                    return Sampled(self._reference, (), tuple(found))
-                self._follow((token, *bridge), bridge)
-        return Sampled(self._reference, self._checked(), tuple(found))
+                    grown = self._end_slot(grown)
+                    found[number] = max(0, len(grown or ()) - 1)
+                    if number + 1 < len(self._slots):
+                        bridge = self._slots[number + 1].bridge
+                elif slot.stem and grown is not None:
+                    grown = grown.apart()
+                if grown is None:
+                    return Sampled(secret, (), tuple(found))
+                self._beams = grown
+                if not last or number + 1 < len(self._slots):
+                    tokens = [(each, *bridge) for each in grown.token.tolist()]
+                    self._rows = self._branches.grow(grown.parent.tolist(), tokens)
+        pairs = zip(self._beams.done, self._beams.logprob.tolist(), strict=True)
+        return Sampled(secret, tuple(Candidate(*pair) for pair in pairs), tuple(found))
 
-    def _step(self, number: int, token: int, last: bool, goes_on: bool) -> Generator[int, None, None]:
-        """Lines 8–14 for one token of the secret; whether a word goes on whose beginning is no other's."""
-        beams, by = self._beams, self._by
-        quota = max(1, by.lambda_max // max(1, len(set(beams.lineage.tolist()))))
-        taken: list[tuple[Floats, Floats, Ints, Ints]] = []
-        low = high = target = 0.0
-        at, begun = 0, False
+    def _continuations(self, number: int, last: bool) -> Generator[int, None, list[_Row]]:
+        """What may follow each beam."""
+        found: list[_Row] = []
         while self._branches.left:
             yield self._branches.left
-            rows = next(self._rows)
-            if not len(rows):
-                continue
-            if not begun:
-                begun = True
-                reference = float(rows[0, token])
-                low, high = by.bin(reference, self._tokens)
-                target = self._reference + reference
-                rows = rows[1:] if self._apart else rows
-            if len(rows):
-                values = beams.value[at : at + len(rows)]
-                allowed = np.stack([self._fitting.allowed(number, value, last) for value in values])
-                some = np.flatnonzero(allowed.any(axis=0))  # of a vocabulary few tokens have a secret's shape
-                fitting, likely = allowed[:, some], rows[:, some]
-                inside = (likely > low) & (likely <= high)
-                taken_from = fitting if by.widen else fitting & inside
-                freely = self._freely(at, len(rows), last) if goes_on else None
-                scores, totals, beam_numbers, columns = self._best_of(
-                    likely, at, taken_from, inside, target, quota * SPARE, freely
-                )
-                taken.append((scores, totals, beam_numbers, some[columns]))
-            at += len(rows)
-        self._reference = target
-        score, logprob, beam, chosen = (np.concatenate(part) for part in zip(*taken, strict=True))
-        order = np.argsort(-score, kind="stable")
-        if by.keep == "around" and not goes_on:
-            order = by_turns(order, logprob > target)  # be the other side beyond the bin
-        self._choose(number, last, quota, order, logprob, beam, chosen)
+            for row in next(self._rows):
+                tokens = np.flatnonzero(self._fitting.allowed(number, self._beams.value[len(found)], last))
+                found.append(_Row(tokens, row[tokens]))
+        return found
 
-    def _best_of(
-        self,
-        rows: LogProbs,
-        first: int,
-        fitting: npt.NDArray[np.bool_],
-        inside: npt.NDArray[np.bool_],
-        target: float,
-        most: int,
-        freely: npt.NDArray[np.bool_] | None,
-    ) -> tuple[Floats, Floats, Ints, Ints]:
-        """Line 12 for some beams: of each at most `most` tokens, those in the bin first, with their ranks. So many on
-        either side where they are taken around the real one. Those that go on `freely` take the likeliest."""
-        total = rows + self._beams.logprob[first : first + len(rows), None].astype(np.float32)
-        near = -np.abs(total - np.float32(target))
-        score = np.where(inside, total if self._by.keep == "likeliest" else near, near - BEYOND)
-        wishes = [score]
-        if freely is not None:
-            score = np.where(freely[:, None], total, score)
-            wishes = [score]
-        elif self._by.keep == "around":
-            likelier = total > np.float32(target)
-            wishes = [np.where(likelier, score, -np.inf), np.where(likelier, -np.inf, score)]
-        taken = np.zeros(score.shape, dtype=np.bool_)
-        for wish in wishes:
-            taken |= _best(np.where(fitting, wish, -np.inf), most)
-        each, flat = np.nonzero(taken)
-        exact = self._beams.logprob[first + each] + rows[each, flat].astype(np.float64)
-        return score[each, flat].astype(np.float64), exact, first + each, flat
-
-    def _freely(self, first: int, count: int, last: bool) -> npt.NDArray[np.bool_] | None:
-        """Of some beams, those that go on as the model would. A word that is brought near the real one's probability
-        early ends far below it, for a right word's last tokens are nearly certain. Every other lineage ends so, too,
-        and the others as near as they can."""
-        if self._by.keep != "around":
+    def _cohort(self, rows: list[_Row], number: int, token: int, last: bool, *, first: bool) -> _Beams | None:
+        """The cohort of the real one's continuation; None where it has none."""
+        beams, stem = self._beams, self._slots[number].stem
+        lineages: dict[int, list[int]] = {}
+        for beam, lineage in enumerate(beams.lineage.tolist()):
+            lineages.setdefault(lineage, []).append(beam)
+        differ = number > 0 and (first if stem else last)
+        each = 1 if differ or (stem and not first) else max(1, self._room // len(lineages))
+        width = max(LEAST_BLOCK, 2 * (len(lineages) if differ else each))
+        own, real = int(beams.lineage[beams.real]), (beams.real, token)
+        rank = _ranked(beams, rows, lineages[own]).rank_of(*real)
+        if rank is None:
             return None
-        lineages = self._beams.lineage[first : first + count]
-        return np.full(count, fill_value=True) if not last else lineages % 2 == 0
+        block = slice(rank // width * width, (rank // width + 1) * width)
 
-    def _choose(
-        self, number: int, last: bool, quota: int, order: Ints, logprob: Floats, beam: Ints, chosen: Ints
-    ) -> None:
-        """Keep the best of every lineage that may stand there."""
-        beams, room = self._beams, dict.fromkeys(self._beams.lineage.tolist(), quota)
-        left = sum(room.values())
-        kept: list[int] = []
-        grown: list[tuple[int, ...]] = []
-        for at in order.tolist():
-            lineage = int(beams.lineage[beam[at]])
-            if not room[lineage]:
-                continue
-            value = (*beams.value[beam[at]], int(chosen[at]))
-            if self._fitting.accept(number, value, last):
-                room[lineage] -= 1
-                left -= 1
-                kept.append(at)
-                grown.append(value)
-                if not left:
-                    break
-        parents = beam[kept]
-        self._beams = _Beams(
-            [beams.done[parent] for parent in parents.tolist()],
-            grown,
-            logprob[kept],
+        def in_block(those: list[int]) -> Iterator[_Grown]:
+            """The continuations of a lineage in the block that may stand there, the likeliest first."""
+            for one in _ranked(beams, rows, those).some(block):
+                if self._accepts(number, (*beams.value[one.beam], one.token), last):
+                    yield one
+
+        offered = {lineage: in_block(those) for lineage, those in lineages.items()}
+        if differ:
+            chosen = _first_fit(offered, lambda one: (*beams.value[one.beam], one.token), real)
+        else:
+            chosen = _in_turn(offered, own, each, real)
+        return None if chosen is None else self._grown(chosen, real)
+
+    def _accepts(self, number: int, value: Value, last: bool) -> bool:
+        if value not in self._accepted:
+            self._accepted[value] = self._fitting.accept(number, value, last)
+        return self._accepted[value]
+
+    def _grown(self, chosen: list[_Grown], real: tuple[int, int]) -> _Beams:
+        beams = self._beams
+        parents = np.array([one.beam for one in chosen], dtype=np.int64)
+        begun = beams.begun[parents]
+        return _Beams(
+            [beams.done[one.beam] for one in chosen],
+            [(*beams.value[one.beam], one.token) for one in chosen],
+            begun + np.array([one.score for one in chosen]),
+            begun,
             beams.lineage[parents],
             parents,
-            chosen[kept],
+            np.array([one.token for one in chosen], dtype=np.int64),
+            [(one.beam, one.token) for one in chosen].index(real),
         )
 
-    def _end_slot(self, number: int) -> None:
-        """A slot is done. Keep beams that differ in every one of them: the real one does, too."""
-        ended = number + 1 == len(self._slots)
-        beams = self._part(self._distinct(len(self._beams) if ended else self._lineages, self._fitting.stands))
-        beams.done = [(*done, value) for done, value in zip(beams.done, beams.value, strict=True)]
-        beams.value = [()] * len(beams.done)
-
-    def _part(self, kept: list[int]) -> _Beams:
-        """Of the beams only these, each a lineage of its own."""
-        self._beams, self._parted = self._beams.only(kept), True
-        self._beams.lineage = np.arange(len(kept), dtype=np.int64)
-        return self._beams
-
-    def _distinct(self, most: int, stands: Stands | None = None) -> list[int]:
-        """One beam of each lineage, if there are any, and no value twice; the nearest first, on both sides."""
-        beams = self._beams
-        order = np.argsort(np.abs(beams.logprob - self._reference), kind="stable")
-        if self._by.keep == "around" and not self._parted:
-            order = by_turns(order, beams.logprob > self._reference)
-        kept: list[int] = []
-        lineages: set[int] = set()
-        values: set[tuple[int, ...]] = set()
-        for at in order.tolist():
-            lineage, value = int(beams.lineage[at]), beams.value[at]
-            if (self._parted and lineage in lineages) or value in values:
-                continue
-            if stands is not None and not stands((*beams.done[at], value)):
-                continue
-            lineages.add(lineage)
-            values.add(value)
-            kept.append(at)
-            if len(kept) == most:
-                break
-        return kept
-
-    def _follow(self, real: tuple[int, ...], bridge: tuple[int, ...]) -> None:
-        """Let the model's branches be the real text and the beams, each with its new token and a bridge after it."""
-        offset = 1 if self._apart else 0
-        self._apart = True
-        tokens = [real, *((token, *bridge) for token in self._beams.token.tolist())]
-        self._rows = self._branches.grow([0, *(self._beams.parent + offset).tolist()], tokens)
-
-    def _checked(self) -> tuple[Candidate, ...]:
-        """Theorem 5.1, sample by sample."""
-        pairs = zip(self._beams.done, self._beams.logprob.tolist(), strict=True)
-        kept = [Candidate(values, logprob) for values, logprob in pairs if self._by.holds(logprob, self._reference)]
-        return tuple(sorted(kept, key=lambda one: -one.logprob))
+    def _end_slot(self, beams: _Beams | None) -> _Beams | None:
+        """The beams that may stand in their place in the text, with this slot done."""
+        if beams is None:
+            return None
+        done = [(*before, value) for before, value in zip(beams.done, beams.value, strict=True)]
+        kept = [at for at, values in enumerate(done) if self._fitting.stands(values)]
+        if beams.real not in kept:
+            return None
+        logprob = beams.logprob[kept]
+        return _Beams(
+            [done[at] for at in kept],
+            [()] * len(kept),
+            logprob,
+            logprob,
+            np.arange(len(kept), dtype=np.int64),
+            beams.parent[kept],
+            beams.token[kept],
+            kept.index(beams.real),
+        )
 
 
-def _best(score: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.bool_]:
-    """Of each row the `most` best, none of them -inf."""
-    found = np.isfinite(score)
-    if most < score.shape[1]:
-        left = np.argpartition(-score, most - 1, axis=1)[:, most:]
-        np.put_along_axis(found, left, values=False, axis=1)
-    return found
+def _ranked(beams: _Beams, rows: list[_Row], those: list[int]) -> _Ranked:
+    """The continuations of these beams. Those equally likely are in the order of their beams and tokens."""
+    score = np.concatenate([beams.logprob[at] - beams.begun[at] + rows[at].likely.astype(np.float64) for at in those])
+    beam = np.concatenate([np.full(len(rows[at].tokens), at) for at in those])
+    token = np.concatenate([rows[at].tokens for at in those])
+    order = np.argsort(-score, kind="stable")
+    return _Ranked(beam[order], token[order], score[order])
 
 
-def by_turns(order: Ints, likelier: npt.NDArray[np.bool_]) -> Ints:
-    """The same numbers: one of the likelier and one of the others by turns, each in their order, then what is left."""
-    above = likelier[order]
-    turn = np.where(above, 2 * np.cumsum(above), 2 * np.cumsum(~above) + 1)
-    found: Ints = order[np.argsort(turn, kind="stable")]
-    return found
+def _in_turn(offered: dict[int, Iterator[_Grown]], own: int, each: int, real: tuple[int, int]) -> list[_Grown] | None:
+    """Each lineage's continuations by rank, `each` of them to a cohort: those of the cohort with the real one."""
+    mine: list[_Grown] = []
+    for one in offered[own]:
+        mine.append(one)
+        if (one.beam, one.token) == real:
+            break
+    else:
+        return None
+    start = (len(mine) - 1) // each * each
+    chosen: list[_Grown] = []
+    for lineage, those in offered.items():
+        before = mine if lineage == own else []
+        ranked = [*before, *(one for one, _ in zip(those, range(start + each - len(before)), strict=False))]
+        chosen += ranked[start:]
+    return chosen
+
+
+def _first_fit(
+    offered: dict[int, Iterator[_Grown]], value_of: Callable[[_Grown], Value], real: tuple[int, int]
+) -> list[_Grown] | None:
+    """From the likeliest on, each continuation into the first cohort without its lineage and its value: the cohort
+    with the real one."""
+    every = [(one, lineage) for lineage, those in offered.items() for one in those]
+    every.sort(key=lambda pair: -pair[0].score)
+    taken: dict[object, int] = {}  # by lineage and by value, a bit for each cohort that has it
+    cohorts: dict[int, list[_Grown]] = {}
+    wanted = None
+    for one, lineage in every:
+        value = value_of(one)
+        used = taken.get(lineage, 0) | taken.get(value, 0)
+        bit = ~used & (used + 1)
+        taken[lineage] = taken.get(lineage, 0) | bit
+        taken[value] = taken.get(value, 0) | bit
+        cohorts.setdefault(bit, []).append(one)
+        if (one.beam, one.token) == real:
+            wanted = bit
+    return None if wanted is None else cohorts[wanted]
 
 
 def sample(
@@ -324,10 +315,9 @@ def sample(
     quantization: Quantization,
     *,
     fitting: Fitting,
-    lineages: int = 64,
 ) -> Sampled:
-    """S_fake for these secrets after the formatted beginning. Of several words at most `lineages` are kept."""
-    return finished(sampling(model, beginning, slots, quantization, fitting=fitting, lineages=lineages))
+    """The class of these secrets after the formatted beginning."""
+    return finished(sampling(model, beginning, slots, quantization, fitting=fitting))
 
 
 def sampling(
@@ -337,9 +327,9 @@ def sampling(
     quantization: Quantization,
     *,
     fitting: Fitting,
-    lineages: int,
 ) -> Generator[int, None, Sampled]:
-    """The same a piece at a time, for who computes in turns: `_Search.run`. Closed early, it leaves nothing."""
+    """The same a piece at a time, for a caller that computes in turns: `_Search.run`. Closed early, it leaves
+    nothing."""
     length = len(beginning) + sum(len(slot.bridge) + len(slot.target) for slot in slots)
     if length > model.max_context:
         raise PromptTooLong(
@@ -347,7 +337,7 @@ def sampling(
             hint="Shorten the prompt or the secret, or sample with a model of a longer context.",
         )
     with model.branches(beginning, quantization.temperature) as branches:
-        return (yield from _Search(branches, slots, quantization, fitting, lineages).run())
+        return (yield from _Search(branches, slots, quantization.lambda_max + 1, fitting).run())
 
 
 Result = TypeVar("Result")

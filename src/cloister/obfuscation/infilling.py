@@ -4,7 +4,9 @@ fill them in (§5.1, `Format` and the control sequences {F_i} of Algorithm 1).
 The model is shown the texts with a numbered blank for each secret, and begins to write them out: up to the first
 secret, then the words between it and the next. A secret is sampled word by word. No word, nor how one begins, is in two
 of the λ+1 prompts: what most of them had in common would be the real one's. Signs between words stay, and so do a few
-words that name nobody (`KEPT`).
+words that name nobody (`words.KEPT`).
+
+All of this is the same for every value of a class, or the search would not be the same for all of them (`gqs`).
 """
 
 from __future__ import annotations
@@ -17,22 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cloister.errors import CloisterError, TagsInvalid
-from cloister.obfuscation.entities import Entity, replaced
+from cloister.obfuscation.entities import Entity, blanked, swapped
 from cloister.obfuscation.gqs import Slot
 from cloister.obfuscation.language_model import SamplingTokenizer
 from cloister.obfuscation.shape import TokenShapes, shape_of
+from cloister.obfuscation.skeleton import skeleton_of
 from cloister.obfuscation.tags import Category, Span, TaggedText
+from cloister.obfuscation.words import KEPT, is_telling, parts_of, words_in
 
 NEAR = 160
 """Characters before a secret that the model writes out, at most; and as many beside it are looked at in place."""
 MAX_BRIDGE = 48
-KEPT = frozenset(
-    {"dr", "mr", "mrs", "ms", "prof", "st", "sir"}
-    | {"of", "the", "and", "for", "at", "in", "on", "by", "a", "an", "to", "am", "pm", "nd", "rd", "th"}
-    | {"de", "la", "le", "les", "du", "des", "van", "von", "der", "den", "di", "da", "del", "el", "y"}
-    | {"com", "org", "net", "edu"}
-)
-"""Words that stay where a secret has others."""
 _ASK = (
     "Here is a text with blanks. Write the text again, word for word, and put something that fits into each blank.\n\n"
 )
@@ -50,6 +47,7 @@ class Infilling:
     ) -> None:
         self._tokenizer, self._shapes, self._texts, self.entities = tokenizer, shapes, texts, tuple(entities)
         self._places = [_Place.of(tokenizer, texts, entity) for entity in entities]
+        self._skeleton = skeleton_of(texts)
         self._words = [word for number, place in enumerate(self._places) for word in place.words(number)]
         self.before = self._beginning()
         """All that comes before the first secret."""
@@ -61,18 +59,32 @@ class Infilling:
         return self._shapes.following(self._tokenizer.decode(value), self._words[number].shape, last)
 
     def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
-        """Whether the value is its own tokenisation, and not how the secret's word begins, or that word."""
-        word, text = self._words[number], self._tokenizer.decode(value)
-        if (word.stem and value[0] == word.target[0]) or tuple(self._tokenizer.encode(text)) != value:
-            return False
-        return not last or text.casefold() != self._tokenizer.decode(word.target).casefold()
+        """Whether the value is cut into the tokens it is made of."""
+        return tuple(self._tokenizer.encode(self._tokenizer.decode(value))) == value
 
     def stands(self, values: tuple[tuple[int, ...], ...]) -> bool:
-        """If a secret ends with the last of these: whether it is another, and cut into tokens as if it stood alone."""
+        """If a secret ends with the last of these: whether it is cut into words and tokens as the secret is."""
         number = self._words[len(values) - 1].entity
         if len(values) < len(self._words) and self._words[len(values)].entity == number:
             return True
         return self._places[number].fits(self._tokens(number, values))
+
+    def alike(self, candidate: Sequence[tuple[int, ...]]) -> bool:
+        """Whether a prompt with these values would be read as this one is (`skeleton`)."""
+        values = self.values(candidate)
+        pairs = zip(values, self.entities, strict=True)
+        if any(len(parts_of(value)) != len(parts_of(entity.secret)) for value, entity in pairs):
+            return False
+        try:
+            return skeleton_of(swapped(self._texts, self.entities, values)) == self._skeleton
+        except TagsInvalid:
+            return False
+
+    def words(self, candidate: Sequence[tuple[int, ...]]) -> frozenset[str]:
+        """The values and their words, in small letters: what no two variants may have in common."""
+        values = self.values(candidate)
+        words = (found[0] for value in values for found in words_in(value) if is_telling(found[0]))
+        return frozenset(each.casefold() for each in (*values, *words))
 
     def entity_of(self, slot: int) -> int:
         return self._words[slot].entity
@@ -106,7 +118,7 @@ class Infilling:
 
     def _beginning(self) -> list[int]:
         blanks = [f"[{number}: {_asked(entity)}]" for number, entity in enumerate(self.entities, 1)]
-        shown = "\n\n".join(replaced(self._texts, self.entities, blanks))
+        shown = "\n\n".join(blanked(self._texts, self.entities, blanks))
         written = self._written_before(0)
         try:
             asked = self._tokenizer.render_chat([{"role": "user", "content": _ASK + shown}])
@@ -184,9 +196,13 @@ class _Place:
         ]
 
     def fits(self, value: tuple[int, ...]) -> bool:
+        """Whether a value is cut into tokens, and these into words, as the secret is."""
         words = self.tokenizer.decode(value)
-        other = words.removeprefix(self.lead).casefold() != self.secret.casefold()
-        return other and tuple(self.tokenizer.encode(words)) == value and self.in_place(value)
+        if tuple(self.tokenizer.encode(words)) != value or not words.startswith(self.lead):
+            return False
+        cut, tail = words_of(self.tokenizer, value)
+        same = [(glue, len(word)) for glue, word in cut] == [(glue, len(word)) for glue, word in self.cut]
+        return same and tail == self.tail and self.in_place(value)
 
     def in_place(self, value: Sequence[int]) -> bool:
         """Whether the tokenizer cuts the text around the value as if each part stood alone."""

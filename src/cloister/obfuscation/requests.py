@@ -19,11 +19,13 @@ from typing import Any
 from cloister.errors import InvalidRequest, ObfuscationRefused
 from cloister.json_names import refuse_repeated_names
 from cloister.obfuscation.conversation import Answers, turn_of
-from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, strings_in
+from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, refused, strings_in
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import Order, Prf, new_secret
+from cloister.obfuscation.mentions import add_mentions
+from cloister.obfuscation.parts import Owners, owners_of, refuse_parts, says_part
 from cloister.obfuscation.regularise import regularise
-from cloister.obfuscation.tags import Detector, TaggedText, add_mentions, auto_redact, parse_redacted
+from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted
 from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
 
 FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
@@ -111,10 +113,16 @@ class Obfuscation:
     def _obfuscate(self, field: str, request: dict[str, Any]) -> Obfuscated | None:
         places = list(_texts(request.get(field), (field,)))
         found = [self._marked(text, place, given=_given_before(request, place)) for place, text in places]
-        marked = add_mentions(found, list(self._known))
-        entities = entities_of(marked)
-        secrets = {entity.secret for entity in entities}.union(list(self._known))
-        _refuse_elsewhere(request, {place for place, _ in places}, Elsewhere(secrets))
+        known = list(self._spelt.values())
+        marked = add_mentions(found, known)
+        entities = entities_of(marked, known)
+        owners = owners_of(marked, known)
+        first = next((at for at, text in enumerate(marked) if text.spans), len(marked))
+        given = [at >= first and _given_before(request, place) for at, (place, _) in enumerate(places)]
+        # From the first secret on, each variant has its own answers: what they say of a secret tells nothing.
+        refuse_parts((text for text, own in zip(marked, given, strict=True) if not own), owners)
+        secrets = {entity.secret for entity in entities}.union(known)
+        _refuse_elsewhere(request, {place for place, _ in places}, Elsewhere(secrets), owners)
         if not entities:
             return None
         refuse_biases(request.get("logit_bias"))
@@ -231,13 +239,17 @@ def _strings(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
             yield from _strings(each, (*place, number))
 
 
-def _refuse_elsewhere(request: dict[str, Any], places: set[tuple[Any, ...]], elsewhere: Elsewhere) -> None:
+def _refuse_elsewhere(
+    request: dict[str, Any], places: set[tuple[Any, ...]], elsewhere: Elsewhere, owners: Owners
+) -> None:
     """A secret that is also said where nothing is replaced would be the same in all variants."""
     elsewhere.check_stops(strings_in(request.get("stop")))
     for place, text in _strings(request):
         if place in places:
             continue
         elsewhere.check(str(place[0]), text)
+        if place[0] != "model" and text not in ("user", "system", place[-1]) and says_part(TaggedText(text), owners):
+            raise refused(str(place[0]))
         if _ANY_TAG.search(text.encode("utf-8", "replace")):
             raise ObfuscationRefused(
                 f"The field {str(place[0])[:64]!r} has a tag where nothing can stand in a secret's place.",

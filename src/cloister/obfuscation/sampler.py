@@ -1,22 +1,24 @@
-"""Substitutes by Greedy Quantized Sampling: λ of the candidates it finds, or an alert where there are too few (§5.1).
+"""Substitutes by Greedy Quantized Sampling: λ values that would each have found the others and the secret, or an alert
+where there are too few (§5.1).
 
-Of the candidates λ are drawn so that the real one's rank by probability among all λ+1 is drawn, too: otherwise the
-least likely one would be the real one more often than not.
+`gqs` finds the class of the secret, `blocks` draws λ of its members by the request's secret. With the same secret the
+same prompt gets the same substitutes in the same order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cloister.errors import SetupError, TooFewCandidates
+from cloister.obfuscation.blocks import Block, block_with, drawn
 from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.gqs import Candidate, Sampled, finished, sampling
+from cloister.obfuscation.gqs import Sampled, finished, sampling
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.quantization import Keep, Quantization
+from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import TaggedText
 from cloister.obfuscation.variants import MAX_FAKES, Substitutes
@@ -61,50 +63,30 @@ class Sampler:
         """The same a piece at a time (`gqs.sampling`)."""
         wish, by = self._wish, self._wish.quantization
         infilling = Infilling(self._tokenizer, self._shapes, texts, entities)
-        found = yield from candidates_for(self._model, infilling, wish.fakes, by)
+        found = yield from class_of(self._model, infilling, by)
         for slot, count in enumerate(found.found):
             if count < wish.least:
                 raise _too_few(entities, infilling.entity_of(slot), count, wish)
-        if len(found.candidates) < wish.least:
-            raise _too_few(entities, len(entities) - 1, len(found.candidates), wish)
+        block = block_for(found, infilling, wish.fakes, by)
+        if len(block) <= wish.least:
+            raise _too_few(entities, len(entities) - 1, max(0, len(block) - 1), wish)
         context = "\0".join((*(entity.secret for entity in entities), *(text.text for text in texts))).encode()
-        chosen = choose(found.candidates, found.reference, wish.fakes, self._prf, context)
+        chosen = drawn(found.secret, block, wish.fakes, self._prf, context)
+        real = next(one for one in block if one.values == found.secret)
         values = tuple(infilling.values(one.values) for one in chosen)
-        gaps = tuple(by.gap(one.logprob, found.reference) for one in chosen)
-        return Substitutes(values, by.epsilon, by.distance, gaps)
+        return Substitutes(values, by.epsilon, by.distance, tuple(by.gap(one.logprob, real.logprob) for one in chosen))
 
 
-def candidates_for(
-    model: LanguageModel, infilling: Infilling, fakes: int, by: Quantization
-) -> Generator[int, None, Sampled]:
-    """Candidates for so many fakes. Words that go on as the model would are more alike than others: where too few are
-    left of those around the real one, the nearest are looked for, and what is more counts.
-
-    Of the beginnings of a word only a few are gone on with: each is the better for several tries.
-    """
-    lineages = min(by.lambda_max, 4 * fakes)
-
-    def search(keep: Keep) -> Generator[int, None, Sampled]:
-        how = replace(by, keep=keep)
-        return sampling(model, infilling.beginning, infilling.slots, how, fitting=infilling, lineages=lineages)
-
-    found = yield from search(by.keep)
-    if len(found.candidates) >= fakes or by.keep != "around":
-        return found
-    others = yield from search("nearest")
-    return others if len(others.candidates) > len(found.candidates) else found
+def class_of(model: LanguageModel, infilling: Infilling, by: Quantization) -> Generator[int, None, Sampled]:
+    """The class of the secrets, without the values that a prompt would be read otherwise with."""
+    found = yield from sampling(model, infilling.beginning, infilling.slots, by, fitting=infilling)
+    members = tuple(one for one in found.members if infilling.alike(one.values))
+    return Sampled(found.secret, members, found.found)
 
 
-def choose(candidates: Sequence[Candidate], reference: float, count: int, prf: Prf, context: bytes) -> list[Candidate]:
-    """`count` candidates around the real one: a drawn number of likelier ones, the others less likely, the nearest.
-
-    Where one side has too few, the other side gives more; then the real one's rank is nearer that end than drawn.
-    """
-    likelier = sorted((one for one in candidates if one.logprob > reference), key=lambda one: one.logprob)
-    others = sorted((one for one in candidates if one.logprob <= reference), key=lambda one: -one.logprob)
-    above = prf.below(b"rank\0" + context, count + 1)
-    above = max(min(above, len(likelier)), min(count, len(likelier) + len(others)) - len(others))
-    return [*likelier[:above], *others[: count - above]]
+def block_for(found: Sampled, infilling: Infilling, fakes: int, by: Quantization) -> Block:
+    """The members of the class that λ fakes are drawn from, the secret among them."""
+    return block_with(found.secret, found.members, by, fakes + 1, infilling.words)
 
 
 def _too_few(entities: Sequence[Entity], number: int, found: int, wish: Wish) -> TooFewCandidates:

@@ -9,7 +9,7 @@ end the mark early.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,9 +30,6 @@ class Category(StrEnum):
 
 
 OPENING, CLOSING = "<redacted>", "</redacted>"
-MAX_SECRETS = 64
-"""Of one prompt, however often each is mentioned."""
-
 _TAG = re.compile(r'<redacted(?: category="(?P<category>[^"<>]{0,64})")?>|</redacted>')
 _LIKE_A_TAG = re.compile(r"<\s*/?\s*redact\w*", re.IGNORECASE)
 _HINT = f'Write {OPENING} before and {CLOSING} after each secret, without nesting; <redacted category="name"> helps.'
@@ -124,33 +121,6 @@ def auto_redact(tagged: TaggedText, found: Iterable[tuple[int, int, str]]) -> Ta
     """What a detector found is added to what is marked; where both overlap, all of both is one secret."""
     names = {str(category): category for category in Category}
     return add_spans(tagged, (Span(start, end, names.get(name, Category.FREE)) for start, end, name in found))
-
-
-def add_mentions(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[TaggedText]:
-    """Every other mention of a secret, in whatever capitals and in any of the texts, is a secret too; so is a mention
-    of one that is `known` from earlier (in small letters). TagsInvalid where they are more than `MAX_SECRETS`.
-
-    Whole words only: "Ann" is not mentioned by "Annual". A nickname or half of a name is not found. A mention that
-    overlaps a mark is one secret with it.
-    """
-    said = [text.text.casefold() for text in texts]
-    secrets = {secret: Category.FREE for secret in known if any(secret in each for each in said)}
-    secrets |= {text.secret(span).casefold(): span.category for text in texts for span in text.spans}
-    if not secrets:
-        return list(texts)
-    if len(secrets) > MAX_SECRETS:
-        raise TagsInvalid(
-            f"There are {len(secrets)} secrets; {MAX_SECRETS} can be hidden in one prompt.",
-            hint="Mark fewer, send less at once, or use the level 'isolated'.",
-        )
-    words = "|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True))
-    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
-
-    def more(text: str) -> Iterable[Span]:
-        for found in pattern.finditer(text):
-            yield Span(*found.span(), secrets.get(found[0].casefold(), Category.FREE))
-
-    return [add_spans(text, more(text.text)) for text in texts]
 
 
 def _trimmed(text: str, spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.entities import Entity, entities_of, replaced
-from cloister.obfuscation.tags import TaggedText, add_mentions
+from cloister.obfuscation.mentions import add_mentions
+from cloister.obfuscation.parts import owners_of, refuse_parts
+from cloister.obfuscation.tags import TaggedText
+from cloister.obfuscation.words import parts_of
 
 MAX_FAKES = 512
 MAX_WORD_CHARACTERS = 512
@@ -79,6 +82,7 @@ def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
     real = tuple(text.text for text in marked)
     if not entities:
         return Variants((real,), (), Substitutes(()))
+    refuse_parts(marked, owners_of(marked))
     found = by.substitutes(marked, entities)
     check_shape(found.values, entities)
     made = tuple(tuple(replaced(marked, entities, values)) for values in found.values)
@@ -115,6 +119,12 @@ def check_shape(values: Sequence[Sequence[str]], entities: Sequence[Entity]) -> 
             raise TagsInvalid(
                 f"A substitute for secret {number} comes twice, or is the secret itself.",
                 hint="The one value that is nowhere repeated would be the real one: give each once.",
+            )
+        words = len(parts_of(entity.secret))
+        if entity.parts and any(len(parts_of(value)) != words for value in column):
+            raise TagsInvalid(
+                f"Parts of secret {number} stand alone, and a substitute for it has not {words} words as it has.",
+                hint="Give substitutes of as many words, titles and words like “of” aside.",
             )
 
 

@@ -27,11 +27,13 @@ from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.mentions import add_mentions
+from cloister.obfuscation.parts import owners_of, refuse_parts
 from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.shape import TokenShapes
-from cloister.obfuscation.tags import TaggedText, add_mentions, auto_redact, parse_redacted
+from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted
 from cloister.obfuscation.variants import check_shape
 from cloister.prefix.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.vault.reading import Reader
@@ -125,7 +127,9 @@ class Obfuscating:
                 hint="Use cloister.Client or cloister proxy, or plain HTTP.",
             )
         marked = yield from self._marked(confided, prompt, params)
-        entities = entities_of(marked)
+        known = list(self._spelt.values())
+        entities = entities_of(marked, known)
+        refuse_parts(_common(prompt, marked), owners_of(marked, known))
         if not entities:
             raise TagsInvalid(
                 f"No secret is marked{' or found' if params.auto_redact else ''}: there is nothing to hide.",
@@ -164,7 +168,8 @@ class Obfuscating:
             for at, searched in enumerate(_searched(prompt)):
                 if searched:
                     found[at] = auto_redact(found[at], (yield from self._detected(found[at].text)))
-        return add_mentions([regularise(text) for text in found] if params.regularise else found, self._known)
+        regular = [regularise(text) for text in found] if params.regularise else found
+        return add_mentions(regular, self._spelt.values())
 
     def _detected(self, text: str) -> Generator[int, None, list[Found]]:
         """What is found in a text, piece by piece."""
@@ -275,6 +280,15 @@ def _searched(prompt: ChatPrompt | TextPrompt) -> list[bool]:
     if isinstance(prompt, TextPrompt):
         return [not prompt.public]
     return [not message.public and message.role != "assistant" for message in prompt.messages]
+
+
+def _common(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> list[TaggedText]:
+    """The texts that all variants have. From the first secret on, each has its own answers."""
+    if isinstance(prompt, TextPrompt):
+        return list(marked)
+    first = next((at for at, text in enumerate(marked) if text.spans), len(marked))
+    answered = [message.role == "assistant" and at >= first for at, message in enumerate(prompt.messages)]
+    return [text for text, own in zip(marked, answered, strict=True) if not own]
 
 
 def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:

@@ -1,7 +1,8 @@
-"""Who reads all λ+1 prompts and bets on one. Each gives every prompt a score; what it bets on is fixed beforehand: the
-highest score or the lowest (of the sampling model's also the middle).
+"""Adversaries who read all λ+1 prompts and bet on one. Each gives every prompt a score; what it bets on is fixed
+beforehand: the highest score or the lowest (of the sampling model's also the middle).
 
 * sampling model: the probabilities that the substitutes were chosen by.
+* sampler again: how likely the others are as the substitutes of each (`rerun`).
 * whole prompts, as layer 0's reconstruction gives them to who has the service's memory (redteam/test_layer_zero.py):
   their probability under the serving model, with the words after the secret, which sampling does not look at.
 * answers: how likely the answer to each prompt is, and how often it says the secret.
@@ -32,13 +33,14 @@ Scores = dict[str, list[float]]
 class Trial:
     """One prompt among others: the words before and after the secret, and the values, the real one first.
 
-    `sampled`: log-probabilities by the sampling model.
+    `sampled`: log-probabilities by the sampling model. `reran`: those of the whole set (`rerun`), if sampled.
     """
 
     before: str
     after: str
     values: list[str]
     sampled: list[float]
+    reran: list[float] = field(default_factory=list)
 
     def texts(self) -> list[str]:
         return [f"{self.before}{value}{self.after[:AFTER_CHARACTERS]}" for value in self.values]
@@ -80,6 +82,8 @@ class Adversaries:
             "sizes, prompt": [float(len(value.encode())) for value in trial.values],
             "sizes, answer": [float(len(answer.encode())) for answer in answers],
         }
+        if trial.reran:
+            scores["sampler again"] = trial.reran
         if self.other is not None:
             scores["another model"] = self.other(trial.texts())
         return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from statistics import mean, stdev
 from time import monotonic, process_time
@@ -14,16 +14,18 @@ from cloister.bench.obfuscation.decoding import Asked, time_between_tokens, vaul
 from cloister.bench.obfuscation.distinguisher import BETS, Guesses, right, score
 from cloister.bench.obfuscation.letters import Letters
 from cloister.bench.obfuscation.plan import Part, Plan
+from cloister.bench.obfuscation.rerun import Rerun
 from cloister.bench.obfuscation.results import Results
 from cloister.bench.suite.measurement import Measurement, Watcher
 from cloister.errors import TagsInvalid
-from cloister.obfuscation.entities import entities_of
-from cloister.obfuscation.gqs import Sampled, finished, sample
+from cloister.obfuscation.blocks import drawn, runs_of
+from cloister.obfuscation.entities import entities_of, swapped
+from cloister.obfuscation.gqs import Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
 from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.sampler import candidates_for, choose
+from cloister.obfuscation.sampler import block_for, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
 
@@ -88,7 +90,13 @@ class Bench(Measurement[Results]):
             return None
 
     def _sample(self, infilling: Infilling, by: Quantization) -> Sampled:
-        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling, lineages=by.lambda_max)
+        return finished(class_of(self._model, infilling, by))
+
+    def _count(self, infilling: Infilling, by: Quantization) -> int:
+        """How many substitutes there are within ε."""
+        found = self._sample(infilling, by)
+        runs = ([one.values for one in run] for run in runs_of(found.members, by))
+        return next((len(run) - 1 for run in runs if found.secret in run), 0)
 
     def _curves(self) -> None:
         """Figures 5–7: how many substitutes there are within ε."""
@@ -102,7 +110,7 @@ class Bench(Measurement[Results]):
                 assert infilling is not None
                 if self._fits("curves"):
                     by = Quantization(epsilon, plan.lambda_max, plan.temperature)
-                    count = len(self._sample(infilling, by).candidates)
+                    count = self._count(infilling, by)
                     found.setdefault((category, epsilon), []).append(count)
             self._watcher.advance(str(category))
         self._results.curves = [
@@ -122,7 +130,7 @@ class Bench(Measurement[Results]):
             for most in plan.latency_lambdas:
                 if self._fits("latency"):
                     begun, spent = monotonic(), process_time()
-                    count = len(self._sample(infilling, Quantization(epsilon, most, plan.temperature)).candidates)
+                    count = self._count(infilling, Quantization(epsilon, most, plan.temperature))
                     row = {"tokens": tokens, "epsilon": epsilon, "lambda_max": most, "found": count}
                     took = {"seconds": round(monotonic() - begun, 3), "processor_s": round(process_time() - spent, 3)}
                     self._results.latency.append({**row, **took})
@@ -131,6 +139,7 @@ class Bench(Measurement[Results]):
     def _distinguisher(self) -> None:
         plan, draw = self._plan, random.Random(0)
         by = Quantization(plan.bet_epsilon, plan.bet_lambda_max, plan.temperature)
+        rerun = Rerun(self._model, self._tokenizer, self._shapes, by, plan.fakes)
         names = self._texts.get(Category.NAME, [])
         rows: dict[tuple[str, str, str], list[float]] = {}
         self._watcher.begin("distinguisher", plan.trials)
@@ -138,12 +147,14 @@ class Bench(Measurement[Results]):
             infilling = self._infilling(text)
             if infilling is None or not self._fits("distinguisher"):
                 continue
-            found = finished(candidates_for(self._model, infilling, plan.fakes, by))
-            prf = Prf(number.to_bytes(32, "big"))
-            chosen = choose(found.candidates, found.reference, plan.fakes, prf, b"bench")
+            found = self._sample(infilling, by)
+            block = block_for(found, infilling, plan.fakes, by)
+            chosen = drawn(found.secret, block, plan.fakes, Prf(number.to_bytes(32, "big")), b"bench")
             if len(chosen) == plan.fakes:
                 words = [infilling.values(one.values)[0] for one in chosen]
-                self._bet(rows, "sampled", text, words, [found.reference, *(one.logprob for one in chosen)])
+                real = next(one for one in block if one.values == found.secret)
+                again = rerun.scores([text, *(swapped([text], infilling.entities, [word])[0] for word in words)])
+                self._bet(rows, "sampled", text, words, [one.logprob for one in (real, *chosen)], again)
             else:
                 self._results.too_few += 1
             if text in names and plan.fakes <= len(RANDOM_WORDS):
@@ -186,10 +197,11 @@ class Bench(Measurement[Results]):
         text: TaggedText,
         fakes: list[str],
         sampled: list[float],
+        reran: Sequence[float] = (),
     ) -> None:
         [span] = text.spans
         values = [text.secret(span), *fakes]
-        trial = Trial(text.text[: span.start], text.text[span.end :], values, sampled)
+        trial = Trial(text.text[: span.start], text.text[span.end :], values, sampled, list(reran))
         for who, scores in self._adversaries.scores(trial).items():
             for bet in BETS if who == "sampling model" else BETS[:2]:
                 rows.setdefault((kind, who, bet), []).append(right(bet, scores))

@@ -1,0 +1,56 @@
+"""An adversary who runs the sampler again: once for each of the λ+1 prompts, as if that one were the real one.
+
+It has the code, the sampling model, all settings and all λ+1 prompts with their marks; not the request's secret. Its
+score is the exact log-likelihood of the observed set under each hypothesis: how probable it is that this prompt, had it
+been real, would have gone out among these others. −∞ rules a prompt out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cloister.errors import CloisterError
+from cloister.obfuscation.blocks import log_likelihood
+from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.gqs import Sampled, finished
+from cloister.obfuscation.infilling import Infilling
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
+from cloister.obfuscation.mentions import add_mentions
+from cloister.obfuscation.quantization import Quantization
+from cloister.obfuscation.sampler import block_for, class_of
+from cloister.obfuscation.shape import TokenShapes
+from cloister.obfuscation.tags import TaggedText
+
+Values = tuple[str, ...]
+"""A prompt's secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The sampler as the user runs it, but for the secret."""
+
+    model: LanguageModel
+    tokenizer: SamplingTokenizer
+    shapes: TokenShapes
+    by: Quantization
+    fakes: int
+
+    def scores(self, prompts: Sequence[TaggedText]) -> list[float]:
+        """For each prompt how likely this set of prompts is if it is real."""
+        marked = [add_mentions([prompt]) for prompt in prompts]
+        observed = {tuple(one.secret for one in entities_of(texts)) for texts in marked}
+        return [self._score(texts, observed) for texts in marked]
+
+    def _score(self, texts: Sequence[TaggedText], observed: set[Values]) -> float:
+        try:
+            infilling = Infilling(self.tokenizer, self.shapes, texts, entities_of(texts))
+            found = finished(class_of(self.model, infilling, self.by))
+        except CloisterError:
+            return -math.inf
+        return self.likelihood(found, infilling, observed)
+
+    def likelihood(self, found: Sampled, infilling: Infilling, observed: set[Values]) -> float:
+        block = {infilling.values(one.values) for one in block_for(found, infilling, self.fakes, self.by)}
+        return log_likelihood(block, len(observed) - 1) if observed <= block else -math.inf

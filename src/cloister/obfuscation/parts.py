@@ -1,0 +1,209 @@
+"""Parts of a secret that stand alone: "Dr Thornbury", "Margaret" or "M. Thornbury" for Margaret Thornbury.
+
+A part that went out unchanged in all variants would tell the real one. So:
+
+* Two secrets with a word in common are cut: the word belongs to one of them, the one with more words or the first.
+  "Ann Lee" and "Tom Lee" are the secrets "Ann Lee" and "Tom"; a surname marked alone is a part of the full name.
+* A word of a name that stands alone, unmarked, is marked as its part. So is its initial before a later part.
+* Every other word of a secret outside the marks is refused, with what to do: words of other secrets than names, words
+  that may or may not mean the person ("Will"), initials alone.
+
+Variants have the matching part of their value in these places (`entities.replaced`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cloister.errors import TagsInvalid
+from cloister.obfuscation.tags import Category, Span, TaggedText
+from cloister.obfuscation.words import KEPT, gives_away, is_everyday, is_telling, parts_of, words_in
+
+_INITIAL_BEFORE = re.compile(r"(?<!\w)(?P<letter>[^\W\d_])(?P<gap>\.? )\Z")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Part:
+    """A word of a secret, or its first letter. `secret` is in small letters."""
+
+    secret: str
+    index: int
+    initial: bool = False
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Owned:
+    part: Part
+    word: str
+    category: Category
+
+
+class Owners:
+    """Which secret each telling word belongs to: a `known` one from earlier, then the one with the most words, then
+    the first. Each secret is given as it is spelt, with its category."""
+
+    def __init__(self, known: Iterable[str], marked: Iterable[tuple[str, Category]]) -> None:
+        categories: dict[str, Category] = {}
+        spelt: dict[str, str] = {}
+        for secret, category in marked:
+            key = secret.casefold()
+            spelt.setdefault(key, secret)
+            if categories.setdefault(key, category) is Category.FREE:
+                categories[key] = category
+        earlier = {secret.casefold(): secret for secret in known}
+        rest = [key for key in spelt if key not in earlier]
+        self.keys = (*earlier, *sorted(rest, key=lambda key: (-len(parts_of(key)), -len(words_in(key)))))
+        self._words: dict[str, _Owned] = {}
+        for key in self.keys:
+            secret, category = spelt.get(key) or earlier[key], categories.get(key, Category.FREE)
+            for index, word in enumerate(parts_of(secret)):
+                if is_telling(word):
+                    self._words.setdefault(word.casefold(), _Owned(Part(key, index), word, category))
+
+    def __iter__(self) -> Iterator[tuple[Part, str, Category]]:
+        return ((one.part, one.word, one.category) for one in self._words.values())
+
+    def part(self, word: str) -> Part | None:
+        owned = self._words.get(word.casefold())
+        return owned and owned.part
+
+    def elsewhere(self, secret: str) -> bool:
+        """Whether a word of this secret belongs to another one."""
+        key = secret.casefold()
+        return any((part := self.part(word)) is not None and part.secret != key for word in parts_of(secret))
+
+    def linked(self, word: str) -> Category | None:
+        """The category of the name this unmarked word is a part of; None if it is none, or may be none. What is `free`
+        counts as a name where it has a capital."""
+        owned = self._words.get(word.casefold())
+        if owned is None or is_everyday(owned.word) or not gives_away(word, owned.word, owned.category):
+            return None
+        named = owned.category is Category.NAME or (owned.category is Category.FREE and word[0].isupper())
+        return owned.category if named else None
+
+
+def owners_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> Owners:
+    return Owners(known, ((text.secret(span), span.category) for text in texts for span in text.spans))
+
+
+def cut_shared(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[TaggedText]:
+    """The same texts; a mark that shares a word with another secret is cut into that word and the rest."""
+    known = list(known)
+    while True:
+        owners = owners_of(texts, known)
+        cut = [TaggedText(text.text, tuple(_cut(text, owners))) for text in texts]
+        if cut == list(texts):
+            return cut
+        texts = cut
+
+
+def _cut(text: TaggedText, owners: Owners) -> Iterator[Span]:
+    for span in text.spans:
+        secret = text.secret(span)
+        if not owners.elsewhere(secret):
+            yield span
+            continue
+        rest: list[re.Match[str]] = []
+        for found in words_in(secret):
+            part = owners.part(found[0])
+            if part is None or part.secret == secret.casefold():
+                rest += [found] if rest or found[0].casefold() not in KEPT else []
+                continue
+            yield from _joined(span, rest)
+            rest = []
+            yield Span(span.start + found.start(), span.start + found.end(), span.category)
+        yield from _joined(span, rest)
+
+
+def _joined(span: Span, words: list[re.Match[str]]) -> Iterator[Span]:
+    while words and words[-1][0].casefold() in KEPT:
+        words = words[:-1]
+    if words:
+        yield Span(span.start + words[0].start(), span.start + words[-1].end(), span.category)
+
+
+def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
+    """The text with the unmarked parts of names marked."""
+    spans = list(text.spans)
+    for start, piece in outside(text):
+        for found in words_in(piece):
+            category = owners.linked(found[0])
+            if category is not None:
+                spans.append(Span(start + found.start(), start + found.end(), category))
+    marked = TaggedText(text.text, tuple(sorted(spans)))
+    initials = [span for span in marked.spans for span in _initials(marked, span, owners)]
+    return TaggedText(text.text, tuple(sorted({*marked.spans, *initials})))
+
+
+def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
+    """The unmarked initials right before a part of a name."""
+    part, start = owners.part(text.secret(span)), span.start
+    since = max((one.end for one in text.spans if one.end <= start), default=0)
+    while part is not None and (found := _INITIAL_BEFORE.search(text.text, since, start)):
+        if _initial_of(found["letter"], part) is None:
+            return
+        start = found.start()
+        yield Span(start, start + 1, span.category)
+
+
+def _initial_of(letter: str, part: Part) -> Part | None:
+    """Of a name's words before this one, that which the letter begins."""
+    for index, word in enumerate(parts_of(part.secret)[: part.index]):
+        if word[:1].casefold() == letter.casefold():
+            return Part(part.secret, index, initial=True)
+    return None
+
+
+def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
+    """What part of another secret the so-manieth span of a text is; None if it is a secret itself."""
+    span = text.spans[number]
+    secret = text.secret(span)
+    if (part := owners.part(secret)) is not None and part.secret != secret.casefold():
+        return part
+    after = number
+    while len(secret) == 1 and secret.isalpha() and (after := after + 1) < len(text.spans):
+        if text.text[text.spans[after - 1].end : text.spans[after].start] not in (" ", ". "):
+            return None
+        following = text.secret(text.spans[after])
+        if (part := owners.part(following)) is not None:
+            return _initial_of(secret, part)
+        if len(following) > 1:
+            return None
+    return None
+
+
+def refuse_parts(texts: Iterable[TaggedText], owners: Owners) -> None:
+    """TagsInvalid where a word of a secret, or the initials of a name, stand outside the marks."""
+    if any(says_part(text, owners) for text in texts):
+        raise TagsInvalid(
+            "A word of a secret stands outside the marks. It would be in all variants, and tell the real one.",
+            hint="Mark that word, too, where it means the secret: it is then replaced by the matching part of each "
+            "substitute. Where it means something else, use another word.",
+        )
+
+
+def says_part(text: TaggedText, owners: Owners) -> bool:
+    """Whether a word of a secret, or the initials of a name, stand outside the marks."""
+    pieces = [piece for _, piece in outside(text)]
+    words = {found[0] for piece in pieces for found in words_in(piece)}
+    initials = [pattern for secret in owners.keys if (pattern := _initials_alone(secret)) is not None]
+    return any(gives_away(word, part, category) for _, part, category in owners for word in words) or any(
+        pattern.search(piece) for pattern in initials for piece in pieces
+    )
+
+
+def _initials_alone(secret: str) -> re.Pattern[str] | None:
+    """ "M.T." and "M. T." for Margaret Thornbury."""
+    letters = [word[0].upper() for word in parts_of(secret) if word[0].isalpha()]
+    return re.compile(r"(?<!\w)" + r"\. ?".join(letters) + r"\.") if len(letters) > 1 else None
+
+
+def outside(text: TaggedText) -> Iterator[tuple[int, str]]:
+    """What stands outside the marks, and where each piece begins."""
+    at = 0
+    for span in text.spans:
+        yield at, text.text[at : span.start]
+        at = span.end
+    yield at, text.text[at:]
