@@ -3,7 +3,7 @@
 A class (`gqs`) is cut into blocks by a rule that does not know the real value:
 
 1. By probability, from the likeliest on, into runs within which any two differ by less than ε (Theorem 5.1).
-2. Each run, in that order, into blocks of at least λ+1 values, no two of which have a word in common.
+2. Each run, in that order, into blocks of at least λ+1 values where it has as many, no two with a word in common.
 
 λ values are drawn from the real one's block, uniformly and by a key that the adversary does not have. For a block of m
 values, each set T of λ+1 of them has the probability 1/C(m−1, λ) under every hypothesis "this member of T is real". So
@@ -38,19 +38,25 @@ def runs_of(members: Iterable[Candidate], by: Quantization) -> list[Block]:
 
 
 def blocks_of(run: Block, size: int, words: Words) -> list[Block]:
-    """A run cut into blocks of `size` or a little more. A member goes into the first block that has room and no word of
-    its values; one that fits into none is in no block."""
-    count = max(1, len(run) // size)
+    """A run cut into blocks of `size` or a little more; fewer and larger blocks where words in common would leave more
+    members without a block of that size."""
+    said = [words(one.values) for one in run]
+    most = max(1, len(run) // size)
+    cuts = [_cut(run, said, count) for count in range(most, 0, -1)]
+    return max(cuts, key=lambda blocks: sum(len(block) for block in blocks if len(block) >= size))
+
+
+def _cut(run: Block, said: Sequence[frozenset[str]], count: int) -> list[Block]:
+    """So many blocks. A member goes into the first that has room and no word of its values; one that fits into none is
+    in no block."""
     rooms = [len(run) // count + (at < len(run) % count) for at in range(count)]
-    blocks: list[Block] = [[] for _ in range(count)]
-    said: list[set[str]] = [set() for _ in range(count)]
-    for one in run:
-        mine = words(one.values)
-        for block, taken, room in zip(blocks, said, rooms, strict=True):
-            if len(block) < room and not mine & taken:
-                block.append(one)
-                taken |= mine
-                break
+    blocks: list[Block] = [[] for _ in rooms]
+    taken: list[set[str]] = [set() for _ in rooms]
+    for one, words in zip(run, said, strict=True):
+        fits = (at for at, room in enumerate(rooms) if len(blocks[at]) < room and not words & taken[at])
+        if (at := next(fits, None)) is not None:
+            blocks[at].append(one)
+            taken[at] |= words
     return blocks
 
 

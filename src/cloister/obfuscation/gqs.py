@@ -10,7 +10,7 @@ its values computes the same class, beam by beam, in the same order and the same
 The quantum is the rank of a token among those that may stand there, not its probability: a bin of width ε/n holds one
 token or thousands, a block of ranks always holds as many as it is wide. Cohorts of one step:
 
-* One beam, or the beams of one lineage, have many continuations: cut by rank into cohorts of λ_max + 1.
+* The continuations of one beam, or of the beams of one lineage, are cut by rank into cohorts of at most λ_max + 1.
 * A word that has begun goes on in every beam with the token of the same rank. An unusual word has unusual substitutes.
 * Where beams must differ (the first token of a word, a whole number), continuations are taken from the likeliest to the
   least likely, and each goes into the first cohort that has neither its lineage nor its value.
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -138,7 +139,14 @@ class _Ranked:
     def rank_of(self, beam: int, token: int) -> int | None:
         return next(iter(np.flatnonzero((self.beam == beam) & (self.token == token)).tolist()), None)
 
-    def some(self, ranks: slice) -> Iterator[_Grown]:
+    def block_of(self, rank: int, width: int) -> int:
+        """Which of the blocks of at most `width` ranks, all about as wide, has this rank."""
+        count = -(-len(self.token) // width)
+        return next(at for at in range(count) if rank < (at + 1) * len(self.token) // count)
+
+    def block(self, number: int, width: int) -> Iterator[_Grown]:
+        count = -(-len(self.token) // width)
+        ranks = slice(*(at * len(self.token) // count for at in (number, number + 1))) if number < count else slice(0)
         parts = (self.beam[ranks].tolist(), self.token[ranks].tolist(), self.score[ranks].tolist())
         return (_Grown(*one) for one in zip(*parts, strict=True))
 
@@ -198,25 +206,28 @@ class _Search:
             lineages.setdefault(lineage, []).append(beam)
         differ = number > 0 and (first if stem else last)
         each = 1 if differ or (stem and not first) else max(1, self._room // len(lineages))
-        width = max(LEAST_BLOCK, 2 * (len(lineages) if differ else each))
+        width = each if each > 1 else max(LEAST_BLOCK, 2 * len(lineages) if differ else 0)
         own, real = int(beams.lineage[beams.real]), (beams.real, token)
-        rank = _ranked(beams, rows, lineages[own]).rank_of(*real)
+        ranked = _ranked(beams, rows, lineages[own])
+        rank = ranked.rank_of(*real)
         if rank is None:
             return None
-        block = slice(rank // width * width, (rank // width + 1) * width)
+        number_of_block = ranked.block_of(rank, width)
 
         def in_block(those: list[int]) -> Iterator[_Grown]:
             """The continuations of a lineage in the block that may stand there, the likeliest first."""
-            for one in _ranked(beams, rows, those).some(block):
+            for one in _ranked(beams, rows, those).block(number_of_block, width):
                 if self._accepts(number, (*beams.value[one.beam], one.token), last):
                     yield one
 
         offered = {lineage: in_block(those) for lineage, those in lineages.items()}
         if differ:
             chosen = _first_fit(offered, lambda one: (*beams.value[one.beam], one.token), real)
+        elif each > 1:
+            chosen = [one for those in offered.values() for one in those]
         else:
-            chosen = _in_turn(offered, own, each, real)
-        return None if chosen is None else self._grown(chosen, real)
+            chosen = _same_rank(offered, own, real)
+        return self._grown(chosen, real) if any((one.beam, one.token) == real for one in chosen) else None
 
     def _accepts(self, number: int, value: Value, last: bool) -> bool:
         if value not in self._accepted:
@@ -268,34 +279,31 @@ def _ranked(beams: _Beams, rows: list[_Row], those: list[int]) -> _Ranked:
     return _Ranked(beam[order], token[order], score[order])
 
 
-def _in_turn(offered: dict[int, Iterator[_Grown]], own: int, each: int, real: tuple[int, int]) -> list[_Grown] | None:
-    """Each lineage's continuations by rank, `each` of them to a cohort: those of the cohort with the real one."""
-    mine: list[_Grown] = []
-    for one in offered[own]:
-        mine.append(one)
+def _same_rank(offered: dict[int, Iterator[_Grown]], own: int, real: tuple[int, int]) -> list[_Grown]:
+    """Of each lineage the continuation of the real one's rank."""
+    before: list[_Grown] = []
+    for one in offered.pop(own):
         if (one.beam, one.token) == real:
-            break
-    else:
-        return None
-    start = (len(mine) - 1) // each * each
-    chosen: list[_Grown] = []
-    for lineage, those in offered.items():
-        before = mine if lineage == own else []
-        ranked = [*before, *(one for one, _ in zip(those, range(start + each - len(before)), strict=False))]
-        chosen += ranked[start:]
-    return chosen
+            found = {own: one} | {
+                lineage: other
+                for lineage, those in offered.items()
+                for other in islice(those, len(before), len(before) + 1)
+            }
+            return [found[lineage] for lineage in sorted(found)]
+        before.append(one)
+    return []
 
 
 def _first_fit(
     offered: dict[int, Iterator[_Grown]], value_of: Callable[[_Grown], Value], real: tuple[int, int]
-) -> list[_Grown] | None:
+) -> list[_Grown]:
     """From the likeliest on, each continuation into the first cohort without its lineage and its value: the cohort
     with the real one."""
     every = [(one, lineage) for lineage, those in offered.items() for one in those]
     every.sort(key=lambda pair: -pair[0].score)
     taken: dict[object, int] = {}  # by lineage and by value, a bit for each cohort that has it
     cohorts: dict[int, list[_Grown]] = {}
-    wanted = None
+    wanted = 0
     for one, lineage in every:
         value = value_of(one)
         used = taken.get(lineage, 0) | taken.get(value, 0)
@@ -305,7 +313,7 @@ def _first_fit(
         cohorts.setdefault(bit, []).append(one)
         if (one.beam, one.token) == real:
             wanted = bit
-    return None if wanted is None else cohorts[wanted]
+    return cohorts.get(wanted, [])
 
 
 def sample(
