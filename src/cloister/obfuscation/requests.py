@@ -113,7 +113,7 @@ class Obfuscation:
     def _obfuscate(self, field: str, request: dict[str, Any]) -> Obfuscated | None:
         places = list(_texts(request.get(field), (field,)))
         found = [self._marked(text, place, given=_given_before(request, place)) for place, text in places]
-        known = list(self._spelt.values())
+        known = [self._spelt[secret] for secret in self._known]
         marked = add_mentions(found, known)
         entities = entities_of(marked, known)
         owners = owners_of(marked, known)

@@ -127,7 +127,7 @@ class Obfuscating:
                 hint="Use cloister.Client or cloister proxy, or plain HTTP.",
             )
         marked = yield from self._marked(confided, prompt, params)
-        known = list(self._spelt.values())
+        known = self._earlier()
         entities = entities_of(marked, known)
         refuse_parts(_common(prompt, marked), owners_of(marked, known))
         if not entities:
@@ -156,6 +156,10 @@ class Obfuscating:
         self._asked[confided.request_id] = turn_of(_said(prompt, variants[0])), order, stops
         return self._reader.several(confided, [_with(prompt, texts) for texts in order.shuffled(variants)])
 
+    def _earlier(self) -> list[str]:
+        """The secrets of this session, as they were spelt."""
+        return [self._spelt[key] for key in self._known]
+
     def _marked(
         self, confided: Confide, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
     ) -> Generator[int, None, list[TaggedText]]:
@@ -169,7 +173,7 @@ class Obfuscating:
                 if searched:
                     found[at] = auto_redact(found[at], (yield from self._detected(found[at].text)))
         regular = [regularise(text) for text in found] if params.regularise else found
-        return add_mentions(regular, self._spelt.values())
+        return add_mentions(regular, self._earlier())
 
     def _detected(self, text: str) -> Generator[int, None, list[Found]]:
         """What is found in a text, piece by piece."""
