@@ -20,7 +20,7 @@ before = np.arange(50)
 print(left(100), end=" ", flush=True)
 use_pythons_memory()
 use_pythons_memory()
-print(left(1), left(100), left(127), left(3000), end=" ", flush=True)
+print(left(1), left(100), left(126), left(3000), end=" ", flush=True)
 if not os.fork():
     print(left(100), flush=True)
     os._exit(0)

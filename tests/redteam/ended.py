@@ -95,7 +95,7 @@ def main(secrets: dict[str, list[int]]) -> None:
         engine = Engine(make(), SHORT)
         for number, (way, params) in enumerate(WAYS.items()):
             play(engine, number, secrets[f"{name}, {way}"], params)
-    torch.tensor(unmasked(secrets[KEPT]))
+    torch.tensor([0, 0, *unmasked(secrets[KEPT]), 0, 0])  # an allocator may write to the ends of what is free
     print("ended", flush=True)
     sys.stdin.read()
 

@@ -32,11 +32,12 @@ log = logging.getLogger("cloister")
 _FREED_SIZES = (200, 600, 4_000, 30_000)
 """The first is one that Python's own allocator would keep as it is, the second one that a thread's cache would."""
 _FREED_PIECE = 16
+"""More than glibc may leave of a block."""
 
 # Freed memory is overwritten at once, so that what passed through does not linger: every allocation of Python's is
-# malloc's, none waits in a thread's cache, and free() fills what it takes back but for its last eight bytes. This is
-# true of glibc's malloc alone. Str, bytes, lists and ints lean on it, numpy's arrays by numpy_memory.py. Tensors must
-# not: torch's wheels for ARM allocate them by mimalloc (compute/token_tensor.py).
+# malloc's, none waits in a thread's cache, and free() fills what it takes back, but perhaps its last eight bytes. This
+# is true of glibc's malloc alone. Str, bytes, lists and ints lean on it, numpy's arrays by numpy_memory.py. Tensors
+# must not: torch's wheels for ARM allocate them by mimalloc (compute/token_tensor.py).
 WIPE_FREED_MEMORY = {
     "PYTHONMALLOC": "malloc",
     "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1",
@@ -113,7 +114,7 @@ def check_freed_memory() -> None:
         address = ctypes.addressof(ctypes.c_char.from_buffer(held))
         del held
         ctypes.memmove(left, address, size)
-        if any(content[at : at + _FREED_PIECE] in left.raw for at in range(0, size, _FREED_PIECE)):
+        if any(content[at : at + _FREED_PIECE] in left.raw for at in range(0, size - _FREED_PIECE, _FREED_PIECE)):
             raise SetupError(
                 "Memory that is freed is not overwritten here, so prompts would stay in it.",
                 hint="Use glibc's malloc: start without LD_PRELOAD, and on a system with glibc.",
