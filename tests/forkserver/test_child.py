@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
+from transformers import BloomConfig, FalconConfig, Gemma2Config, PretrainedConfig
 
 from cloister.config import EngineSettings
+from cloister.errors import ModelUnsupported
 from cloister.forkserver import child
 from cloister.forkserver.child import PreloadedModel, computes_beside, waits_for_others, yields_to_others
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Preload, Start
+from cloister.models.memory_file import create_memory_file, reopen_read_only, seal
+from cloister.models.pack_weights import pack_weights
+from tests.models.architectures import save_random_model
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,26 @@ def test_weights_are_held_before_the_decoder_is_made_of_them(
     how = {"waits": False, "beside": beside, "yields": role == "vault"}
     assert happened == [how, (parts.file, given), "decoder"]
     assert lent == (7 if given is None else None) and opened.decoder is not model.decoder
+
+
+SIZES: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
+UNSERVED: dict[str, PretrainedConfig] = {
+    "falcon": FalconConfig(**SIZES),
+    "bloom": BloomConfig(hidden_size=64, n_layer=2, n_head=4, vocab_size=99),
+    "gemma2": Gemma2Config(**SIZES, intermediate_size=96, num_key_value_heads=2, head_dim=16),
+}
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_a_model_that_is_not_served_stops_the_start(name: str, tmp_path: Path) -> None:
+    """The packer refuses what can be seen without computing, the fork server the rest. Nothing is forked before."""
+    save_random_model(tmp_path, UNSERVED[name])
+    settings = EngineSettings(dtype="fp32", threads=1).model_dump_json().encode()
+    weights = create_memory_file("weights")
+    with pytest.raises(ModelUnsupported, match=rf"'{name}' are not served"):
+        pack_weights(Start(VERSION, "tiny", str(tmp_path), settings), weights)
+        seal(weights)
+        child.load_model(Preload(VERSION, "tiny", str(tmp_path), settings), reopen_read_only(weights))
 
 
 def test_a_device_is_shared_as_the_settings_say() -> None:
