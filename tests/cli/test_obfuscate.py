@@ -30,7 +30,7 @@ def test_as_json(run: Run, letter: Path) -> None:
     given = ("--substitutes", str(letter / "given.json"), "--json")
     found = json.loads(run("obfuscate", str(letter / "letter.txt"), *given).stdout)
     assert found["prompts"][1] == "I am Bo. Bo lives in Lund." and found["authentic"] == 0
-    assert found["lambda"] == 2 and found["epsilon"] is None and found["advantage_at_most"] is None
+    assert found["lambda"] == 2 and found["epsilon"] is None and found["posterior_of_likeliest"] is None
     assert found["secrets"] == [{"category": "name", "mentions": 2}, {"category": "free", "mentions": 1}]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound
+from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import parse_redacted
-from cloister.obfuscation.variants import GivenSubstitutes, Variants, make_variants
+from cloister.obfuscation.variants import GivenSubstitutes, Substitutes, Variants, make_variants
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 
 SECRET = bytes(32)
@@ -146,10 +148,15 @@ def test_a_wish_that_cannot_be_is_refused(wrong: tuple[int, int | None]) -> None
         Wish(*wrong)
 
 
-def test_the_bound_on_an_adversary() -> None:
-    assert advantage_bound(Wish(7, quantization=Quantization(0.1)), 7) == 0.1
-    relative = advantage_bound(Wish(7, quantization=Quantization(0.1, distance="relative")), 7)
-    assert 0 < relative < 0.02
+def test_what_a_guess_by_the_sampling_model_is_worth_is_computed_from_its_probabilities() -> None:
+    """ε does not bound it: values of tiny probabilities differ by less than any ε, and one may be much likelier."""
+    told = Substitutes(
+        (("Bo",), ("Cy",)), 1e-6, "absolute", (0.0, 0.0), (math.log(1e-9), math.log(7e-9), math.log(2e-9))
+    )
+    assert told.posterior == pytest.approx((0.1, 0.7, 0.2))
+    report = variants_of(LETTER).report()
+    assert 1 / (1 + report["lambda"]) <= report["posterior_of_likeliest"] < 1
+    assert 0 < report["posterior_of_real"] <= report["posterior_of_likeliest"]
 
 
 def test_nothing_of_the_prompt_shows_in_what_may_be_printed() -> None:

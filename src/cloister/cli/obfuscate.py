@@ -65,7 +65,7 @@ def obfuscate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the prompts that a prompt would be hidden among, ε and λ reached, and the bound on who guesses.
+    """Show the prompts that a prompt would be hidden among, ε and λ reached, and how well a guess can do.
 
     Nothing is sent anywhere. The real prompt is the first one shown; sent, they would be shuffled.
 
@@ -81,7 +81,7 @@ def obfuscate(
     """
     from cloister.obfuscation.quantization import Quantization
     from cloister.obfuscation.regularise import regularise as regular
-    from cloister.obfuscation.sampler import Wish, advantage_bound
+    from cloister.obfuscation.sampler import Wish
     from cloister.obfuscation.tags import auto_redact as add_found
     from cloister.obfuscation.tags import parse_redacted
     from cloister.obfuscation.variants import make_variants
@@ -100,13 +100,12 @@ def obfuscate(
         )
     marked = regular(marked) if regularise else marked
     made = make_variants([marked], _substituting(substitutes, sampling_model, wish))
-    bound = None if substitutes else advantage_bound(wish, made.substitutes.count)
     if as_json:
         prompts = [text for (text,) in made.texts]
         found = {"prompts": prompts, "authentic": 0, "substitutes": made.substitutes.values}
-        typer.echo(json.dumps({**found, **made.report(), "advantage_at_most": bound}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({**found, **made.report()}, indent=2, ensure_ascii=False))
     else:
-        _print(made, bound)
+        _print(made)
 
 
 def _substituting(given: Path | None, model: str | None, wish: Any) -> Substituting:
@@ -140,7 +139,7 @@ def _read(path: Path, hint: str) -> str:
         raise SetupError(f"{path} is no UTF-8 text.", hint=hint) from None
 
 
-def _print(made: Variants, bound: float | None) -> None:
+def _print(made: Variants) -> None:
     from cloister.cli.chat import without_control_characters
 
     for number, (text,) in enumerate(made.texts):
@@ -149,12 +148,11 @@ def _print(made: Variants, bound: float | None) -> None:
         typer.echo(without_control_characters(text).rstrip("\n").replace("\n", "\n" + " " * 9))
     report = made.report()
     typer.echo(f"λ = {report['lambda']}", err=True)
-    if bound is not None:
+    if report["epsilon"] is not None:
         gap = report["largest_gap"]
         typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
-        guess = 1 / len(made)
         typer.echo(
-            f"Who has the sampling model guesses right with {guess:.1%} and at most {bound:.1%} more, as the paper "
-            "bounds it; who knows better than the model may do better.",
+            f"By the sampling model the likeliest prompt is the real one with {report['posterior_of_likeliest']:.1%} "
+            f"(by chance {1 / len(made):.1%}). A better model, or a person who reads them, may guess better.",
             err=True,
         )

@@ -7,7 +7,6 @@ same prompt gets the same substitutes in the same order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
@@ -74,7 +73,9 @@ class Sampler:
         chosen = drawn(found.secret, block, wish.fakes, self._prf, context)
         real = next(one for one in block if one.values == found.secret)
         values = tuple(infilling.values(one.values) for one in chosen)
-        return Substitutes(values, by.epsilon, by.distance, tuple(by.gap(one.logprob, real.logprob) for one in chosen))
+        gaps = tuple(by.gap(one.logprob, real.logprob) for one in chosen)
+        logprobs = (real.logprob, *(one.logprob for one in chosen))
+        return Substitutes(values, by.epsilon, by.distance, gaps, logprobs)
 
 
 def class_of(model: LanguageModel, infilling: Infilling, by: Quantization) -> Generator[int, None, Sampled]:
@@ -100,12 +101,3 @@ def _too_few(entities: Sequence[Entity], number: int, found: int, wish: Wish) ->
         hint=f"Try {larger} (now {by.epsilon:g}), a larger λ_max (now {by.lambda_max}), a higher temperature (now "
         f"{by.temperature:g}), regular spelling, a shorter mark, a category, or a smaller λ_min.",
     )
-
-
-def advantage_bound(wish: Wish, fakes: int) -> float:
-    """How much better than 1/(λ+1) somebody with the sampling model can guess, at most, as the paper states it
-    (§5.3: ε); for a relative distance what follows from the ratio of the probabilities: e^ε/(λ+e^ε) − 1/(λ+1)."""
-    by = wish.quantization
-    if by.distance == "absolute":
-        return by.epsilon
-    return math.exp(by.epsilon) / (fakes + math.exp(by.epsilon)) - 1 / (fakes + 1)

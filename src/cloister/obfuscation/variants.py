@@ -4,6 +4,7 @@ sampling). Given ones are checked for their shape; who gives them answers for ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,14 +24,26 @@ MAX_WORD_CHARACTERS = 512
 class Substitutes:
     """Values for the entities of a prompt, variant by variant; none is real.
 
-    `gaps` are the differences to the real one's probability under the sampling model, one for each variant; they are
-    empty, as `epsilon` is None, where nobody knows them: substitutes given by hand.
+    `gaps` are the differences to the real one's probability under the sampling model, one for each variant; `logprobs`
+    are the log-probabilities themselves, the real one's first. Both are empty, and `epsilon` is None, where nobody
+    knows them: substitutes given by hand.
     """
 
     values: tuple[tuple[str, ...], ...]
     epsilon: float | None = None
     distance: str = ""
     gaps: tuple[float, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+    @property
+    def posterior(self) -> tuple[float, ...]:
+        """How likely the sampling model holds each variant to be the real one, the real one first.
+
+        The λ+1 are equally likely to have found each other (`blocks`), so the model's probabilities alone decide.
+        """
+        likeliest = max(self.logprobs, default=0.0)
+        weights = [math.exp(logprob - likeliest) for logprob in self.logprobs]
+        return tuple(weight / sum(weights) for weight in weights)
 
     @property
     def count(self) -> int:
@@ -66,6 +79,8 @@ class Variants:
             "epsilon": found.epsilon,
             "distance": found.distance or None,
             "largest_gap": max(found.gaps, default=None),
+            "posterior_of_likeliest": max(found.posterior, default=None),
+            "posterior_of_real": found.posterior[0] if found.logprobs else None,
             "secrets": [
                 {"category": str(entity.category), "mentions": len(entity.mentions)} for entity in self.entities
             ],
