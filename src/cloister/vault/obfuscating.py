@@ -136,8 +136,7 @@ class Obfuscating:
                 hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
             )
         _refuse_public(prompt, marked)
-        known = Elsewhere([*(entity.secret for entity in entities), *self._known])
-        known.check_all(secrets.stops, secrets.names)
+        Elsewhere([*(entity.secret for entity in entities), *self._known]).check_all(secrets.stops, secrets.names)
         columns = yield from self._columns(marked, entities, params, secrets)
         count = min(params.fakes, *(len(column) for column in columns))
         if count < (params.minimum or params.fakes):
