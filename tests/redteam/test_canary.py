@@ -225,7 +225,6 @@ def test_the_search_finds_what_is_planted_in_any_process(node: Node) -> None:
     kinds = {family.name(pid).split()[0] for pid in family.all}
     assert {"edge_code", "computing_code", "forkserver", "detector", "service", "vault"} <= kinds
     with stopped(family.all):
-        assert not any(processes_with(secret, family).values())
         with ExitStack() as plants:
             for number, pid in enumerate(family.all):
                 needle = list(secret.forms.values())[number % len(secret.forms)]
