@@ -16,7 +16,7 @@ likeliest of T; ε bounds by how much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from math import comb, log
 
 from cloister.obfuscation.gqs import Candidate, Value
@@ -74,7 +74,7 @@ def drawn(secret: tuple[Value, ...], block: Block, count: int, prf: Prf, context
     return prf.order(b"substitutes\0" + context, len(others)).shuffled(others)[:count]
 
 
-def log_likelihood(block: Sequence[object], count: int) -> float:
+def log_likelihood(block: Sized, count: int) -> float:
     """ln of the probability that this set of `count` fakes is drawn from a block with the real one and these fakes."""
     return -log(comb(len(block) - 1, count))
 

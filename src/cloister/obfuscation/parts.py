@@ -67,7 +67,7 @@ class Owners:
 
     def part(self, word: str) -> Part | None:
         owned = self._words.get(word.casefold())
-        return owned and owned.part
+        return None if owned is None else owned.part
 
     def elsewhere(self, secret: str) -> bool:
         """Whether a word of this secret belongs to another one."""

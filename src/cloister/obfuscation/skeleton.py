@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.entities import Mention, entities_of
 from cloister.obfuscation.mentions import add_mentions
 from cloister.obfuscation.parts import outside, owners_of, says_part
 from cloister.obfuscation.tags import Category, TaggedText
@@ -41,7 +41,7 @@ def skeleton_of(texts: Sequence[TaggedText]) -> Skeleton:
     """The skeleton of texts with these marks. TagsInvalid where they cannot be marked so."""
     texts = add_mentions(texts)
     entities, owners = entities_of(texts), owners_of(texts)
-    marks = {}
+    marks: dict[Mention, _Mark] = {}
     for number, entity in enumerate(entities):
         marks |= {mention: _Mark(number) for mention in entity.mentions}
         for mention, part in entity.parts:
