@@ -41,9 +41,9 @@ OTHER = tuple(range(60, 20, -1))
 HIDDEN = TextPrompt(
     "My name is <redacted>Ann</redacted>. Say it.", hidden=ObfuscationSecrets(bytes(INDEX_SECRET_BYTES), (("Bob",),))
 )
-GREEDY = SamplingParams(max_tokens=4, temperature=0.0, logprobs=1)
+GREEDY = SamplingParams(max_tokens=3, temperature=0.0, logprobs=1)
 NOT_SCORED = TokenLogprob(0.0)
-WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=32, temperature=0.0)
+WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=64, temperature=0.0)
 
 Said = dict[int, list[tuple[int, TokenLogprob]]]
 """By sequence: tokens, and what each scored."""
@@ -116,8 +116,11 @@ class Rehearsal:
             return None
 
     async def _neighbour(self, level: ServedLevel) -> None:
-        with suppress(CloisterError):
-            await self._asked(level, "neighbour", NEIGHBOUR, OTHER, WHILE_OTHERS_ANSWER)
+        """Somebody who is there until it is cancelled, also if what it asks fails."""
+        while True:
+            with suppress(CloisterError):
+                await self._asked(level, "neighbour", NEIGHBOUR, OTHER, WHILE_OTHERS_ANSWER)
+            await asyncio.sleep(4 * FULL_S)  # where there is room for one, the others have it meanwhile
 
     async def _asked(
         self,
