@@ -51,10 +51,10 @@ def test_one_request_walks_through_few_files() -> None:
     assert all((SOURCE / name).is_file() for name in files)
 
 
-def test_eleven_questions_are_answered_by_one_place_each() -> None:
+def test_ten_questions_are_answered_by_one_place_each() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| (.+\?) \| `([\w/.]+)`", text, re.MULTILINE)
-    assert len(rows) == 11
+    assert len(rows) == 10
     assert all((SOURCE / place).exists() for _, place in rows)
 
 
