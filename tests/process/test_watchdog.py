@@ -129,8 +129,9 @@ async def test_a_line_whose_peer_does_not_answer_ends_and_one_that_does_stays(ha
 
     peer = Endpoint(theirs, ToForkServer, answer, lambda: None)
     line.demand_answers(patience)
-    for _ in range(20):  # several times what it may be silent
-        await asked.acquire()
+    async with asyncio.timeout(60):
+        for _ in range(20):  # several times what it may be silent
+            await asked.acquire()
     assert line.open and not heard
     silent = True
     await _ends(ended)
