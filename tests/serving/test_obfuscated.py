@@ -121,7 +121,7 @@ def test_the_vault_finds_secrets_itself(client: openai.OpenAI) -> None:
 
 def test_alerts_say_what_to_change_and_no_word_of_the_secret(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, MARKED, "obfuscated", fakes=31, epsilon=1e-9, candidates=31)
+        ask(client, MARKED, "obfuscated", fakes=31, distance="relative", epsilon=1e-9, candidates=31)
     assert refused.value.code == "too_few_candidates" and "Secret" in str(refused.value)
     assert "Ann" not in str(refused.value) and "Ghent" not in str(refused.value)
     with pytest.raises(openai.BadRequestError) as refused:

@@ -10,7 +10,7 @@ from cloister.models.plain_config import PlainConfig
 
 
 class RandomWeights(Mapping[str, torch.Tensor]):
-    """Weights of a shape, made on the GPU when they are asked for."""
+    """Weights of a Llama of this shape, made on the GPU when they are asked for."""
 
     def __init__(self, config: PlainConfig) -> None:
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
@@ -24,7 +24,9 @@ class RandomWeights(Mapping[str, torch.Tensor]):
             "mlp.up_proj": (inner, hidden),
             "mlp.down_proj": (hidden, inner),
         }
-        self._ends = ("model.embed_tokens", "lm_head")
+        self._ends = ("model.embed_tokens", *(() if config.tie_word_embeddings else ("lm_head",)))
+        self._norms = ("input_layernorm", "post_attention_layernorm")
+        self._layers = config.num_hidden_layers
         self._vocabulary = (config.vocab_size, hidden)
         self._hidden = hidden
 
@@ -36,11 +38,13 @@ class RandomWeights(Mapping[str, torch.Tensor]):
         drawn: torch.Tensor = torch.randn(shape, device="cuda") * float(shape[1]) ** -0.5
         return drawn.bfloat16()
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and not name.endswith(("bias", "q_norm.weight", "k_norm.weight"))
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._ends)
+        yield from (f"{name}.weight" for name in (*self._ends, "model.norm"))
+        for layer in range(self._layers):
+            yield from (f"model.layers.{layer}.{name}.weight" for name in (*self._layer, *self._norms))
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
 
     def __len__(self) -> int:
-        return 0
+        return sum(1 for _ in self)
