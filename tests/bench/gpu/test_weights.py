@@ -9,7 +9,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from cloister.bench.gpu.weights import RandomWeights
 from cloister.models.plain_config import read_plainly
 
-
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 64, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
 
