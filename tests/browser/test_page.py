@@ -173,7 +173,7 @@ def test_at_partitioned_the_panel_shows_the_services_own_account(page: Page, stu
     panel = panel_of(page)
     expect(panel.locator(".verdict")).to_have_text("The answer, not your words.")
     expect(page.locator("#degraded")).to_be_hidden()
-    expect(panel.locator(".reason")).to_contain_text("could work out your words")
+    expect(panel.locator(".reason")).to_contain_text("can be computed from those numbers")
     gate = Gate()
     stub.account("", "I", 30)
     stub.will_answer("I", gate, " will not tell")

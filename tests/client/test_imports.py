@@ -7,8 +7,8 @@ import pytest
 
 MODULES = ["openai", "obfuscated", "proxy", "verification", "sealed", "provider", "message"]
 OURS = {
-    *("addresses", "attest", "channel", "checks", "client", "errors", "files", "levels", "request_fields"),
-    *("obfuscation", "transparency"),
+    *("addresses", "attest", "channel", "checks", "client", "errors", "files", "json_names", "levels"),
+    *("obfuscation", "request_fields", "transparency"),
 }
 FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}
 

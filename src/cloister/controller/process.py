@@ -39,7 +39,7 @@ from cloister.controller.remote_vaults import RemoteVaults, reach_remote_vaults
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import seal_weights
-from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable
+from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS, MPC, Decodes, Needs, Reader, ServedLevel, default_of, served
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
@@ -363,8 +363,8 @@ class Controller:
         rehearsal = Rehearsal(self.relay, self.serving)
         await rehearsal.play(closed)
         for level in closed:
-            if level in rehearsal.failed:
-                availability.close((level,), FAILED)
+            if (reason := rehearsal.failed.get(level)) is not None:
+                availability.close((level,), reason if isinstance(reason, VaultLost) else FAILED)
             else:
                 availability.open(level)
         return rehearsal.failed
