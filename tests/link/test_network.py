@@ -22,7 +22,7 @@ from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import credentials_from
 from cloister.link.network.handshake import request_for
 from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, longest_record
-from cloister.link.network.tls import establish
+from cloister.link.network.tls import CutOff, establish
 from cloister.messages.bridge import (
     MAX_PART_BYTES,
     Accept,
@@ -384,7 +384,8 @@ def test_a_doorkeeper_whose_vault_host_has_ended_ends_without_a_word() -> None:
                 establish(first, server, longest_record(SMALL), PATIENCE_S)
                 assert isinstance(line.hear(), Arrived)
                 host.close()
-                establish(second, server, longest_record(SMALL), PATIENCE_S)
+                with suppress(CutOff):  # it may end before the second peer has proved itself
+                    establish(second, server, longest_record(SMALL), PATIENCE_S)
                 wait_until(lambda: process.poll() is not None)
                 assert process.stderr.read() == b""
         finally:
