@@ -7,7 +7,7 @@ import pytest
 from cloister.errors import ObfuscationRefused, TagsInvalid
 from cloister.obfuscation.elsewhere import Elsewhere, marked_secrets, refuse_biases, refuse_words, strings_in
 
-SECRETS = ["Ann Lee", "14", "University of Ghent"]
+SECRETS = ["Ann Lee", "14", "University of Ghent", "the Hague"]
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_a_field_that_says_a_secret_or_a_word_of_one_is_refused(text: str) -> No
     assert caught.value.param == "user" and text not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "Annual", "sleep", "2014", "of", "Genti", "uni"])
+@pytest.mark.parametrize("text", ["", "Annual", "sleep", "2014", "of", "the name", "Genti", "uni"])
 def test_other_words_are_not(text: str) -> None:
     Elsewhere(SECRETS).check("user", text)
 

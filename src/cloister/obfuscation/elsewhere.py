@@ -12,6 +12,7 @@ from typing import Any
 
 from cloister.errors import ObfuscationRefused
 from cloister.obfuscation.tags import parse_redacted
+from cloister.obfuscation.words import is_telling
 
 _TELLING = re.compile(r"\w{3,}")
 """A shorter word is in too many others."""
@@ -25,7 +26,8 @@ class Elsewhere:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = frozenset(secret.casefold() for secret in secrets)
-        self._words = frozenset(word for secret in self._secrets for word in _TELLING.findall(secret))
+        words = (word for secret in self._secrets for word in _TELLING.findall(secret))
+        self._words = frozenset(filter(is_telling, words))
 
     def mentions(self, text: str) -> bool:
         """Whether a secret is said as a whole."""
