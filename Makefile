@@ -40,7 +40,8 @@ lint: setup ## lint and types only: ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: runtime ## load a running server (ARGS="--url http://127.0.0.1:8000 --users 1,8,32")
+bench: python ## load a running server (ARGS="--url http://127.0.0.1:8000 --users 1,8,32")
+	@$(PYTHON) scripts/setup.py --bench
 	@$(BIN)/cloister bench serve $(ARGS)
 
 clean: ## remove .venv and what tools left behind; converted models stay in the cache folder

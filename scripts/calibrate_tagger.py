@@ -12,12 +12,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from cloister.bench.detection.data import CALIBRATION, read_sets
-from cloister.bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
-from cloister.bench.suite.intervals import wilson
 from cloister.prefix.detection.pipeline import Pipeline
 from cloister.prefix.detection.rules import RuleSet, shipped_rules
 from cloister.prefix.detection.tagger import Tagger
+from cloister_bench.detection.data import CALIBRATION, read_sets
+from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
+from cloister_bench.suite.intervals import wilson
 
 WANTED = {None: 0.985, "pupa": 0.90}
 """Of the private blocks of all sets, and of real users' prompts, the share to hold back: by the lower end of its 95%

@@ -30,15 +30,15 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from cloister.bench.connection import on_free_port
-from cloister.bench.messages import Workload
-from cloister.bench.report import RunReport, plot_runs
-from cloister.bench.servers import Comparison, ServerProcess, Side, compare
-from cloister.bench.suite.documents import write_json
 from cloister.cli.options import FriendlyGroup
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import SetupError
 from cloister.models.source import find_model
+from cloister_bench.connection import on_free_port
+from cloister_bench.messages import Workload
+from cloister_bench.report import RunReport, plot_runs
+from cloister_bench.servers import Comparison, ServerProcess, Side, compare
+from cloister_bench.suite.documents import write_json
 
 app = typer.Typer(cls=FriendlyGroup, pretty_exceptions_enable=False, add_completion=False)
 console = Console(stderr=True)

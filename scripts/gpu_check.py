@@ -25,13 +25,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from cloister.bench.gpu.attention import AttentionProcesses
-from cloister.bench.gpu.breakdown import products_us, small_us
-from cloister.bench.gpu.clock import graphed, median_ms
-from cloister.bench.gpu.measurer import random_decoder
-from cloister.bench.gpu.mps import mps
-from cloister.bench.gpu.shapes import LLAMA_3_8B, SHAPES, weight_bytes
-from cloister.bench.gpu.steps import measure_steps
 from cloister.compute.gpu.checks import check_attention, check_linear, check_norm_and_embedding, error
 from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.find import fetch
@@ -42,6 +35,13 @@ from cloister.engine.runner import ModelRunner
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.plain_config import PlainConfig
+from cloister_bench.gpu.attention import AttentionProcesses
+from cloister_bench.gpu.breakdown import products_us, small_us
+from cloister_bench.gpu.clock import graphed, median_ms
+from cloister_bench.gpu.measurer import random_decoder
+from cloister_bench.gpu.mps import mps
+from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES, weight_bytes
+from cloister_bench.gpu.steps import measure_steps
 
 MOST_ERROR = 5e-3
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from cloister.bench.gpu.measurer import random_decoder
-from cloister.bench.gpu.mps import mps
-from cloister.bench.gpu.shapes import SHAPES
+from cloister_bench.gpu.measurer import random_decoder
+from cloister_bench.gpu.mps import mps
+from cloister_bench.gpu.shapes import SHAPES
 
 TOKENS, BLOCKS, LOGITS = 47, 3, 8
 PATIENCE_S = 120.0

@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
-    from cloister.bench.gpu.mps import mps
+    from cloister_bench.gpu.mps import mps
 
     rows = []
     right = str(sum(range(SIZE // 8)))

@@ -32,8 +32,10 @@ import cloister.forkserver.process, cloister.gateway.process, cloister.sealed_ap
 compile thousands of modules that nobody imports, which takes half of the time). Ctrl-C ends it without a word."""
 
 
-KINDS = {"runtime": "", "mpc": "what the level mpc needs", "test": "what tests need"}
-"""Each includes those before it."""
+PARTS = {"mpc": "what the level mpc needs", "bench": "what benchmarks need", "test": "what tests need"}
+KINDS: dict[str, set[str]] = {"runtime": set(), "mpc": {"mpc"}, "bench": {"bench"}, "test": set(PARTS)}
+"""What each kind of environment has beside what serving needs."""
+BENCH = ROOT / "src" / "cloister_bench"
 
 
 class SetupFailed(Exception):
@@ -41,7 +43,7 @@ class SetupFailed(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """`--mpc`: also what the level `mpc` needs; `--test`: also what tests need, that included."""
+    """`--mpc`: also what the level `mpc` needs; `--bench`: also benchmarks; `--test`: all of it and test tools."""
     which = next((word for word in KINDS if f"--{word}" in arguments), "runtime")
     stamp, wanted = VENV / f".installed-{which}", wanted_stamp()
     if is_stamped(stamp, wanted):
@@ -52,8 +54,9 @@ def main(arguments: list[str]) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not is_stamped(stamp, wanted):
                 install(which)
-                for done in list(KINDS)[: list(KINDS).index(which) + 1]:
-                    (VENV / f".installed-{done}").write_text(wanted)
+                for kind, parts in KINDS.items():
+                    if parts <= KINDS[which]:
+                        (VENV / f".installed-{kind}").write_text(wanted)
     except SetupFailed as failure:
         print(f"\n{failure}", file=sys.stderr)
         return 1
@@ -86,8 +89,10 @@ def install(which: str) -> None:
         try:
             if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
                 pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
-            if which != "runtime":
-                pip(KINDS[which], "-c", str(CONSTRAINTS), *extras("mpc", *(["test"] if which == "test" else [])))
+            if "bench" in KINDS[which]:
+                pip(PARTS["bench"], "-c", str(CONSTRAINTS), "-e", str(BENCH))
+            if names := [name for name in PARTS if name in KINDS[which] and name != "bench"]:
+                pip(PARTS[names[-1]], "-c", str(CONSTRAINTS), *extras(*names))
             conversion.wait()
         except KeyboardInterrupt:
             conversion.terminate()
@@ -147,7 +152,7 @@ def say(what: str) -> None:
 
 def wanted_stamp() -> str:
     digest = hashlib.sha256(sys.version.encode() + str(ROOT).encode())
-    for source in (ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__)):
+    for source in (ROOT / "pyproject.toml", BENCH / "pyproject.toml", CONSTRAINTS, Path(__file__)):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 

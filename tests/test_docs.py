@@ -30,7 +30,9 @@ def named_files(text: str) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    return any((place / name).exists() for place in (ROOT, SOURCE, ROOT / "tests")) or any(SOURCE.rglob(name))
+    return any((place / name).exists() for place in (ROOT, SOURCE, SOURCE.parent, ROOT / "tests")) or any(
+        SOURCE.rglob(name)
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -86,8 +88,9 @@ def _unknown_options(command: Any, words: list[str], *, whole: bool = True) -> l
     while hasattr(command, "commands"):
         if not whole and (not words or words[0].startswith("--")):
             break
-        assert words and words[0] in command.commands, f"there is no command {words[:1]}"
-        command = command.commands[words[0]]
+        following = command.get_command(None, words[0]) if words else None
+        assert following is not None, f"there is no command {words[:1]}"
+        command = following
         words = words[1:]
     known = {"--help"} | {option for parameter in command.params for option in parameter.opts}
     return [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]

@@ -50,9 +50,8 @@ FORBIDDEN = {
     "vault": {"service", "controller", "gateway", "attest", "client", "cli"},
     "attention": {"vault", "service", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
     "gateway": {"controller", "vault", "service", "engine", "compute", "attest", "client", "cli"},
-    "controller": {"gateway", "vault", "service", "engine", "compute", "prompts", "client", "cli", "bench"}
-    | {"attention"},
-    "mpc": {"controller", "gateway", "service", "attest", "client", "cli", "bench"},
+    "controller": {"gateway", "vault", "service", "engine", "compute", "prompts", "client", "cli"} | {"attention"},
+    "mpc": {"controller", "gateway", "service", "attest", "client", "cli"},
 }
 """Packages that may not import these."""
 
@@ -121,6 +120,19 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
 def test_a_package_does_not_know(package: str) -> None:
     wrong = {other: lines for other, lines in GRAPH.get(package, {}).items() if other in FORBIDDEN[package]}
     assert not wrong
+
+
+def test_the_product_imports_no_other_distribution() -> None:
+    """Not inside a function either: a node's release measures `cloister` alone."""
+    others = {path.name for path in SOURCE.parent.iterdir() if path.is_dir()} - {"cloister"}
+    assert "cloister_bench" in others
+    found = {
+        f"{file.relative_to(SOURCE)}:{line}"
+        for file in SOURCE.rglob("*.py")
+        for module, line in imported_modules(ast.parse(file.read_text()))
+        if module.split(".")[0] in others
+    }
+    assert not found
 
 
 def test_nobody_imports_the_commands() -> None:

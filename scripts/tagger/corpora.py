@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tagger import names
 from tagger.values import NAME, NUMBER, ONLINE, ORG, PLACE, SECRET, TIME, TRAIT, UNIT
 
-from cloister.bench.detection.data import Sample, quarter_of, read_sets, units_in
+from cloister_bench.detection.data import Sample, quarter_of, read_sets, units_in
 
 Span = tuple[int, int, int]
 Text = tuple[str, list[Span]]

@@ -10,7 +10,11 @@ from cloister.addresses import HttpAddress
 from cloister.cli.chat import _print_answer, without_control_characters
 from cloister.cli.conversation import Conversation
 from cloister.config import DEVELOPMENT_KEY
-from tests.bench.stub_server import (
+from tests.cli.conftest import Run
+from tests.client.fake_node import KEY, FakeNode, release_in, running
+from tests.client.fake_node import MODEL as NODE_MODEL
+from tests.client.http_server import Received, Reply, reply
+from tests.cloister_bench.stub_server import (
     MODEL,
     STREAM_END,
     STREAM_HEAD,
@@ -26,10 +30,6 @@ from tests.bench.stub_server import (
     stub_server,
     text_event,
 )
-from tests.cli.conftest import Run
-from tests.client.fake_node import KEY, FakeNode, release_in, running
-from tests.client.fake_node import MODEL as NODE_MODEL
-from tests.client.http_server import Received, Reply, reply
 
 PLAIN = "--insecure-plaintext"
 

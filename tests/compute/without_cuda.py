@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
-GPU, BENCH = "cloister.compute.gpu.", "cloister.bench.gpu."
+GPU, BENCH = "cloister.compute.gpu.", "cloister_bench.gpu."
 NEED_IT = (
     *(GPU + name for name in ("program", "kernels", "device", "memory", "answering", "link", "lending", "cache")),
     *(BENCH + name for name in ("clock", "attention", "steps", "variants")),

@@ -7,8 +7,6 @@ import random
 
 import pytest
 
-from cloister.bench.obfuscation.distinguisher import right
-from cloister.bench.obfuscation.rerun import Rerun, Values
 from cloister.obfuscation.entities import entities_of
 from cloister.obfuscation.gqs import Candidate, Sampled, finished
 from cloister.obfuscation.index import Prf
@@ -18,6 +16,8 @@ from cloister.obfuscation.sampler import Sampler, Wish, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
+from cloister_bench.obfuscation.distinguisher import right
+from cloister_bench.obfuscation.rerun import Rerun, Values
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 
 LAMBDA = 3

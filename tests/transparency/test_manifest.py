@@ -76,6 +76,16 @@ def test_the_same_tree_gives_the_same_bytes(tree: Path, tmp_path: Path) -> None:
     assert build_manifest(other).encoded() == build_manifest(tree).encoded()
 
 
+def test_a_changed_benchmark_changes_no_measurement(tree: Path) -> None:
+    before = build_manifest(tree).measurement()
+    benchmark = tree / "src" / "cloister_bench" / "load.py"
+    benchmark.parent.mkdir()
+    benchmark.write_text("users = 32\n")
+    assert build_manifest(tree).measurement() == before
+    (tree / "src" / "cloister" / "load.py").write_text("users = 32\n")
+    assert build_manifest(tree).measurement() != before
+
+
 def test_nothing_of_the_machine_is_in_it(tree: Path) -> None:
     text = build_manifest(tree).encoded().decode()
     assert str(tree) not in text and str(Path.home()) not in text and os.uname().nodename not in text

@@ -5,14 +5,14 @@ Nothing heavy is imported here or at the top of a command's file, so that `--hel
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cloister.cli.attest import attest
-from cloister.cli.bench import bench
 from cloister.cli.cache import cache
 from cloister.cli.chat import chat
+from cloister.cli.extensions import EXTENSIONS, command_of
 from cloister.cli.image import image, measure
 from cloister.cli.log import log, release
 from cloister.cli.mpc import mpc
@@ -22,6 +22,18 @@ from cloister.cli.serve import key, serve
 from cloister.cli.vault import vault
 from cloister.cli.verify import proxy, verify
 from cloister.cli.weights import models, weights
+
+
+class Commands(FriendlyGroup):
+    """All commands, those of other distributions among them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *EXTENSIONS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in EXTENSIONS:
+            return command_of(EXTENSIONS[cmd_name])
+        return super().get_command(ctx, cmd_name)
 
 
 def version() -> None:
@@ -50,7 +62,7 @@ def main(
 
 app = typer.Typer(
     name="cloister",
-    cls=FriendlyGroup,
+    cls=Commands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
@@ -59,7 +71,6 @@ app.callback()(main)
 for command in (serve, chat, verify, proxy, obfuscate, models, version):
     app.command()(command)
 app.add_typer(attest, name="attest")
-app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")

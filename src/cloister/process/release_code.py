@@ -48,12 +48,12 @@ _NOT_USED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "
 def packages_in(folders: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """`name==version` of all that is installed there, and the hashes of its files by path, as its RECORD says.
 
-    Not Cloister, whose files the manifest names one by one."""
+    Not Cloister, whose files the manifest names one by one, and not what measures it, which no node imports."""
     for folder in folders:
         for entry in sorted(os.listdir(folder)):
             name, _, version = entry.removesuffix(".dist-info").rpartition("-")
             record = os.path.join(folder, entry, "RECORD")
-            if name != "cloister" and entry.endswith(".dist-info") and os.path.isfile(record):
+            if name not in ("cloister", "cloister_bench") and entry.endswith(".dist-info") and os.path.isfile(record):
                 yield f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}", dict(_recorded(folder, record))
 
 

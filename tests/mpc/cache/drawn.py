@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.bench.mpc.plan import BaselinePlan
 from cloister.mpc.cache.base import Cache, Method, PromptLayer, Shuffles
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE
+from cloister_bench.mpc.plan import BaselinePlan
 from tests.examples import examples
 
 few = examples(8)

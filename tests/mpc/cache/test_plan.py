@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.mpc.plan import BaselineName
 from cloister.config import MpcCache, MpcSettings
 from cloister.mpc.cache.methods import sizes_of
 from cloister.mpc.cache.plan import PLANS, CachePlan, PlanError, leader
+from cloister_bench.mpc.plan import BaselineName
 from tests.mpc.cache.drawn import plan_of
 
 WRONG: list[dict[str, object]] = [

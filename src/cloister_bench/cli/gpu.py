@@ -1,0 +1,134 @@
+"""`cloister bench gpu`: tables, JSON and plots of what `bench/gpu/` measures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloister.errors import SetupError
+from cloister_bench.cli.suite import (
+    Bars,
+    JsonFile,
+    PlotDir,
+    known_names,
+    measure_suite,
+    raise_if_failed,
+    save_document,
+    show_document,
+)
+from cloister_bench.gpu.plan import FULL, PARTS, QUICK, Case, Plan
+from cloister_bench.gpu.shapes import SHAPES
+
+if TYPE_CHECKING:
+    from cloister_bench.gpu.session import Session
+
+
+def bench_gpu(
+    json_file: JsonFile = None,
+    plot_dir: PlotDir = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Four minutes at most: one shape, 1 and 8 users.")] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, help="Begin nothing later; what was not measured is said.", show_default=f"{FULL.minutes:g}"
+        ),
+    ] = None,
+    shapes: Annotated[
+        str | None, typer.Option(help="Shapes of models, in this order.", show_default=",".join(SHAPES))
+    ] = None,
+    parts: Annotated[str, typer.Option(help="What to measure.")] = ",".join(PARTS),
+    drawn: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Measure nothing: judge, show and draw what this JSON holds."),
+    ] = None,
+) -> None:
+    """Measure what isolation costs on this machine's GPU: decode steps and whole requests, beside floor and peers.
+
+    Weights are random, of real models' shapes. `open`, `isolated` and `partitioned` at each isolation setting (one
+    attention process, eight, one for each user), the paper's design over GLOO, and transformers' generate; the floor
+    is what reading weights, keys and values takes at the bandwidth of a copy. What the targets need is measured first,
+    and every number is saved when it is there. Needs a Hopper GPU or a later one; see docs/gpu.md.
+
+    Examples:
+
+      cloister bench gpu --json gpu.json --plot-dir plots
+
+      cloister bench gpu --json gpu.json --minutes 7
+
+      cloister bench gpu --shapes Llama-3-8B --parts floor,steps
+
+      cloister bench gpu --from gpu.json --plot-dir plots
+    """
+    from cloister_bench.gpu.figures import FIGURES
+    from cloister_bench.gpu.results import Results, judged, tables
+    from cloister_bench.suite.documents import draw_figures
+
+    if drawn:
+        document = judged(_read(drawn))
+        show_document(document, json_file, tables)
+        save_document(document, json_file)
+        if plot_dir:
+            draw_figures(document, plot_dir, FIGURES)
+        return
+    begun, basis = monotonic(), QUICK if quick else FULL
+    plan = replace(
+        basis,
+        shapes=known_names(shapes, "shape", tuple(SHAPES)) if shapes else basis.shapes,
+        parts=known_names(parts, "part", PARTS),
+        minutes=minutes or basis.minutes,
+    )
+    _need_gpu()
+    from cloister_bench.gpu.mps import mps
+    from cloister_bench.gpu.run import Bench
+
+    results = Results(plan, "GPU")
+
+    def measure(bars: Bars, save: Callable[[], None]) -> None:
+        with mps() as partitions:
+            start = partial(_session, plan=plan, partitions=partitions)
+            Bench(results, start, bars, save, begun=begun).run()
+
+    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
+    if results.left_out:
+        typer.echo(f"Not measured for lack of time: {'; '.join(results.left_out)}. Give --minutes more.", err=True)
+    raise_if_failed(results)
+
+
+def _session(case: Case, plan: Plan, *, partitions: bool) -> Session:
+    from cloister_bench.gpu.measurer import measurer
+    from cloister_bench.gpu.session import Session
+
+    return Session(measurer(case, plan, partitions=partitions))
+
+
+def _need_gpu() -> None:
+    """Asks in another process: this one forks those that compute, and so must not open the GPU."""
+    from cloister.compute.gpu.find import fetch, refusal
+
+    if why := refusal():
+        raise SetupError(why, hint="Run this on a machine with a Hopper GPU and `cloister[gpu]`; --from draws a JSON.")
+    fetch()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from cloister.files import needed
+    from cloister_bench.gpu.results import ROWS
+
+    hint = "Give a file that `cloister bench gpu --json` wrote."
+    with needed(f"{path} cannot be read", hint):
+        text = path.read_text(encoding="utf-8")
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    parts = [part.replace(" ", "_") for part in (*ROWS, "targets")]
+    if not isinstance(document, dict) or not all(isinstance(document.get(part), list) for part in parts):
+        raise SetupError(f"{path} holds no measurement of a GPU.", hint=hint)
+    return document

@@ -1,0 +1,210 @@
+"""`cloister bench sharing`: what the prefix cache saves by policy; with --attack, what other tenants learn from it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from cloister.levels import PolicyName
+from cloister_bench.cli.suite import Bars, JsonFile, PlotDir, known_names, measure_suite
+
+if TYPE_CHECKING:
+    from cloister_bench.sharing.results import Results
+
+ATTACKED = "none,partition,safekv,global"
+FLOODED_TOKENS = 4096
+"""Room for what attackers ask between two looks, so that the victim's prompt goes only where nobody finds it."""
+
+
+def bench_sharing(
+    attack: Annotated[bool, typer.Option("--attack", help="Attack the cache instead, as other tenants would.")] = False,
+    overhead: Annotated[
+        bool, typer.Option("--overhead", help="Compare the cache on, with nothing to find, with the cache off instead.")
+    ] = False,
+    policies: Annotated[
+        str | None, typer.Option(help="Which policies, with commas between.", show_default="all")
+    ] = None,
+    workloads: Annotated[
+        str | None, typer.Option(help="Which workloads, with commas between.", show_default="all there is data for")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each workload is sent; the median counts.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, help="With --attack: secrets to attack under each policy.")] = 50,
+    adaptive_trials: Annotated[
+        int, typer.Option(min=0, help="With --attack: secrets for the attacker that goes on part by part.")
+    ] = 20,
+    candidates: Annotated[int, typer.Option(min=2, max=64, help="How many the attacker must choose from.")] = 4,
+    kv_cache_mib: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --attack: the server's KV cache, small enough to be flooded.",
+            show_default=f"room for {FLOODED_TOKENS} tokens",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with chat/ (traces) and pii/.", show_default="none")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model to serve.", show_default="the default model")] = None,
+    seed: Annotated[int, typer.Option(help="What secrets and texts are drawn from.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="A few requests of each: to see that it works.")] = False,
+    json_file: JsonFile = None,
+    plot_dir: PlotDir = None,
+) -> None:
+    """Measure what sharing computed prompts saves, policy by policy, or attack it.
+
+    A server is started for each policy: `safekv` is asked for by the level `shared`, the others by `--prefix-policy`.
+    Workloads: single requests with something private, conversations, one long system prompt for 32 tenants, and the
+    traces of Mooncake and Azure, scaled down.
+
+    Attackers have keys of their own, know what stands before and after a secret, and choose the victim's among
+    candidates: by the time to the first token, or by `cached_tokens`. The adaptive one finds a secret part by part,
+    with several identities, and floods the cache between two looks.
+
+    With --overhead two servers at `open` take turns at requests that have nothing in common, one that keeps nothing and
+    one under `partition`: their throughput and processor time, round by round.
+
+    Examples:
+
+      cloister bench sharing --data ../shared/data --json sharing-policies.json --plot-dir plots
+
+      cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
+
+      cloister bench sharing --overhead --rounds 20
+    """
+    from cloister_bench.sharing.figures import FIGURES
+    from cloister_bench.sharing.results import Plan, Results, tables
+    from cloister_bench.sharing.workloads import QUICK, TRACES, WORKLOADS, Scale
+
+    chosen = known_names(policies or (ATTACKED if attack else ",".join(get_args(PolicyName))), "policy", _POLICIES)
+    if quick:
+        trials, adaptive_trials = min(trials, 2), min(adaptive_trials, 1)
+    scale = QUICK if quick else Scale()
+    possible = [name for name in WORKLOADS if data is not None or name not in TRACES]
+    asked = () if attack or overhead else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
+    plan = Plan(
+        trials,
+        candidates,
+        seed,
+        chosen,
+        adaptive_trials,
+        workloads=asked,
+        rounds=rounds,
+        scale=scale,
+        overhead=overhead,
+    )
+    results = Results(plan, model or "the default model")
+
+    def measure(bars: Bars, save: Callable[[], None]) -> None:
+        began = monotonic()
+        with TemporaryDirectory(prefix="cloister-sharing-") as folder:
+            if overhead:
+                _overhead(results, model, Path(folder), bars, save)
+                results.seconds = monotonic() - began
+                return
+            bars.begin("policies", len(chosen))
+            for policy in chosen:
+                if attack:
+                    _attack(results, policy, model, Path(folder), kv_cache_mib, bars.say)
+                else:
+                    _replay(results, policy, model, Path(folder), data, bars.say, save)
+                results.seconds = monotonic() - began
+                bars.advance(policy)
+                save()
+
+    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
+
+
+_POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+
+def _overhead(results: Results, model: str | None, folder: Path, bars: Bars, save: Callable[[], None]) -> None:
+    from cloister_bench.sharing.deployment import Served
+    from cloister_bench.sharing.overhead import OFF, ON, Round, take_turns
+
+    plan = results.plan
+    tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
+    bars.begin("rounds", plan.rounds)
+
+    def note(taken: Round) -> None:
+        results.overhead.append(taken)
+        bars.advance(f"round {len(results.overhead)}")
+        save()
+
+    with Served(OFF, model, folder, tenants) as off, Served(ON, model, folder, tenants) as on:
+        take_turns(off, on, tenants, plan.scale, plan.seed, plan.rounds, note)
+
+
+def flooded_mib(model: str | None) -> int:
+    """What keys and values of so many tokens take of this model."""
+    from cloister.models.source import find_model
+    from cloister_bench.spd.deployment import kv_bytes
+
+    return max(1, (kv_bytes(find_model(model).config, FLOODED_TOKENS) or 32 << 20) >> 20)
+
+
+def _attack(
+    results: Results, policy: str, model: str | None, folder: Path, kv_cache_mib: int | None, say: Callable[[str], None]
+) -> None:
+    from cloister_bench.sharing.adaptive import exposure, extensions
+    from cloister_bench.sharing.attack import attacks, reuse
+    from cloister_bench.sharing.deployment import Served
+
+    plan = results.plan
+    names = [f"attacker-{number}" for number in range(plan.identities + 1)]
+    strangers = [f"stranger-{number}" for number in range(4)]
+    writers = ["writer-0", "writer-1"]  # whoever was probed is read more strictly for a while
+    options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
+    with Served(policy, model, folder, ["victim", *names, *strangers, *writers], options) as server:
+        victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
+        say(f"{policy}, what is found")
+        results.reused[policy] = reuse(victim, attacker, plan.seed)
+        say(f"{policy}, hits before demotion")
+        alone, *three = (server.caller(name) for name in strangers)
+        results.exposed[policy] = {
+            1: exposure(server.caller(writers[0]), [alone], plan.seed + 1),
+            3: exposure(server.caller(writers[1]), three, plan.seed + 2),
+        }
+        say(f"{policy}, candidates")
+        results.guesses[policy] = attacks(victim, attacker, plan.trials, plan.candidates, plan.seed)
+        say(f"{policy}, part by part")
+        results.extended[policy] = extensions(
+            victim,
+            identities,
+            plan.extensions,
+            plan.seed,
+            parts=plan.parts,
+            candidates=plan.candidates,
+            flood=plan.flood,
+        )
+
+
+def _replay(
+    results: Results,
+    policy: str,
+    model: str | None,
+    folder: Path,
+    data: Path | None,
+    say: Callable[[str], None],
+    save: Callable[[], None],
+) -> None:
+    from cloister_bench.sharing.deployment import Served
+    from cloister_bench.sharing.replay import replay
+    from cloister_bench.sharing.workloads import WORKLOADS
+
+    plan = results.plan
+    tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
+    with Served(policy, model, folder, tenants) as server:
+        for turn in range(plan.rounds):
+            for name in plan.workloads:
+                say(f"{policy}, {name}, round {turn + 1}")
+                workload = WORKLOADS[name](plan.scale, random.Random(f"{plan.seed} {name} {turn}"), data)
+                served = asyncio.run(replay(server.address, tenants, server.model, server.level, workload))
+                results.served.setdefault(name, {}).setdefault(policy, []).append(served)
+                save()

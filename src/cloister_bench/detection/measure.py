@@ -1,0 +1,114 @@
+"""Runs detection over labelled texts, block by block, and times its tiers. Prints and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+from time import process_time_ns
+
+from cloister.messages.detector import Label
+from cloister.prefix.detection.folding import fold
+from cloister.prefix.detection.pipeline import Pipeline, blocks_of, even_blocks
+from cloister.prefix.detection.rules import RuleSet
+from cloister.prefix.detection.tagger import Tagger
+from cloister_bench.detection.data import Sample
+from cloister_bench.suite.intervals import wilson
+
+BLOCK_CHARACTERS = 64
+PROMPT_CHARACTERS = 2304
+"""About 512 tokens."""
+
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block: what is private in it by its set's labels, and what each tier said."""
+
+    dataset: str
+    language: str
+    types: frozenset[str]
+    tier1: bool
+    label: Label
+    score: float
+
+    @property
+    def private(self) -> bool:
+        return bool(self.types)
+
+
+def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
+    """The sample's blocks. Those about which nobody knows are left out."""
+    ends = even_blocks(sample.text, BLOCK_CHARACTERS)
+    types: list[set[str]] = [set() for _ in ends]
+    for start, end, kind in sample.spans:
+        for block in blocks_of(start, end, ends):
+            types[block].add(kind)
+    verdicts = pipeline.examine(sample.text, ends).verdicts
+    return [
+        Block(sample.dataset, sample.language, frozenset(kinds), verdict.tier == 1, verdict.label, verdict.score)
+        for kinds, verdict in zip(types, verdicts, strict=True)
+        if UNKNOWN not in kinds
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share with its confidence interval."""
+
+    hits: int
+    total: int
+
+    def as_json(self) -> dict[str, float | int | None]:
+        low, high = wilson(self.hits, self.total)
+        share = round(self.hits / self.total, 4) if self.total else None
+        return {"share": share, "low": round(low, 4), "high": round(high, 4), "of": self.total}
+
+
+TIERS: dict[str, Callable[[Block, float], bool]] = {
+    "tier 1": lambda block, _: block.tier1,
+    "tier 2": lambda block, public: block.score >= public,
+    "tiers 1 and 2": lambda block, _: block.label is not Label.PUBLIC,
+}
+
+
+def recall(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Share:
+    """Of the private blocks, those that are held back."""
+    private = [block for block in blocks if block.private]
+    return Share(sum(map(held, private)), len(private))
+
+
+def over_isolated(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Share:
+    """Of the clean blocks, those that are held back."""
+    clean = [block for block in blocks if not block.private]
+    return Share(sum(map(held, clean)), len(clean))
+
+
+def threshold_for(blocks: Sequence[Block], wanted: float) -> float:
+    """The highest threshold of tier 2 with which the tiers together hold back this share of the private blocks."""
+    missed = sorted(block.score for block in blocks if block.private and not block.tier1)
+    allowed = int((1 - wanted) * sum(block.private for block in blocks) + 1e-9)
+    return missed[min(allowed, len(missed) - 1)] if missed else 1.0
+
+
+def latencies(rules: RuleSet, tagger: Tagger, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Processor time of each tier on prompts of about 512 tokens, in µs; of tier 2 also for each block."""
+    prompts = [text[:PROMPT_CHARACTERS] for text in texts if len(text) >= PROMPT_CHARACTERS]
+    blocks = PROMPT_CHARACTERS // BLOCK_CHARACTERS
+    took: dict[str, list[float]] = {"tier 1": [], "tier 2": [], "tier 2, a block": []}
+    for prompt in prompts:
+        began = process_time_ns()
+        rules.find((folded := fold(prompt)).text)
+        between = process_time_ns()
+        tagger.tag(folded.text)
+        ended = process_time_ns()
+        took["tier 1"].append((between - began) / 1000)
+        took["tier 2"].append((ended - between) / 1000)
+        took["tier 2, a block"].append((ended - between) / 1000 / blocks)
+    return {name: _percentiles(times) for name, times in took.items() if len(times) > 1}
+
+
+def _percentiles(times: list[float]) -> dict[str, float]:
+    cut = quantiles(times, n=100, method="inclusive")
+    return {"p50": round(cut[49], 1), "p95": round(cut[94], 1), "p99": round(cut[98], 1), "of": len(times)}

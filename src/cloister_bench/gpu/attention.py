@@ -1,0 +1,190 @@
+"""Attention processes of the bench's own, and a service that asks them: `partitioned` without a node around it.
+
+They are forked before this process opens the GPU, and open it when they are first needed. The links, arenas and kernels
+are the product's (compute/gpu); seals and the controller's messages are missing, and one process plays all vaults.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import NoReturn
+
+import torch
+
+from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswerer
+from cloister.compute.gpu.device import GpuDevice
+from cloister.compute.gpu.lending import GpuHolder, LentAnswerer, LentCache
+from cloister.compute.gpu.link import GpuAsker
+from cloister.compute.gpu.mailbox import EXPOSED, Seats, percentage_of
+from cloister.compute.gpu.memory import whole
+from cloister.compute.layout import BLOCK_TOKENS
+from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.models.decoder import Decoder
+from cloister_bench.gpu.requests import Partition
+
+READY_S = 90.0
+PATIENCE_MS = 200
+MOST_MESSAGE, MOST_PLACES, MOST_REASON = 8192, 64, 512
+OPENED = b"open"
+
+
+class AttentionProcesses:
+    """For these settings, so many at once each. Those that would have the same share of the GPU are the same; each is
+    told to open it when it is first asked to lend."""
+
+    def __init__(self, settings: Iterable[int]) -> None:
+        self._lines: dict[int, list[socket.socket]] = {}
+        """By their share."""
+        self._opened: Counter[int] = Counter()
+        for count in sorted(set(settings)):
+            lines = self._lines.setdefault(percentage_of(count), [])
+            while len(lines) < count:
+                ours, theirs = socket.socketpair()
+                if not os.fork():
+                    for line in (*chain(*self._lines.values()), ours):
+                        line.close()
+                    _attend(theirs, count)
+                theirs.close()
+                ours.settimeout(READY_S)
+                lines.append(ours)
+
+    def open(self, count: int) -> bool:
+        """See that so many have opened the GPU; whether none of them had."""
+        share = percentage_of(count)
+        lines, opened = self._lines.get(share, []), self._opened[share]
+        if count > len(lines):
+            raise ServiceUnavailable(f"There is no setting of {count} attention processes.")
+        for line in lines[opened:count]:
+            line.send(b"{}")
+        for line in lines[opened:count]:
+            if (said := line.recv(MOST_REASON)) != OPENED:
+                reason = said.decode(errors="replace") or "it ended"
+                raise ServiceUnavailable(f"An attention process did not open the GPU: {reason}")
+        self._opened[share] = max(opened, count)
+        return not opened
+
+    def _of(self, count: int) -> list[socket.socket]:
+        return self._lines[percentage_of(count)][:count]
+
+    def lend(
+        self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int, slots: int
+    ) -> list[list[int]]:
+        """Arenas of so many blocks and slots, by process: descriptors, which the caller closes. They answer from now
+        on."""
+        shape = model.cache_shape
+        about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
+        about |= {"scales": model.scales, "blocks": blocks, "seats": [len(mailboxes), sum(places), slots]}
+        lines = self._of(len(mailboxes))
+        for line, mailbox, count in zip(lines, mailboxes, places, strict=True):
+            socket.send_fds(line, [json.dumps({**about, "places": count}).encode()], [mailbox])
+        lent = [socket.recv_fds(line, 16, MOST_PLACES)[1] for line in lines]
+        if [len(arenas) for arenas in lent] != list(places):
+            raise ServiceUnavailable("An attention process ended before it had lent its memory.")
+        return lent
+
+    def take_back(self, count: int) -> None:
+        for line in self._of(count):
+            line.send(b"done")
+            line.recv(16)
+
+    def close(self) -> None:
+        """They end when nobody speaks to them any more."""
+        for line in chain(*self._lines.values()):
+            line.close()
+
+
+def _attend(link: socket.socket, processes: int) -> NoReturn:
+    """An attention process, of so many: for each case it lends memory and answers until told to stop."""
+    try:
+        gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
+        device = GpuDevice()
+        device.attention_processes = processes
+        if link.recv(16) and _opened(device, link):
+            while _answer_one_case(device, link):
+                pass
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _opened(device: GpuDevice, link: socket.socket) -> bool:
+    """Whether it is; why not is said."""
+    try:
+        device.open(waits=True)
+        torch.cuda.synchronize()
+    except (CloisterError, RuntimeError) as failure:
+        link.send(str(failure).partition("\n")[0].encode()[:MOST_REASON])
+        return False
+    link.send(OPENED)
+    return True
+
+
+def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
+    message, fds, _, _ = socket.recv_fds(link, MOST_MESSAGE, 1)
+    if not message:
+        return False
+    gc.collect()
+    case, model = json.loads(message), AttentionShape()
+    model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
+    model.scales = case["scales"]
+    holder = GpuHolder(device, model, case["blocks"], case["places"], fds[0], PATIENCE_MS, Seats(*case["seats"]))
+    os.close(fds[0])
+    arenas = holder.export()
+    holder.start()
+    socket.send_fds(link, [b"ready"], arenas)
+    for arena in arenas:
+        os.close(arena)
+    told = link.recv(16)
+    if not told:
+        os._exit(1)
+    holder.leave()
+    for memory in (*holder._arenas, holder._mailbox):
+        memory.close()
+    link.send(b"over")
+    return True
+
+
+@contextmanager
+def partitioned(
+    processes: AttentionProcesses, decoder: Decoder, count: int, users: int, blocks: int, slots: int = EXPOSED
+) -> Iterator[Partition]:
+    """So many attention processes for so many users, each with room for so many blocks; nothing is exposed yet."""
+    asker = GpuAsker(decoder, PATIENCE_MS, Seats(count, users, slots))
+    mailboxes = asker.export()
+    places = [len(range(number, users, count)) for number in range(count)]
+    free, _ = torch.cuda.mem_get_info()
+    first = processes.open(count)
+    lent = processes.lend(decoder, mailboxes, places, blocks, slots)
+    taken = free - torch.cuda.mem_get_info()[0]
+    vaults: list[tuple[KVCache, LinkAnswerer]] = []
+    arenas: list[LentCache] = []
+    for user in range(users):
+        cache = LentCache(decoder.cache_shape, blocks, lent[user % count][user // count], slots)
+        arenas.append(cache)
+        taken -= whole(cache.arena.size)
+        vaults.append((cache, LentAnswerer(decoder, cache)))
+        asker.seat(user, user)
+    for fd in (*mailboxes, *(arena for arenas in lent for arena in arenas)):
+        os.close(fd)
+    try:
+        yield Partition(asker, vaults, taken / count if first else None)
+    finally:
+        torch.cuda.current_stream().synchronize()
+        processes.take_back(count)
+        for _, answerer in vaults:
+            os.close(answerer.fileno())
+        for cache in arenas:
+            cache._memory.close()
+        for mailbox in asker._mailboxes:
+            mailbox.close()
+
+
+def prompt_blocks(prompt: int) -> int:
+    return -(-prompt // BLOCK_TOKENS)

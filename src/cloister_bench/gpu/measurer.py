@@ -1,0 +1,113 @@
+"""Measures the cases of a shape, in a process of its own (`session`): the GPU is opened here, and weights are made."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cloister.levels import PARTITIONED
+from cloister_bench.gpu.plan import MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
+from cloister_bench.gpu.session import Measure
+from cloister_bench.gpu.shapes import SHAPES
+
+if TYPE_CHECKING:
+    from cloister.models.fused import FusedDecoder
+
+Row = dict[str, Any]
+MAX_CONTEXT = 4096
+PEERS = ("gloo", "transformers")
+"""Parts that have a process of their own: another program, and processes forked before the GPU is open."""
+NO_MPS = "NVIDIA's MPS is not there"
+TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
+
+
+def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measure]:
+    """What prepares a process for this case and its like."""
+    if case.part in PEERS:
+        return lambda: _peer
+    settings = {count for each in plan.cases() if each.shape == case.shape for count in each.settings()}
+    return lambda: _Shape(case.shape, settings if partitions else set()).measure
+
+
+def _peer(case: Case) -> Iterator[Row]:
+    config = SHAPES[case.shape]
+    if case.part == "gloo":
+        from cloister_bench.gpu.gloo import measure_gloo
+
+        found = measure_gloo(config, case.users, case.prompt)
+    else:
+        from cloister_bench.gpu.peer import measure_generate
+
+        found = measure_generate(config, case.users, case.prompt, case.answer, compiled=case.compiled)
+    for row in found:
+        yield {"part": case.part, **case.labels(), **row}
+
+
+def random_decoder(shape: str) -> FusedDecoder:
+    """Opens the GPU; the same weights in every process."""
+    import torch
+
+    from cloister.compute.gpu.device import GpuDevice
+    from cloister.models.decoder import RawParts
+    from cloister.models.fused import FusedDecoder
+    from cloister_bench.gpu.weights import RandomWeights
+
+    config, device = SHAPES[shape], GpuDevice()
+    device.share(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+    device.open()
+    torch.manual_seed(5)
+    return FusedDecoder(config, RawParts(RandomWeights(config), device.kernels), device, MAX_CONTEXT)
+
+
+class _Shape:
+    """A shape's weights on the GPU, and attention processes for it."""
+
+    def __init__(self, shape: str, settings: Collection[int]) -> None:
+        from cloister_bench.gpu.attention import AttentionProcesses
+
+        gc.disable()  # a recorded graph that is freed while another is recorded spoils that: `measure` collects
+        self._processes = AttentionProcesses(settings)  # before the GPU is open
+        self._decoder = random_decoder(shape)
+        self._refusal = self._decoder.device.partition_refusal(self._decoder) if settings else NO_MPS
+
+    def measure(self, case: Case) -> Iterator[Row]:
+        gc.collect()
+        for row in self._rows(case):
+            yield {"part": case.part, **case.labels(), **row}
+
+    def _rows(self, case: Case) -> Iterator[Row]:
+        import torch
+
+        settings = case.settings() if not self._refusal else []
+        given = (self._decoder, self._processes, case.users, case.prompt)
+        if case.processes and self._refusal:
+            yield {"part": "not offered", "what": PARTITIONED, "reason": self._refusal}
+        elif PER_USER in case.processes and case.users >= MOST_CLIENTS:
+            yield {"part": "not offered", "what": "a process for each user", "reason": TOO_MANY}
+        if case.part == "floor":
+            from cloister_bench.gpu.clock import bandwidth
+
+            yield {"bytes_per_second": bandwidth(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+        elif case.part == "steps":
+            from cloister_bench.gpu.steps import measure_steps
+
+            isolated = case.prompt == 64 and case.users <= MOST_ISOLATED and PER_USER not in case.processes
+            yield from measure_steps(*given, settings, isolated=isolated)
+        elif case.part == "requests":
+            from cloister_bench.gpu.attention import partitioned
+            from cloister_bench.gpu.requests import measure_requests
+
+            behind = partial(partitioned, self._processes, self._decoder)
+            yield from measure_requests(self._decoder, behind, case.users, case.prompt, case.answer, settings)
+        elif case.part == "breakdown":
+            from cloister_bench.gpu.breakdown import measure_breakdown
+
+            yield from measure_breakdown(*given, settings)
+        elif settings:
+            from cloister_bench.gpu.variants import measure_variants
+
+            yield from measure_variants(*given[:2], settings[0], case.users, case.prompt, case.lambdas)
+        torch.cuda.empty_cache()

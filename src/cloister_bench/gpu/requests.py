@@ -1,0 +1,176 @@
+"""Whole requests of so many users at once, from prompts to the last token, through the engine's runners: without HTTP,
+scheduler, sampler and seals. Tokens go through the host in every step, as in the engine.
+
+`open` prefills many prompts in one pass. At `partitioned` and `isolated` every prompt is computed alone; one process
+does it for all vaults, in turn, since each vault of a node would have weights of its own. Knows no CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
+from cloister.compute.layout import Chunk, Layout, Remote, Wanted
+from cloister.engine.graph_runner import runner_for
+from cloister.errors import ServiceUnavailable
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister.models.decoder import Decoder
+from cloister_bench.gpu.plan import MOST_ISOLATED
+
+Row = dict[str, Any]
+PASS_TOKENS = 2048
+"""Of prompts in one pass."""
+RUNS = 4
+"""The first records and is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Users' prompts behind links: the service's end, and each vault's cache with what exposes it."""
+
+    asker: LinkAsker
+    vaults: list[tuple[KVCache, LinkAnswerer]]
+    process_bytes: float | None = None
+    """What one attention process takes of the GPU beside its arenas, where these are the first."""
+
+
+class Answered(NamedTuple):
+    """Seconds of all, and until each user's first token; and all tokens, step by step."""
+
+    seconds: float
+    firsts: list[float]
+    tokens: list[list[int]]
+
+
+class Load:
+    """So many users with a prompt each, and the answer's length."""
+
+    def __init__(self, decoder: Decoder, users: int, prompt: int, answer: int) -> None:
+        self.decoder, self.users, self.prompt, self.answer = decoder, users, prompt, answer
+        vocabulary = decoder.vocabulary
+        self.prompts = [[(13 * user + 7 * t) % vocabulary for t in range(prompt)] for user in range(users)]
+        self.layout = Layout(prompt=prompt, origin=0, rotation=prompt)
+        self.held = self.layout.blocks(prompt)
+        self.each = self.layout.blocks(prompt + answer)
+
+    def blocks(self, user: int) -> range:
+        return range(user * self.each, (user + 1) * self.each)
+
+    def prompt_chunk(self, user: int, blocks: Sequence[int]) -> Chunk:
+        return Chunk(self.prompts[user], 0, blocks, self.layout, Wanted.LAST)
+
+    def token_chunk(self, user: int, token: int, step: int) -> Chunk:
+        return Chunk([token], self.prompt + step, self.blocks(user), self.layout, Wanted.LAST)
+
+    def cache(self) -> KVCache:
+        return self.decoder.device.cache(self.decoder.cache_shape, self.users * self.each)
+
+
+def _chosen(logits: torch.Tensor) -> list[int]:
+    found: list[int] = logits.argmax(-1).tolist()
+    return found
+
+
+def open_requests(load: Load) -> Callable[[], Answered]:
+    runner = runner_for(load.decoder, load.cache())
+    together = max(1, PASS_TOKENS // load.prompt)
+
+    def answer() -> Answered:
+        begun, firsts = perf_counter(), []
+        tokens: list[list[int]] = [[]]
+        for start in range(0, load.users, together):
+            batch = range(start, min(load.users, start + together))
+            tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user)) for user in batch]))
+            firsts += [perf_counter() - begun] * len(batch)
+        for step in range(load.answer - 1):
+            chunks = [load.token_chunk(user, token, step) for user, token in enumerate(tokens[-1])]
+            tokens.append(_chosen(runner.forward(chunks)))
+        return Answered(perf_counter() - begun, firsts, tokens)
+
+    return answer
+
+
+def isolated_requests(load: Load) -> Callable[[], Answered]:
+    runner = runner_for(load.decoder, load.cache())
+
+    def answer() -> Answered:
+        begun, firsts = perf_counter(), []
+        tokens: list[list[int]] = [[] for _ in range(load.answer)]
+        for user in range(load.users):
+            tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user))]))
+            firsts.append(perf_counter() - begun)
+            for step in range(load.answer - 1):
+                tokens[step + 1] += _chosen(runner.forward([load.token_chunk(user, tokens[step][user], step)]))
+        return Answered(perf_counter() - begun, firsts, tokens)
+
+    return answer
+
+
+def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answered]:
+    decoder = load.decoder
+    own = Layout(prompt=0).blocks(load.answer)
+    vaults = [(runner_for(decoder, cache), answerer) for cache, answerer in partition.vaults]
+    cache = decoder.device.cache(decoder.cache_shape, load.users * own)
+    service = runner_for(decoder, cache, partition.asker)
+    layouts = [Layout(prompt=0, remote=Remote(user, 0)) for user in range(load.users)]
+    blocks = [range(user * own, (user + 1) * own) for user in range(load.users)]
+
+    def answer() -> Answered:
+        begun, firsts = perf_counter(), []
+        tokens: list[list[int]] = [[]]
+        for user, (vault, answerer) in enumerate(vaults):
+            held = range(load.held)
+            tokens[0] += _chosen(vault.forward([load.prompt_chunk(user, held)]))
+            firsts.append(perf_counter() - begun)
+            answerer.expose(0, held, start=0, end=load.prompt, rotation=load.prompt)
+        for step in range(load.answer - 1):
+            chunks = [
+                Chunk([token], step, blocks[user], layouts[user], Wanted.LAST) for user, token in enumerate(tokens[-1])
+            ]
+            tokens.append(_chosen(service.forward(chunks)))
+        seconds = perf_counter() - begun
+        for _, answerer in vaults:
+            answerer.withdraw(0)
+        if broken := partition.asker.broken():
+            raise ServiceUnavailable(f"{len(broken)} of {load.users} vaults did not answer in time.")
+        return Answered(seconds, firsts, tokens)
+
+    return answer
+
+
+def timed(load: Load, answer: Callable[[], Answered], runs: int = RUNS) -> tuple[Row, list[list[int]]]:
+    """Of the runs that count, the middle one; and its tokens."""
+    answer()
+    middle = sorted((answer() for _ in range(runs - 1)), key=lambda one: one.seconds)[(runs - 1) // 2]
+    rate = load.users * load.answer / middle.seconds
+    row = {"tokens_per_s": rate, "seconds": middle.seconds, "ttft_ms": 1e3 * median(middle.firsts)}
+    return {"answer": load.answer, **row}, middle.tokens
+
+
+Partitions = Callable[[int, int, int], AbstractContextManager[Partition]]
+"""For so many processes, users and blocks of each prompt."""
+
+
+def measure_requests(
+    decoder: Decoder, partitions: Partitions, users: int, prompt: int, answer: int, settings: Sequence[int]
+) -> Iterator[Row]:
+    """A row for each design; `isolated` with few users, whose time grows with them."""
+    load = Load(decoder, users, prompt, answer)
+    beside, right = timed(load, open_requests(load))
+    yield {"design": OPEN, **beside}
+    for count in settings:
+        with partitions(count, users, load.held) as partition:
+            row, tokens = timed(load, partitioned_requests(load, partition))
+        row |= {"ratio": row["tokens_per_s"] / beside["tokens_per_s"], "same_tokens": tokens == right}
+        yield {"design": PARTITIONED, "processes": count, **row}
+    few = Load(decoder, min(users, MOST_ISOLATED), prompt, answer)
+    row, tokens = timed(few, isolated_requests(few), 2)
+    same = tokens == [step[: few.users] for step in right]
+    yield {"design": ISOLATED, "users": few.users, **row, "same_tokens": same}

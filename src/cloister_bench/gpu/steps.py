@@ -1,0 +1,140 @@
+"""Decode steps: `open`, `isolated` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
+
+Keys and values of prompts are drawn at random, not computed: a step takes as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cloister.compute.base import LinkAsker
+from cloister.compute.gpu.cache import GpuCache, on_gpu
+from cloister.compute.gpu.memory import SharedMemory
+from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
+from cloister.engine.graph_runner import ROWS, Bucket
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister.models.decoder import Decoder
+from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
+from cloister_bench.gpu.clock import median_ms
+
+Row = dict[str, Any]
+ANSWER_BLOCKS = 8
+COMPARED, WARM, TIMED = 8, 5, 48
+IN_TURN = 6
+WIDTHS = (32, 64, 128, 256, 512)
+"""Steps whose logits are compared, and that are timed: as many as the answer's blocks have room for."""
+
+
+def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
+    """A cache that holds every user's prompt, drawn at random, and its blocks: an answer has blocks of its own."""
+    each = prompt_blocks(prompt) + ANSWER_BLOCKS
+    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
+    cache._held.normal_()
+    return cache, [range(user * each, (user + 1) * each) for user in range(users)]
+
+
+class Recorded:
+    """One recorded step, as a service pads it, that feeds every row the greatest of its last logits, on the device."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: GpuCache,
+        chunks: Sequence[Chunk],
+        asker: LinkAsker | None = None,
+        asks: torch.Tensor | None = None,
+    ) -> None:
+        width = next(width for width in WIDTHS if width >= len(chunks[0].blocks))
+        self._rows, padded = len(chunks), next(rows for rows in ROWS if rows >= len(chunks))
+        bucket = self._bucket = Bucket(padded, width, decoder.device.place, asks=asker is not None)  # for the recorded
+        bucket.fill(replace(lay_out(chunks, decoder.queries_per_kv_head), asks=asks))
+
+        def run() -> torch.Tensor:
+            logits = decoder.logits(decoder.hidden(bucket.batch, cache, asker))
+            decoder.device.kernels.advance(logits, bucket.batch)  # type: ignore[attr-defined]
+            return logits
+
+        self.step = decoder.device.record(run)
+
+    def logits(self) -> torch.Tensor:
+        """Of the first steps."""
+        return torch.stack([self.step()[: self._rows].clone() for _ in range(COMPARED)])
+
+    def ms(self, count: int = TIMED) -> float:
+        return median_ms(self.step, WARM, count)
+
+
+def open_chunks(users: int, prompt: int, blocks: Sequence[Sequence[int]]) -> list[Chunk]:
+    layout = Layout(prompt=prompt, rotation=prompt)
+    return [Chunk([7 + user], prompt, blocks[user], layout, Wanted.LAST) for user in range(users)]
+
+
+def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
+    """The same rows at a service that holds none of the prompts."""
+    return [
+        Chunk(
+            [7 + row],
+            0,
+            range(row * ANSWER_BLOCKS, (row + 1) * ANSWER_BLOCKS),
+            Layout(prompt=0, remote=Remote(*divmod(row, variants))),
+            Wanted.LAST,
+        )
+        for row in range(users * variants)
+    ]
+
+
+def isolated_ms(decoder: Decoder, cache: GpuCache, chunks: Sequence[Chunk]) -> float:
+    """A step of every user alone, one after the other, each reading all weights."""
+    alone = [Recorded(decoder, cache, [chunk]) for chunk in chunks]
+    return median_ms(lambda: [one.step() for one in alone], 1, IN_TURN)
+
+
+def measure_steps(
+    decoder: Decoder,
+    processes: AttentionProcesses,
+    users: int,
+    prompt: int,
+    settings: Sequence[int],
+    *,
+    isolated: bool = True,
+    silent: bool = False,
+) -> Iterator[Row]:
+    """A row for each design. With `silent` the last user's vault never answers, and the others' bits do not change."""
+    held, blocks = prompts_in_cache(decoder, users, prompt)
+    chunks = open_chunks(users, prompt, blocks)
+    beside = Recorded(decoder, held, chunks)
+    right, open_ms = beside.logits(), beside.ms()
+    yield {"design": OPEN, "ms": open_ms}
+    for count in settings:
+        with partitioned(processes, decoder, count, users, prompt_blocks(prompt)) as partition:
+            for (lent, answerer), own in zip(partition.vaults, blocks, strict=True):
+                cache = on_gpu(lent)
+                cache._held.copy_(held._held[own.start :][: cache.blocks])
+                answerer.expose(0, range(cache.blocks), start=0, end=prompt, rotation=prompt)
+            yield from _asking(decoder, partition.asker, users, right, open_ms, count, silent=silent)
+            if partition.process_bytes is not None:
+                yield {"part": "memory", "processes": count, "mb": partition.process_bytes / 1e6}
+    if isolated:
+        again = open_chunks(users, prompt, blocks)
+        ms = isolated_ms(decoder, held, again)
+        yield {"design": ISOLATED, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
+
+
+def _asking(
+    decoder: Decoder, asker: Any, users: int, right: torch.Tensor, open_ms: float, count: int, *, silent: bool
+) -> Iterator[Row]:
+    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * ANSWER_BLOCKS))
+    chunks = remote_chunks(users)
+    asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
+    if silent:  # the last asks a box that nobody answers
+        asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
+        asks[0, -1], asks[2, -1] = asker.shape.boxes(nobody.address)[0], 0
+    recorded = Recorded(decoder, cache, chunks, asker, asks)
+    logits, ms = recorded.logits(), recorded.ms()
+    row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
+    row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
+    yield {**row, "late": asker.late.nonzero().flatten().tolist()}

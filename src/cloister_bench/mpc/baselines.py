@@ -1,0 +1,214 @@
+"""What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `mpc/cache/base.py`.
+
+Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, and then read
+all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select blocks at every step, as
+MPCache does, by other marks.
+
+The server serves none of them, and no party knows their names: the bench compiles their programs itself and hands them
+to parties of its own (`bench/mpc/party.py`), so a plan of theirs that arrives in a message is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from jax import Array, lax
+from msgspec.structs import replace
+
+from cloister.mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
+from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
+from cloister.mpc.cache.methods import FullCache, MPCache, sizes_of
+from cloister.mpc.cache.ranking import best_rows, gathered_rows, ranks
+
+if TYPE_CHECKING:
+    from cloister_bench.mpc.plan import BaselinePlan
+
+SNAPKV_WINDOW = 32
+SNAPKV_KERNEL = 5
+NEVER = 2.0**14
+"""Above any attention a token can gather in a generation, within fixed point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptCache(FullCache):
+    """With `heavy` 0 this is StreamingLLM (Xiao et al., 2023): the first tokens, sinks of attention, and the last."""
+
+    first: int
+    heavy: int  # of the tokens between first and last: those that scored highest
+    last: int
+    counts_on = False
+
+    def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
+        """(G, T): how much each token is worth keeping. Not asked where none is kept by its score."""
+        raise NotImplementedError
+
+    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        if not self.heavy:
+            return None
+        scored = self.scored(prompt, softmax, offset)
+        middle = scored[:, self.first : scored.shape[1] - self.last]
+        rows = best_rows(middle, self.heavy, shuffles[0] if self.evict_shuffles else None)
+        return Eviction(rows, self._kept(scored[..., None], rows)[..., 0] if self.counts_on else None)
+
+    def _kept(self, tokens: Array, rows: Array | None) -> Array:
+        end = tokens.shape[1] - self.last
+        heavy = [] if rows is None else [take(rows, tokens[:, self.first : end])]
+        return jnp.concatenate([tokens[:, : self.first], *heavy, tokens[:, end:]], axis=1)
+
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        rows, scores = (None, None) if eviction is None else eviction
+        kept = prompt._replace(keys=self._kept(prompt.keys, rows), values=self._kept(prompt.values, rows))
+        return super().build(kept, None)._replace(scores=scores)
+
+
+class SnapKV(KeptCache):
+    """Li et al., 2024: the last queries' attention, smoothed over neighbours, decides what is kept beside them."""
+
+    def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
+        received = attention_received(prompt, softmax, offset)
+        near = received.shape[1] - self.last
+        return jnp.concatenate([_smoothed(received[:, :near]), received[:, near:]], axis=1)
+
+
+class ForgettingCache(KeptCache):
+    """Forgets one token for each generated one."""
+
+    def attend(
+        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
+    ) -> tuple[Array, Cache]:
+        keys = jnp.concatenate([cache.keys, cache.pinned_keys], axis=1)
+        values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
+        visible = visible_to(queries.shape[1], cache.keys.shape[1], seen)
+        out, weights = read_all(queries, keys, values, softmax, offset, visible)
+        return out, self.afterwards(cache, weights, values, softmax, seen)
+
+    def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
+        """The cache once a step's weights (H, n, S + R) are known."""
+        raise NotImplementedError
+
+
+class H2O(ForgettingCache):
+    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries so
+    far; counted on while decoding."""
+
+    counts_on = True
+
+    def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
+        return attention_received(prompt, softmax, offset)
+
+    def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
+        assert cache.scores is not None
+        body, slots = cache.keys.shape[1], cache.pinned_keys.shape[1]
+        received = added_up(softmax, weights, weighted(weights, values[..., -1:]), cache.keys.shape[0])
+        counted = cache.scores + received[:, :body]
+        # As tokens are generated, the last ones of the prompt cease to be among the last: they may be forgotten then.
+        recent = jnp.arange(body) >= body - self.last + jnp.sum(seen[-1])
+        protected = jnp.concatenate([recent.astype(jnp.int32), jnp.ones(slots, jnp.int32)])
+        worth = jnp.concatenate([counted, jnp.zeros_like(received[:, body:])], axis=1)
+        return _forget_lowest(cache._replace(scores=counted), worth, protected, weights.shape[1])
+
+
+class TOVA(ForgettingCache):
+    """Oren et al., 2024: the last query's attention, averaged over heads, decides after prefill and at each step."""
+
+    def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
+        return _of_all_heads(attention_received(prompt, softmax, offset))
+
+    def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
+        last, body = weights[:, -1:], cache.keys.shape[1]
+        received = added_up(softmax, last, weighted(last, values[..., -1:]), cache.keys.shape[0])
+        written = seen[-1]
+        newest = written * (jnp.cumsum(written) > jnp.sum(written) - weights.shape[1])
+        slots = jnp.maximum(1 - written, newest).astype(jnp.int32)
+        protected = jnp.concatenate([jnp.zeros(body, jnp.int32), slots])
+        return _forget_lowest(cache, _of_all_heads(received), protected, weights.shape[1])
+
+
+def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, shuffled: bool, sinks: int) -> KeptCache:
+    """A method that reads `read` tokens of the prompt at every step."""
+    if name == "streaming":
+        return KeptCache(new_tokens, first=sinks, heavy=0, last=max(read - sinks, 1))
+    near = max(1, min(SNAPKV_WINDOW, read // 2))
+    kinds: dict[str, tuple[type[KeptCache], int, int]] = {
+        "snapkv": (SnapKV, near, near),
+        "h2o": (H2O, max(1, read // 2), prompt_tokens),
+        "tova": (TOVA, 1, 1),
+    }
+    kind, last, window = kinds[name]
+    sizes = (prompt_tokens - last,) if shuffled and read > last else ()
+    return kind(new_tokens, window=window, evict_shuffles=sizes, first=0, heavy=read - last, last=last)
+
+
+def _smoothed(received: Array) -> Array:
+    """(G, T): the sum over a token and its neighbours; zeros beyond the ends."""
+    half, tokens = SNAPKV_KERNEL // 2, received.shape[1]
+    wide = jnp.pad(received, ((0, 0), (half, half)))
+    return sum((wide[:, shift : shift + tokens] for shift in range(1, SNAPKV_KERNEL)), wide[:, :tokens])
+
+
+def _of_all_heads(received: Array) -> Array:
+    """The sum over heads, for each of them: (G, t)."""
+    return jnp.broadcast_to(jnp.sum(received, axis=0, keepdims=True), received.shape)
+
+
+def _forget_lowest(cache: Cache, worth: Array, protected: Array, count: int) -> Cache:
+    """The cache without the `count` tokens of lowest `worth` (G, S + R); `protected` ones (S + R), public, stay.
+
+    Their values become zero, so that they weigh nothing from then on. Which ones stays secret, so no cache shrinks.
+    """
+    values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
+    worth = worth * (1 - protected) + protected * NEVER
+    worth = worth + (1 - values[..., -1]) * NEVER
+    lowest = jnp.sum(gathered_rows(-worth, count), axis=1)
+    left = values * (1 - lowest)[..., None]
+    body = cache.values.shape[1]
+    return cache._replace(values=left[:, :body], pinned_values=left[:, body:])
+
+
+REPRESENTATIVES = 4
+EPSILON = 2.0**-10
+"""Below any key's squared length, and not lost in fixed point: padding has no direction."""
+
+
+class LongCache(MPCache):
+    """Liu et al., 2024: at every step, the single tokens whose keys have the highest cosine with the query."""
+
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        cache = super().build(prompt, eviction)
+        return cache._replace(marks=(_directions(cache.keys),))
+
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+        return super().choose(_directions(queries), cache, shuffles)
+
+
+class InfLLM(MPCache):
+    """Xiao et al., 2024: blocks of adjacent tokens, each known by the few of its tokens that got most attention; at
+    every step the blocks whose representatives score highest with the query."""
+
+    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        return Eviction(None, attention_received(prompt, softmax, offset)[:, self.sizes.middle])
+
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        """A block's mark is its representatives' sum: a query's similarity is the sum of its products with them."""
+        assert eviction is not None and eviction.scores is not None
+        cache = super().build(prompt, eviction)
+        (block,), (groups, _, size) = self.sizes.clusters, cache.keys.shape
+        represent = (ranks(eviction.scores.reshape(-1, block)) < REPRESENTATIVES).astype(jnp.int32)
+        marks = headwise(represent[:, None], cache.keys.reshape(-1, block, size)).reshape(groups, -1, size)
+        return cache._replace(marks=(marks,))
+
+
+def selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
+    """A method that chooses among the whole middle; None where nothing is worth selecting."""
+    kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.clusters[0])
+    whole = replace(
+        plan, static_keep=1.0, always=0.0, granularity=block, clusters=(block,), ratios=(), similarity="average"
+    )
+    sizes = sizes_of(whole, prompt_tokens)
+    return None if sizes is None else kind(whole, sizes, new_tokens)
+
+
+def _directions(vectors: Array) -> Array:
+    return vectors * lax.rsqrt(jnp.sum(vectors * vectors, axis=-1, keepdims=True) + EPSILON)

@@ -1,0 +1,212 @@
+"""The document of `bench mpc`, its targets (ratios over other ways to keep the cache) and its tables. Measures nothing.
+
+Megabytes are 10⁶ bytes, sent by all parties together; messages are one party's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from cloister_bench.mpc.cost import LAN, WAN, Cost, Tally
+from cloister_bench.mpc.plan import STATIC, Plan
+from cloister_bench.suite import documents
+from cloister_bench.suite.documents import Document, Row, Table, Target, find, number, targets_table, write_text
+
+if TYPE_CHECKING:
+    from cloister_bench.mpc.quality import QualityRow
+
+
+OURS = "mpcache"
+LENGTHS = (1024, 2048)
+LEAST = {"megabytes": 5.0, "messages": 1.5, "lan_seconds": 2.0}
+NAMES = {
+    "megabytes": "communication",
+    "messages": "messages",
+    "lan_seconds": "latency on a LAN",
+    "lan_cpu_seconds": "latency on a LAN from processor seconds",
+}
+BUDGET = 0.1
+LOWER_IS_BETTER = ("wikitext2", "novel", "generated_text")  # perplexities
+BASELINES = ("full", "full_naive", "full_lean")  # the targets are set against the first, which is tuned
+
+
+def _saving(document: Document, baseline: str, seq: int, key: str) -> float | None:
+    ours, theirs = (find(document["runs"], method=name, protocol="aby3", seq=seq) for name in (OURS, baseline))
+    return round(theirs[key] / ours[key], 3) if ours and theirs and ours[key] else None
+
+
+def _quality_kept(document: Document, method: str = OURS) -> float | None:
+    """At the budget of the target: the mean over tasks of what is kept of the full cache's score."""
+    shares = [
+        row["full_score"] / row["score"] if row["task"] in LOWER_IS_BETTER else row["score"] / row["full_score"]
+        for row in document["quality"]
+        if row["method"] == method and row["budget"] == BUDGET and row["score"] and row["full_score"]
+    ]
+    return round(sum(shares) / len(shares), 4) if shares else None
+
+
+def _quality_ahead(document: Document) -> float | None:
+    ours = _quality_kept(document)
+    static = [kept for method in STATIC if (kept := _quality_kept(document, method)) is not None]
+    return round(ours / max(static), 4) if ours is not None and static else None
+
+
+_QUALITY = {"baseline": "full", "seq": None}
+TARGETS = (
+    *(
+        Target(
+            f"{NAMES[key]}, {baseline} over {OURS}, T = {seq}",
+            LEAST.get(key) if baseline == BASELINES[0] else None,
+            partial(_saving, baseline=baseline, seq=seq, key=key),
+            labels={"baseline": baseline, "seq": seq},
+        )
+        for baseline in BASELINES
+        for seq in LENGTHS
+        for key in NAMES
+    ),
+    Target(f"quality kept at {BUDGET:.0%} of the cache", 0.98, _quality_kept, labels=_QUALITY),
+    Target(f"quality over the best static baseline's at {BUDGET:.0%}", 1.0, _quality_ahead, labels=_QUALITY),
+)
+
+
+Kind = Literal[
+    "runs", "quality", "ablation", "operators", "gathering", "hierarchies", "shared_layers", "necessity", "composition"
+]
+
+
+def cost_row(tally: Tally) -> Row:
+    return {
+        "seconds": round(tally.seconds, 4),
+        "megabytes": round(tally.bytes / 1e6, 4),
+        "messages": tally.most_messages,
+        "lan_seconds": round(LAN.seconds(tally), 4),
+        "wan_seconds": round(WAN.seconds(tally), 4),
+        "busiest_megabytes": round(tally.most_bytes / 1e6, 4),
+        "cpu_seconds": round(tally.most_cpu, 4),
+        "lan_cpu_seconds": round(LAN.seconds(tally) - tally.seconds + tally.most_cpu, 4),
+    }
+
+
+@dataclass
+class Results(documents.Results):
+    plan: Plan
+    rows: dict[Kind, list[Row]] = field(default_factory=lambda: {kind: [] for kind in get_args(Kind)})
+    left_out: list[str] = field(default_factory=list)
+    targets = TARGETS
+
+    def add(self, kind: Kind, cost: Cost, **labels: Any) -> None:
+        self.rows[kind].append({**labels, **cost_row(cost.whole)})
+
+    def add_run(self, method: str, protocol: str, seq: int, cost: Cost, **more: Any) -> None:
+        """One row of `runs`, with the fields every reader may rely on first."""
+        self.add("runs", cost, method=method, protocol=protocol, seq=seq)
+        self.rows["runs"][-1] |= {"extrapolated": False, **more}
+
+    def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:
+        """Each operator that sends or takes time, dearest on a LAN first."""
+        labels = {"method": method, "program": program, "seq": seq}
+        self.rows["operators"] += [
+            {**labels, "operator": name, "times": tally.times, **cost_row(tally)}
+            for name, tally in sorted(cost.operators.items(), key=lambda item: -LAN.seconds(item[1]))
+            if tally.most_messages or tally.seconds > 1e-4
+        ]
+
+    def add_quality(self, rows: Sequence[QualityRow]) -> None:
+        full = {row.task: row._replace(method="full", budget=1.0, score=row.full_score) for row in rows}
+        self.rows["quality"] += [row._asdict() for row in (*rows, *full.values())]
+
+    def numbers(self) -> Document:
+        return {kind: list(rows) for kind, rows in self.rows.items()}
+
+    def remarks(self) -> Document:
+        return {"left_out": list(self.left_out), "taken_s": round(self.seconds, 1)}
+
+
+COSTS = {
+    "megabytes": "MB",
+    "messages": "messages",
+    "cpu_seconds": "processor s",
+    "seconds": "s here",
+    "lan_seconds": "s, LAN",
+    "lan_cpu_seconds": "s, LAN, from processor s",
+    "wan_seconds": "s, WAN",
+}
+BRIEF = ("megabytes", "messages", "seconds", "lan_seconds", "wan_seconds")
+OPERATOR = {"method": "", "program": "program", "operator": "operator", "times": "times"}
+
+
+def tables(document: Document) -> list[Table]:
+    """For a terminal: fewer columns than in the report, no operators, targets last."""
+    return [*_costs(document, BRIEF), _quality(document["quality"]), _targets(document)]
+
+
+def report(document: Document) -> str:
+    """Every part there are numbers for, as Markdown, under a heading each."""
+    lengths, ablation, *others = _costs(document, tuple(COSTS))
+    step = [row for row in document["operators"] if row["program"] == "step"]
+    layer = [row for row in document["operators"] if row["program"].startswith("step_")]
+    every = (
+        _targets(document),
+        lengths,
+        ablation,
+        _operators("Where it goes: operators of a step", step),
+        _operators("Operators of one layer that selects or is told what to read", layer),
+        *others,
+        _quality(document["quality"]),
+        _composition(document["composition"]),
+    )
+    return "\n".join(table.markdown() for table in every if table.rows)
+
+
+def write_report(document: Document, path: Path) -> None:
+    title = f"# What a token cost on secret shares: {document['model']}"
+    write_text(f"{title}\n\n{report(document)}", path, "Choose another --report.")
+
+
+def _costs(document: Document, costs: Sequence[str]) -> list[Table]:
+    by_length = sorted((run for run in document["runs"] if run["protocol"] == "aby3"), key=lambda run: run["seq"])
+    named = [{**run, "method": run["method"] + " (extrapolated)" * run["extrapolated"]} for run in by_length]
+    two_party = [run for run in document["runs"] if run["protocol"] == "cheetah"]
+    kinds: tuple[tuple[str, list[Row], dict[str, str]], ...] = (
+        ("A token's cost (Figure 10)", named, {"seq": "T", "method": ""}),
+        ("Step by step (Figure 11)", document["ablation"], {"step": "", "functions": "functions"}),
+        ("Gathering (Table 2)", document["gathering"], {"way": ""}),
+        ("Hierarchies (Table 6)", document["hierarchies"], {"levels": "levels"}),
+        ("Layers with one selection (Figure 12)", document["shared_layers"], {"method": "", "layers": "layers"}),
+        ("With and without a cache (Table 8)", document["necessity"], {"seq": "T", "cache": "cache"}),
+        ("Two parties (Figure 18)", two_party, {"method": "", "seq": "T"}),
+    )
+    return [_table(title, rows, labels, {cost: COSTS[cost] for cost in costs}) for title, rows, labels in kinds]
+
+
+def _table(title: str, rows: list[Row], labels: dict[str, str], numbers: dict[str, str]) -> Table:
+    cells = [[*(str(row[label]) for label in labels), *(number(row[name]) for name in numbers)] for row in rows]
+    return Table(title, (*labels.values(), *numbers.values()), cells, len(labels))
+
+
+def _operators(title: str, rows: list[Row]) -> Table:
+    sending = [row for row in rows if row["messages"]]
+    return _table(title, sending, OPERATOR, {name: COSTS[name] for name in ("megabytes", "messages", "seconds")})
+
+
+def _quality(rows: list[Row]) -> Table:
+    compared = [row for row in rows if row["method"] != "full"]
+    numbers = {"budget": "budget", "score": "score", "full_score": "full cache"}
+    return _table("Quality in plaintext", compared, {"task": "task", "method": "method"}, numbers)
+
+
+def _composition(rows: list[Row]) -> Table:
+    cells = [
+        [row["method"], str(row["seq"]), COSTS[key], number(row["composed"][key]), number(row["whole"][key])]
+        for row in rows
+        for key in COSTS
+    ]
+    return Table("Composed and whole", ("method", "T", "", "composed", "whole step"), cells, labels=3)
+
+
+def _targets(document: Document) -> Table:
+    return targets_table(row for row in document["targets"] if row["measured"] is not None)

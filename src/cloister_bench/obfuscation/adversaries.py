@@ -1,0 +1,153 @@
+"""Adversaries who read all λ+1 prompts and bet on one. Each gives every prompt a score; what it bets on is fixed
+beforehand: the highest score or the lowest (of the sampling model's also the middle).
+
+* sampling model: the probabilities that the substitutes were chosen by.
+* sampler again: how likely the others are as the substitutes of each (`rerun`).
+* whole prompts, as layer 0's reconstruction gives them to who has the service's memory (redteam/test_layer_zero.py):
+  their probability under the serving model, with the words after the secret, which sampling does not look at.
+* answers: how likely the answer to each prompt is, and how often it says the secret.
+* another model: letters of the same kind of notes (`letters`), or any model that it is given.
+* sizes: bytes of the prompt and of the answer.
+
+Not here: time and the order of ends, which the level makes equal (vault/test_obfuscating.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
+from cloister_bench.obfuscation.letters import Letters
+
+QUESTION = "\n\nWhat is this note about?"
+AFTER_CHARACTERS = 100
+"""Of what stands after the secret, so many are read."""
+ANSWER_TOKENS = 10
+
+Scores = dict[str, list[float]]
+"""By adversary, one for each prompt."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trial:
+    """One prompt among others: the words before and after the secret, and the values, the real one first.
+
+    `sampled`: log-probabilities by the sampling model. `reran`: those of the whole set (`rerun`), if sampled.
+    """
+
+    before: str
+    after: str
+    values: list[str]
+    sampled: list[float]
+    reran: list[float] = field(default_factory=list)
+
+    def texts(self) -> list[str]:
+        return [f"{self.before}{value}{self.after[:AFTER_CHARACTERS]}" for value in self.values]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a model makes of one prompt: its log-probability from where prompts differ, and the answer."""
+
+    prompt: float
+    answer: tuple[int, ...] = ()
+    likelihood: float = 0.0
+
+
+@dataclass(slots=True)
+class Adversaries:
+    """`serving` answers, and reads prompts; `letters` and `other` know them from elsewhere."""
+
+    serving: LanguageModel
+    tokenizer: SamplingTokenizer
+    letters: Letters
+    other: Callable[[Sequence[str]], list[float]] | None = None
+    stops: frozenset[int] = field(default_factory=frozenset)
+
+    def scores(self, trial: Trial) -> Scores:
+        readings = self._readings(trial.texts())
+        answers = [self.tokenizer.decode(reading.answer) for reading in readings]
+        named = [value.split()[-1].casefold() for value in trial.values]
+        scores = {
+            "sampling model": trial.sampled,
+            "whole prompts": [reading.prompt for reading in readings],
+            "answers, likelihood": [reading.likelihood for reading in readings],
+            "answers, mentions": [
+                float(answer.casefold().count(name)) for answer, name in zip(answers, named, strict=True)
+            ],
+            "another model, letters": [
+                self.letters.logprob(trial.before, value, trial.after[:4]) for value in trial.values
+            ],
+            "sizes, prompt": [float(len(value.encode())) for value in trial.values],
+            "sizes, answer": [float(len(answer.encode())) for answer in answers],
+        }
+        if trial.reran:
+            scores["sampler again"] = trial.reran
+        if self.other is not None:
+            scores["another model"] = self.other(trial.texts())
+        return scores
+
+    def _readings(self, texts: Sequence[str]) -> list[Reading]:
+        prompts = [self.tokenizer.render_chat([{"role": "user", "content": text + QUESTION}]) for text in texts]
+        return read_all(self.serving, prompts, ANSWER_TOKENS, self.stops)
+
+
+def reader_of(model: LanguageModel, tokenizer: SamplingTokenizer) -> Callable[[Sequence[str]], list[float]]:
+    """How likely a model finds whole texts."""
+
+    def reads(texts: Sequence[str]) -> list[float]:
+        return [reading.prompt for reading in read_all(model, [tokenizer.encode(text) for text in texts], 0)]
+
+    return reads
+
+
+def read_all(
+    model: LanguageModel, prompts: Sequence[Sequence[int]], answer_tokens: int, stops: frozenset[int] = frozenset()
+) -> list[Reading]:
+    """All prompts, those of one length together. Their common beginning says nothing and is computed once."""
+    alike = 0
+    while alike < min(map(len, prompts)) - 1 and len({prompt[alike] for prompt in prompts}) == 1:
+        alike += 1
+    found: dict[int, Reading] = {}
+    for length in sorted({len(prompt) for prompt in prompts}):
+        those = [at for at, prompt in enumerate(prompts) if len(prompt) == length]
+        rows = [prompts[at][alike:] for at in those]
+        found |= zip(those, _read(model, prompts[0][:alike], rows, answer_tokens, stops), strict=True)
+    return [found[at] for at in range(len(prompts))]
+
+
+def _read(
+    model: LanguageModel,
+    beginning: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    answer_tokens: int,
+    stops: frozenset[int],
+) -> list[Reading]:
+    """Rows of one length after a beginning, token by token, then the likeliest answer to each."""
+    count = len(rows)
+    prompt, likelihood = [0.0] * count, [0.0] * count
+    answers: list[list[int]] = [[] for _ in rows]
+    ended = [False] * count
+    with model.branches(beginning, 1.0) as branches:
+        *_, first = branches.first()
+        scores = [first[0]] * count
+        parents = [0] * count
+        for step in range(len(rows[0]) + answer_tokens):
+            tokens = [
+                row[step] if step < len(row) else int(score.argmax()) for row, score in zip(rows, scores, strict=True)
+            ]
+            for at, token in enumerate(tokens):
+                if step < len(rows[0]):
+                    prompt[at] += float(scores[at][token])
+                elif not ended[at]:
+                    likelihood[at] += float(scores[at][token])
+                    ended[at] = token in stops
+                    answers[at] += [] if ended[at] else [token]
+            if step + 1 < len(rows[0]) + answer_tokens:
+                scores = [row for some in branches.grow(parents, [(token,) for token in tokens]) for row in some]
+            parents = list(range(count))
+    return [
+        Reading(total, tuple(answer), said / (len(answer) or 1))
+        for total, answer, said in zip(prompt, answers, likelihood, strict=True)
+    ]

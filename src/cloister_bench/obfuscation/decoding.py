@@ -1,0 +1,157 @@
+"""What λ made-up prompts cost a server: time between tokens, a vault's memory; beside `partitioned` (Figures 10, 14).
+
+The substitutes are the caller's, so nothing is sampled; sessions are kept, so no vault is made while the clock runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import httpx2
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.levels import OBFUSCATED, PARTITIONED
+from cloister.models.source import find_model
+from cloister_bench.connection import on_free_port
+from cloister_bench.servers import ServerProcess
+from cloister_bench.spd.deployment import descendants, kv_bytes, memory_of
+from cloister_bench.streamed import events
+from cloister_bench.suite.documents import Row
+
+START_S, REQUEST_S = 300.0, 600.0
+OPTIONS = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "512")
+SECRET = "Ann"
+NAMES = ("Bob", "Eve", "Kim", "Tom", "Ida", "Max", "Lea", "Sam", "Joe", "Amy", "Ben", "Zoe", "Dan", "Liz", "Ray", "Sue")
+BEFORE, AFTER = "My friend ", " wants to write a letter about a walk in the woods. What should she write?"
+LONG_BEFORE = " ".join(f"Note {number} says that the river is calm." for number in range(12)) + " My friend "
+LONG_AFTER = " asks: " + " ".join(f"is line {number} of the letter long enough?" for number in range(40))
+
+
+class Asked(Protocol):
+    """A server that is up: when the tokens of an answer came, and what the vaults of kept sessions hold."""
+
+    def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
+        """Seconds, and how many tokens the prompt had."""
+        ...
+
+    def end(self, session: str) -> None: ...
+
+    def largest_vault(self) -> int | None:
+        """Bytes of its own of the vault that has most; None where only root may know."""
+        ...
+
+    def kv_bytes(self, tokens: int) -> int | None: ...
+
+
+def gap_ms(times: Sequence[float]) -> float:
+    return 1000 * (times[-1] - times[0]) / (len(times) - 1)
+
+
+def time_between_tokens(asked: Asked, users: int, fakes: int, tokens: int, rounds: int) -> float:
+    """The median over users and rounds. The first round is not counted: vaults are made in it."""
+    found: list[float] = []
+    sessions = [f"bench-{fakes}-{user}" for user in range(users)]
+    with ThreadPoolExecutor(users) as all_users:
+        for number in range(rounds + 1):
+            asking = [all_users.submit(asked.answer, name, BEFORE, AFTER, fakes, tokens) for name in sessions]
+            times = [each.result()[0] for each in asking]
+            found += [gap_ms(each) for each in times] if number else []
+    for name in sessions:
+        asked.end(name)
+    return median(found)
+
+
+def vault_memory(asked: Asked, fakes: Sequence[int]) -> list[Row]:
+    """A vault that holds λ+1 long prompts, and what the formula says that these add to the first: λ times the keys and
+    values from the secret's block on. (The paper shares what follows the secret, too: adr/0011.)"""
+    rows: list[Row] = []
+    alone = before = 0
+    for number in fakes:
+        session = f"bench-memory-{number}"
+        _, whole = asked.answer(session, LONG_BEFORE, LONG_AFTER, number, 2)
+        held = asked.largest_vault()
+        if not number:
+            _, before = asked.answer("bench-memory-before", LONG_BEFORE, "", 0, 2)
+            asked.end("bench-memory-before")
+        asked.end(session)
+        if held is None:
+            return []
+        if not number:
+            alone = held
+            continue
+        rest = asked.kv_bytes(whole - before // 16 * 16)
+        formula = None if rest is None else number * rest
+        rows.append({"fakes": number, "bytes": held - alone, "formula": formula})
+    return rows
+
+
+class Server:
+    """One of our own, on this machine. Use it in a `with`."""
+
+    def __init__(self, model: str | None, logs: Path) -> None:
+        self._folder = find_model(model)
+        self._address = on_free_port()
+        command = [sys.executable, "-m", "cloister", "serve", "--port", str(self._address.port), *OPTIONS]
+        command += ["--model", str(self._folder.path)]
+        self._server = ServerProcess("cloister", command, self._address, logs / "serve.log", api_key=DEVELOPMENT_KEY)
+        headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
+        self._http = httpx2.Client(base_url=str(self._address), headers=headers, timeout=REQUEST_S)
+        self._model = ""
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        try:
+            self._model = asyncio.run(self._server.ready(START_S))
+        except BaseException:
+            self._server.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+        self._server.__exit__(None, None, None)
+
+    def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
+        body: dict[str, Any] = {"model": self._model, "max_tokens": tokens, "temperature": 0, "stream": True}
+        body |= {"session": session, "ignore_eos": True, "stream_options": {"include_usage": True}}
+        secret = SECRET
+        if fakes:
+            secret = f"<redacted>{SECRET}</redacted>"
+            body["obfuscation"] = {"fakes": fakes, "substitutes": [[name] for name in NAMES[:fakes]]}
+        body["protection"] = OBFUSCATED if fakes else PARTITIONED
+        body["messages"] = [{"role": "user", "content": before + secret + after}]
+        times, counted = [], 0
+        for event in events(self._http, "/v1/chat/completions", body):
+            counted = (event.get("usage") or {}).get("prompt_tokens", counted)
+            if event["choices"] and event["choices"][0]["delta"].get("content"):
+                times.append(perf_counter())
+        return times, int(counted)
+
+    def end(self, session: str) -> None:
+        self._http.delete(f"/v1/sessions/{session}")
+
+    def largest_vault(self) -> int | None:
+        vaults = []
+        for pid in descendants(self._server.pid):
+            try:
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"cloister vault"):
+                    vaults.append(memory_of(pid).private)
+            except PermissionError:
+                return None
+            except OSError:
+                continue  # it has just ended
+        return max(vaults, default=None)
+
+    def kv_bytes(self, tokens: int) -> int | None:
+        return kv_bytes(json.loads((self._folder.path / "config.json").read_text()), tokens)

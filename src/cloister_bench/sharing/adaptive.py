@@ -1,0 +1,134 @@
+"""An attacker that adapts (SafeKV §III-B): it finds a secret part by part, with several identities, and looks at both
+the clock and `cached_tokens`.
+
+What it has found of the secret stands before its next guesses, so that a right one is found to the end of its last
+whole page. Each look at the candidates is another identity's: its own copy would answer the second time. Between two
+looks the cache is flooded, so that what the first left there goes, and the times of both are added. A blind attacker
+guesses beside it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Protocol
+
+from cloister_bench.sharing.attack import Probe
+from cloister_bench.sharing.prompts import BEFORE, flood_prompt, make_secret
+
+SETTLE_S = 0.3
+"""After the victim has asked: a detector reads in that time."""
+MOST_HITS = 60
+
+
+class Tenant(Protocol):
+    """Who asks a server under a key of its own."""
+
+    def ask(self, prompt: str) -> Probe: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """Of one secret: how many of its parts were reached, how many guessed right, and of the reached ones how many a
+    blind attacker guessed. A part is reached when all before it were found."""
+
+    reached: int
+    right: int
+    blind: int
+    parts: int
+
+    @property
+    def whole(self) -> bool:
+        return self.right == self.parts
+
+
+def extend(
+    victim: Tenant,
+    identities: Sequence[Tenant],
+    draw: random.Random,
+    *,
+    parts: int,
+    candidates: int,
+    looks: int = 2,
+    flood: int = 2,
+    settle: Callable[[float], None] = time.sleep,
+) -> Extension:
+    """Attack one secret of the victim's."""
+    secret = make_secret(draw, parts, candidates)
+    victim.ask(BEFORE + "".join(part[true] for part, true in zip(secret.parts, secret.true, strict=True)))
+    settle(SETTLE_S)
+    others = cycle(identities)
+    known, right, blind = BEFORE, 0, 0
+    for reached, (part, true) in enumerate(zip(secret.parts, secret.true, strict=True), 1):
+        blind += draw.randrange(candidates) == true
+        if _choose(known, part, others, draw, looks, flood) != true:
+            return Extension(reached, right, blind, parts)
+        right += 1
+        known += part[true]
+    return Extension(parts, right, blind, parts)
+
+
+def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random.Random, looks: int, flood: int) -> int:
+    """The candidate of which most was found; among equals the one whose first tokens came soonest."""
+    found, seconds = [0] * len(part), [0.0] * len(part)
+    order = list(range(len(part)))
+    for look in range(looks):
+        who = next(others)
+        who.ask(known + flood_prompt(draw))  # from now on it has what is known for all candidates alike
+        draw.shuffle(order)
+        for one in order:
+            probe = who.ask(known + part[one])
+            seconds[one] += probe.seconds
+            if not look:  # later all are there, by the first look itself
+                found[one] = probe.cached
+        for _ in range(flood if look + 1 < looks else 0):
+            next(others).ask(flood_prompt(draw))
+    draw.shuffle(order)
+    return min(order, key=lambda one: (-found[one], seconds[one]))
+
+
+def extensions(
+    victim: Tenant,
+    identities: Sequence[Tenant],
+    trials: int,
+    seed: int,
+    *,
+    parts: int,
+    candidates: int,
+    flood: int = 2,
+    settle: Callable[[float], None] = time.sleep,
+) -> list[Extension]:
+    draw = random.Random(seed)
+    return [
+        extend(victim, identities, draw, parts=parts, candidates=candidates, flood=flood, settle=settle)
+        for _ in range(trials)
+    ]
+
+
+def exposure(
+    writer: Tenant,
+    strangers: Sequence[Tenant],
+    seed: int,
+    *,
+    patience: int = 20,
+    settle: Callable[[float], None] = time.sleep,
+) -> int | None:
+    """How often strangers find a prompt that detection passes before it is taken back (§V-C); MOST_HITS if never, None
+    if none of them ever finds one."""
+    draw = random.Random(seed)
+    for _ in range(patience):
+        prompt = flood_prompt(draw)
+        writer.ask(prompt)
+        settle(SETTLE_S)
+        first = strangers[0].ask(prompt)
+        if first.cached > first.tokens // 2:  # a page or two it may have of its own, from another prompt
+            break
+    else:
+        return None
+    for hits in range(1, MOST_HITS):
+        if strangers[hits % len(strangers)].ask(prompt).cached < first.cached // 2:
+            return hits
+    return MOST_HITS

@@ -1,0 +1,197 @@
+"""A `cloister serve` of the bench's own: started, warmed up, asked, and read from outside: its /metrics, and its
+processes' memory in /proc. Only root may read that of sealed processes (not dumpable).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from math import ceil, isnan
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.errors import ServiceUnavailable
+from cloister.levels import OPEN, ServedLevel
+from cloister.models.source import ModelFolder
+from cloister_bench.connection import get, on_free_port
+from cloister_bench.load import User, measure
+from cloister_bench.messages import Answer, Workload
+from cloister_bench.report import RunReport, kinds_of_errors
+from cloister_bench.servers import ServerProcess
+from cloister_bench.spd.plan import LEVELS
+from cloister_bench.suite.measurement import Point
+
+START_S = 120.0
+REQUEST_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What /metrics said at one moment. A time nobody measured yet is None."""
+
+    seconds: Mapping[str, float]
+    steps: float
+    vault_ready_ms: float | None
+    vault_wait_ms: float | None
+
+    @classmethod
+    def read(cls, text: str) -> Counters:
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        single = {sample.name: sample.value for sample in samples if not isnan(sample.value)}
+        phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
+        return cls(
+            {sample.labels["phase"]: sample.value for sample in phases},
+            single.get("cloister_service_steps_total", 0.0),
+            single.get("cloister_vault_ready_ms"),
+            single.get("cloister_vault_wait_ms"),
+        )
+
+
+class Deployment(ServerProcess):
+    """`pid` is its controller's; `model` is what it calls its model once it is up."""
+
+    model: str
+
+    def __init__(self, folder: ModelFolder, logs: Path, arguments: Sequence[str]) -> None:
+        address = on_free_port()
+        command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
+        log = logs / f"serve-{address.port}.log"
+        super().__init__("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY)
+        self.folder = folder
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        """The point's users at once. Raises ServiceUnavailable if not one of them was answered."""
+        load = Workload(
+            input_tokens=point.input_tokens,
+            output_tokens=point.output_tokens,
+            requests_per_user=point.requests,
+            # So every user has its vault when the clock starts, as in the paper. A single request is long enough alone.
+            warmup=int(point.requests > 1),
+            seed=seed,
+            timeout_s=REQUEST_S,
+            protection=point.level,
+            sessions=point.level != OPEN,
+        )
+        run = await measure(self.address, self.api_key, self.model, load, point.users)
+        if not run.output_tokens:
+            raise ServiceUnavailable(f"No request was answered ({point}): {kinds_of_errors([run])}.")
+        return run
+
+    async def ask(
+        self, level: ServedLevel, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
+    ) -> Answer:
+        """One request of one user. Raises BrokenAnswer."""
+        load = Workload(
+            input_tokens=input_tokens, output_tokens=output_tokens, seed=seed, timeout_s=REQUEST_S, protection=level
+        )
+        user = User(self.address, self.api_key, load)
+        try:
+            return await user.ask(load.request(self.model, session, "ask"))
+        finally:
+            await user.leave()
+
+    async def counters(self) -> Counters:
+        exchange = await get(self.address, "/metrics", self.api_key)
+        if exchange.status != 200:
+            raise ServiceUnavailable(f"The server does not tell its metrics (HTTP {exchange.status}).")
+        return Counters.read(exchange.body.decode())
+
+
+@asynccontextmanager
+async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
+    """Start a server for this model and wait until it has answered at every level once."""
+    with Deployment(folder, logs, arguments) as server:
+        try:
+            server.model = await server.ready(START_S)
+        except ServiceUnavailable as failed:
+            raise ServiceUnavailable(failed.message, hint=_last_line(server.log)) from None
+        for level in LEVELS:
+            await server.measure(Point(level, 1, 16, 4), seed=-1)
+        yield server
+
+
+def _last_line(log: Path) -> str:
+    """What a server said before it ended: the log's folder is gone by the time a user reads this."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "It said nothing."
+
+
+PROC = Path("/proc")
+BLOCK_TOKENS = 16
+_KB = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ ")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: what a process has for itself, its share of everything, and the kernel's tables for it."""
+
+    private: int
+    proportional: int
+    tables: int
+
+
+def descendants(pid: int) -> set[int]:
+    children: dict[int, set[int]] = {}
+    for stat in PROC.glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold anything; the parent is the second field behind it.
+            parent = int(stat.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+            children.setdefault(parent, set()).add(int(stat.parent.name))
+    found: set[int] = set()
+    new = {pid}
+    while new:
+        new = {child for parent in new for child in children.get(parent, ())} - found
+        found |= new
+    return found
+
+
+def memory_of(pid: int) -> Memory:
+    """One process's memory. PermissionError where that is not ours to know."""
+    rollup = _fields((PROC / str(pid) / "smaps_rollup").read_text())
+    status = _fields((PROC / str(pid) / "status").read_text())
+    private = rollup["Private_Clean"] + rollup["Private_Dirty"] + rollup.get("Private_Hugetlb", 0)
+    return Memory(private, rollup["Pss"], status.get("VmPTE", 0))
+
+
+def total(pids: Iterable[int]) -> int:
+    """What they cost together: each page counted once, and the kernel's tables."""
+    each = [memory_of(pid) for pid in pids]
+    return sum(one.proportional + one.tables for one in each)
+
+
+def proportional_of_mapping(pids: Iterable[int], name: str) -> tuple[int, int]:
+    """Of the file of this name: bytes counted over all processes, and its size in any; equal if all share one copy."""
+    counted = largest = 0
+    for pid in pids:
+        size, inside = 0, False
+        for line in (PROC / str(pid) / "smaps").read_text().splitlines():
+            if _MAPPING.match(line):
+                inside = name in line
+            elif inside and line.startswith("Size:"):
+                size += int(line.split()[1]) * 1024
+            elif inside and line.startswith("Pss:"):
+                counted += int(line.split()[1]) * 1024
+        largest = max(largest, size)
+    return counted, largest
+
+
+def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:
+    """What keys and values of so many tokens take in bf16; None where config.json does not say the model's shape."""
+    try:
+        heads = config["num_attention_heads"]
+        dim = config.get("head_dim") or config["hidden_size"] // heads
+        width = (config.get("num_key_value_heads") or heads) * dim
+        return int(2 * 2 * config["num_hidden_layers"] * width * BLOCK_TOKENS * ceil(tokens / BLOCK_TOKENS))
+    except (KeyError, TypeError):
+        return None
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(kb) * 1024 for name, kb in _KB.findall(text)}

@@ -1,0 +1,163 @@
+"""The document of `bench spd`, its targets (what we set ourselves for vaults) and its tables. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister_bench.report import RunReport
+from cloister_bench.spd.plan import Part, Plan
+from cloister_bench.suite import documents
+from cloister_bench.suite.documents import Document, Table, Target, find, number, targets_table
+from cloister_bench.suite.measurement import Measured, Point, ratio
+
+IDLE_VAULTS = 64
+
+
+def _ratio(users: int, key: str) -> Callable[[Document], float | None]:
+    return lambda document: (find(document["runs"], figure=4, level=PARTITIONED, users=users) or {}).get(key)
+
+
+def _number(part: str, key: str) -> Callable[[Document], float | None]:
+    return lambda document: document[part].get(key)
+
+
+def _idle_vaults(document: Document) -> float | None:
+    memory = document["memory"]
+    value: float | None = memory.get("idle_vaults_mb")
+    return value if memory.get("idle_vaults") == IDLE_VAULTS else None
+
+
+TARGETS = (
+    Target("throughput of partitioned over open, 8 users", 0.85, _ratio(8, "ratio_to_open")),
+    Target("throughput of partitioned over open, 32 users", 0.8, _ratio(32, "ratio_to_open")),
+    Target("throughput of partitioned over isolated, 8 users", 3.0, _ratio(8, "ratio_to_isolated")),
+    Target("first token of a long prompt, partitioned over open", 1.2, _number("ttft", "ratio"), "at most"),
+    Target("a vault's private memory beyond its KV cache, MB", 40.0, _number("memory", "beyond_kv_mb"), "at most"),
+    Target("a new user's wait for a vault, spare one ready, ms", 50.0, _number("vaults", "with_spare_ms"), "at most"),
+    Target("a new user's wait for a vault, none spare, ms", 50.0, _number("vaults", "without_spare_ms"), "at most"),
+    Target(f"{IDLE_VAULTS} idle vaults, MB", 3000.0, _idle_vaults, "at most"),
+)
+
+
+FIGURES: dict[Part, int] = {"users": 4, "model": 5, "lengths": 6}
+
+# The service's phases (compute.base.PHASES) by the paper's names for them (Figure 7).
+STEPS = {
+    "query": "q_projection",
+    "key_value": "kv_projection",
+    "output_attention": "output_attention",
+    "waiting": "waiting_for_input_attention",
+    "merge": "merge",
+    "rest": "output_projection_and_mlp",
+}
+OTHER = "other"
+
+
+def run_entry(part: Part, model: str, point: Point, measured: Measured) -> dict[str, Any]:
+    runs = list(measured.rounds[point].values())
+    beside_open = ratio(measured.rounds[point], measured.side(point, OPEN))
+    beside_isolated = ratio(measured.rounds[point], measured.side(point, ISOLATED))
+    answer = _median(run.answer_ms.p50 for run in runs)
+    return {
+        **point.labels(),
+        "tokens_per_s": _median(run.output_tokens_per_s for run in runs),
+        "ttft_ms": _median(run.ttft_ms.p50 for run in runs),
+        "ratio_to_open": _rounded(beside_open),
+        "model": model,
+        "figure": FIGURES[part],
+        "ratio_to_isolated": _rounded(beside_isolated),
+        "answer_ms": answer,
+        "per_token_ms": None if answer is None else round(answer / point.output_tokens, 3),
+        "between_tokens_ms": _median(run.itl_ms.p50 for run in runs),
+        "rounds": len(runs),
+        "requests": sum(run.requests for run in runs),
+        "errors": sum(run.errors for run in runs),
+    }
+
+
+def breakdown_entry(
+    seconds: Mapping[str, float], steps: float, partitioned: RunReport, unprotected: RunReport
+) -> dict[str, Any]:
+    """Where a step of the service goes: milliseconds of each phase, and the rest of the step (LM head, sampling)."""
+    phases = {name: 1000 * seconds.get(phase, 0.0) / steps if steps else 0.0 for phase, name in STEPS.items()}
+    step = 1000 * seconds.get("step", 0.0) / steps if steps else 0.0
+    phases[OTHER] = max(step - sum(phases.values()), 0.0)
+    return {
+        "steps": int(steps),
+        "step_ms": round(step, 3),
+        "phases_ms": {name: round(each, 4) for name, each in phases.items()},
+        "shares": {name: round(each / step, 4) if step else 0.0 for name, each in phases.items()},
+        "between_tokens_ms": {PARTITIONED: partitioned.itl_ms.p50, OPEN: unprotected.itl_ms.p50},
+    }
+
+
+@dataclass
+class Results(documents.Results):
+    """`measured` holds the parts that compare levels in rounds, each with the name of its model."""
+
+    plan: Plan
+    quick: bool = False
+    measured: dict[Part, tuple[str, Measured]] = field(default_factory=dict)
+    breakdown: dict[str, Any] = field(default_factory=dict)
+    ttft: dict[str, Any] = field(default_factory=dict)
+    vaults: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    targets = TARGETS
+
+    def numbers(self) -> dict[str, Any]:
+        runs = [
+            run_entry(part, model, point, measured)
+            for part, (model, measured) in self.measured.items()
+            for point in measured.rounds
+        ]
+        small = {name: dict(getattr(self, name)) for name in ("breakdown", "memory", "ttft", "vaults")}
+        return {"runs": runs, **small}
+
+    def remarks(self) -> dict[str, Any]:
+        return {"quick": self.quick, "skipped": self._skipped(), "seconds": round(self.seconds, 1)}
+
+    def _skipped(self) -> list[dict[str, Any]]:
+        planned = [(part, point, why) for part, point, why in self.plan.left_out() if part in self.measured]
+        late = [
+            (part, point, "the part's time was used up")
+            for part, (_, measured) in self.measured.items()
+            for point in measured.left_out
+        ]
+        return [{"figure": FIGURES[part], **point.labels(), "reason": why} for part, point, why in planned + late]
+
+
+def _median(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), 3) if known else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+COLUMNS = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token, ms")
+
+
+def tables(document: Document) -> list[Table]:
+    """One for each model, where a step's time goes, and the targets."""
+    models: dict[str, list[list[str]]] = {}
+    for run in document["runs"]:
+        load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"  # users × tokens in/tokens out
+        numbers = (run[name] for name in ("tokens_per_s", "ratio_to_open", "answer_ms", "ttft_ms"))
+        models.setdefault(run["model"], []).append([load, run["level"], *map(number, numbers)])
+    runs = [Table(model, COLUMNS, rows) for model, rows in models.items()]
+    return [*runs, _breakdown(document), targets_table(document["targets"])]
+
+
+def _breakdown(document: Document) -> Table:
+    breakdown = document["breakdown"]
+    names = next(iter(breakdown.values()))["phases_ms"] if breakdown else ()
+    rows = [
+        [name.replace("_", " "), *(f"{each['phases_ms'][name]:.3f}" for each in breakdown.values())] for name in names
+    ]
+    rows += [["whole step", *(f"{each['step_ms']:.3f}" for each in breakdown.values())]] if breakdown else []
+    return Table("A step of the service at partitioned, ms", ("", *(f"{users} users" for users in breakdown)), rows)

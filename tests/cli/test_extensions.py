@@ -1,0 +1,44 @@
+"""Commands that other distributions bring."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from cloister.cli import extensions
+from tests.cli.conftest import Run
+
+LOADED = (
+    "import sys; from typer.testing import CliRunner; from cloister.cli import app;"
+    "CliRunner().invoke(app, sys.argv[1:]); print(*(name for name in sys.modules if name.startswith('cloister_')))"
+)
+
+
+def loaded_by(*arguments: str) -> str:
+    """In a process of its own: the test's process has imported everything already."""
+    done = subprocess.run([sys.executable, "-c", LOADED, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_command_of_the_product_imports_no_other_distribution() -> None:
+    assert loaded_by("serve", "--help") == ""
+    assert "cloister_bench.cli" in loaded_by("bench", "--help")
+
+
+@pytest.mark.parametrize("words", [(), ("serve", "--users", "3"), ("--help",)])
+def test_where_it_is_absent_one_line_says_what_to_install(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(extensions, "entry_points", lambda **_: ())
+    result = run("bench", *words)
+    assert result.exit_code == 2
+    assert "cloister-bench, which is not installed" in result.stderr and "pip install cloister-bench" in result.stderr
+
+
+def test_the_list_of_commands_names_it_either_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "bench" in run("--help").stdout
+    monkeypatch.setattr(extensions, "entry_points", lambda **_: ())
+    assert "Not installed" in run("--help").stdout

@@ -1,0 +1,73 @@
+"""`cloister bench mpc` without parties: what it is told, what it shows and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+
+from cloister_bench.mpc.plan import FULL, QUICK
+from cloister_bench.mpc.run import Bench
+from tests.cloister_bench.mpc.fakes import results
+from tests.mpc.local import SHAPE
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Whatever is to be measured comes out as made up. What the bench was told."""
+    told: list[dict[str, Any]] = []
+
+    def run(bench: Bench, parts: set[str]) -> None:
+        made = results()
+        bench._results.rows = made.rows
+        if parts == {"composition"}:
+            bench._results.failed.append({"part": "composition", "reason": "it was told so"})
+        bench._save()
+        told.append({"plan": bench._plan, "parts": parts})
+
+    monkeypatch.setattr(Bench, "run", run)
+    monkeypatch.setattr("cloister.mpc.provider.calibration.prepare", lambda folder: (SHAPE, None))
+    return told
+
+
+def test_numbers_tables_and_plots_are_written(run: Run, measured: list[dict[str, Any]], tmp_path: Path) -> None:
+    numbers, plots = tmp_path / "mpc.json", tmp_path / "plots"
+    result = run("bench", "mpc", "--json", str(numbers), "--plot-dir", str(plots))
+    assert result.exit_code == 0, result.output
+    document = json.loads(numbers.read_text())
+    first = ["method", "protocol", "seq", "seconds", "megabytes", "messages", "lan_seconds", "wan_seconds"]
+    assert list(document["runs"][0])[:8] == first and document["quality"] == []
+    assert len(list(plots.glob("*.png"))) == 5
+    assert "mpcache" in result.stdout and "+ eviction" in result.stdout and "met" in result.stdout
+    assert measured[0] == {"plan": FULL, "parts": set(FULL.parts)}
+
+
+def test_options_reach_the_plan(run: Run, measured: list[dict[str, Any]]) -> None:
+    options = ("--lengths", "256,512", "--methods", "full, mpcache", "--repeats", "5", "--seconds", "9")
+    result = run("bench", "mpc", "--quick", *options, "--parts", "lengths", "--json", "-")
+    assert json.loads(result.stdout)["plan"]["quick"] is True
+    wanted = replace(QUICK, lengths=(256, 512), ways=("full", "mpcache"), repeats=5, seconds=9.0)
+    assert measured[0] == {"plan": wanted, "parts": {"lengths"}}
+
+
+def test_what_failed_is_said_and_the_rest_is_kept(run: Run, measured: list[dict[str, Any]], tmp_path: Path) -> None:
+    result = run("bench", "mpc", "--parts", "composition", "--json", str(tmp_path / "mpc.json"))
+    assert result.exit_code == 1 and "composition: it was told so" in result.stderr
+    assert json.loads((tmp_path / "mpc.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [("--parts", "song", "lengths"), ("--methods", "song", "mpcache"), ("--lengths", "100", "256,1024")],
+)
+def test_wrong_use_names_what_there_is(run: Run, option: str, value: str, hint: str) -> None:
+    result = run("bench", "mpc", option, value)
+    assert result.exit_code == 2 and hint in result.stderr and "Traceback" not in result.output

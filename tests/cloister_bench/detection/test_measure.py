@@ -1,0 +1,75 @@
+"""What the detection bench counts: blocks by their labels, shares with their intervals, a threshold for a recall."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cloister.errors import SetupError
+from cloister.messages.detector import Label
+from cloister.prefix.detection.pipeline import Pipeline
+from cloister.prefix.detection.rules import RuleSet, read_rules
+from cloister_bench.detection.data import Sample, quarter_of, read_sets
+from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
+from cloister_bench.detection.results import ALL, Plan, Results, tables
+from cloister_bench.suite.intervals import wilson
+
+ONE_RULE = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
+
+
+def block(private: bool, score: float, *, tier1: bool = False, label: Label = Label.PUBLIC) -> Block:
+    return Block("a", "en", frozenset({"PERSON"} if private else ()), tier1, label, score)
+
+
+def test_a_block_is_private_where_a_labelled_span_touches_it_and_unknown_ones_are_left_out() -> None:
+    text = "x" * 60 + " heron " + "y" * 100 + " what " + "z" * 30
+    spans = ((61, 66, "PERSON"), (text.index("what"), text.index("what") + 4, "?"))
+    blocks = judge(Pipeline(RuleSet(read_rules(ONE_RULE)), None), Sample("a", "en", 3, text, spans))
+    assert [one.private for one in blocks] == [True, True, False]
+    assert [one.tier1 for one in blocks] == [True, True, False], "the heron lies across two blocks"
+
+
+def test_shares_and_the_interval_around_them() -> None:
+    low, high = wilson(98, 100)
+    assert (round(low, 3), round(high, 3)) == (0.930, 0.994)
+    assert wilson(0, 0) == (0.0, 1.0)
+    blocks = [block(True, 0.9), block(True, 0.1), block(False, 0.9), block(False, 0.2)]
+    held = [one.score >= 0.5 for one in blocks]
+    assert held.count(True) == 2
+    assert recall(blocks, lambda one: one.score >= 0.5).as_json()["share"] == 0.5
+    assert over_isolated(blocks, lambda one: one.score >= 0.5).total == 2
+
+
+@pytest.mark.parametrize("wanted", [0.5, 0.8, 0.9, 1.0])
+def test_the_threshold_reaches_its_recall_and_not_much_more(wanted: float) -> None:
+    blocks = [block(True, number / 100) for number in range(100)] + [block(True, 0.0, tier1=True) for _ in range(20)]
+    threshold = threshold_for(blocks, wanted)
+    reached = recall(blocks, lambda one: one.tier1 or one.score >= threshold)
+    assert wanted <= reached.hits / reached.total <= wanted + 0.02
+
+
+def test_the_document_has_rates_by_tier_set_language_and_type_and_its_targets() -> None:
+    results = Results(Plan(public_below=0.5), "test")
+    results.texts = [[block(True, 0.9, label=Label.PRIVATE)], [block(False, 0.1)]]
+    results.blocks = [one for blocks in results.texts for one in blocks]
+    document = results.document()
+    assert (
+        document["overall"][ALL]["recall"]["share"] == 1.0 and document["overall"]["tier 1"]["recall"]["share"] == 0.0
+    )
+    assert document["categories"]["PERSON"][ALL]["of"] == 1 and set(document["languages"]) == {"en"}
+    assert [row["met"] for row in document["targets"]][:2] == [True, True]
+    assert document["decided_by"]["tier 2"] == 1.0
+    json.dumps(document)
+    assert len(tables(document)) == 5
+
+
+def test_a_folder_without_sets_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError) as refused:
+        list(read_sets(tmp_path))
+    assert refused.value.hint
+
+
+def test_a_quarter_is_for_ever_the_same() -> None:
+    assert [quarter_of(key) for key in range(6)] == [1, 3, 1, 3, 0, 2]

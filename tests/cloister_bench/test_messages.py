@@ -1,0 +1,86 @@
+import json
+
+import pytest
+
+from cloister_bench.messages import BrokenAnswer, inter_token_gaps, read_answer
+
+
+def data(document: object) -> bytes:
+    return b"data: " + (document if isinstance(document, str) else json.dumps(document)).encode() + b"\n\n"
+
+
+def text(piece: str, finish: str | None = None, usage: int | None = None) -> bytes:
+    document: dict[str, object] = {"choices": [{"index": 0, "text": piece, "finish_reason": finish}]}
+    return data(document | ({"usage": {"prompt_tokens": 3, "completion_tokens": usage}} if usage else {}))
+
+
+def usage(prompt: int, completion: int) -> bytes:
+    return data({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+
+
+DONE = data("[DONE]")
+
+
+def test_one_token_in_each_chunk() -> None:
+    answer = read_answer(1.0, [(2.0, text("a")), (2.5, text("b")), (3.5, text("c", "length") + usage(7, 3) + DONE)])
+    assert (answer.sent, answer.first_token, answer.last_token) == (1.0, 2.0, 3.5)
+    assert (answer.prompt_tokens, answer.output_tokens, answer.chunks) == (7, 3, 3)
+    assert answer.gaps == [0.5, 1.0]
+
+
+def test_several_tokens_in_a_chunk_keep_the_mean_exact() -> None:
+    answer = read_answer(0.0, [(1.0, text("ab")), (2.0, text("cd")), (3.0, text("ef") + usage(1, 5) + DONE)])
+    assert answer.output_tokens == 5 and answer.chunks == 3
+    assert sum(answer.gaps) / len(answer.gaps) == pytest.approx((3.0 - 1.0) / (5 - 1))
+
+
+def test_usage_in_every_chunk_says_which_gap_holds_which_tokens() -> None:
+    answer = read_answer(0.0, [(1.0, text("a", usage=1)), (2.0, text("bc", usage=3)), (5.0, text("d", usage=4) + DONE)])
+    assert answer.gaps == [0.5, 0.5, 3.0]
+
+
+def test_an_event_counts_from_the_arrival_of_its_last_byte() -> None:
+    event = text("a")
+    answer = read_answer(0.0, [(1.0, event[:9]), (2.0, event[9:]), (3.0, usage(1, 1) + DONE)])
+    assert answer.first_token == 2.0
+
+
+def test_roles_and_ends_are_no_tokens_but_half_characters_are() -> None:
+    def delta(finish: str | None = None, **fields: str) -> bytes:
+        return data({"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
+
+    arrivals = [
+        (1.0, delta(role="assistant", content="")),
+        (2.0, delta(content="")),
+        (3.0, delta(content="é")),
+        (4.0, delta("stop") + DONE),
+    ]
+    answer = read_answer(0.0, arrivals)
+    assert (answer.first_token, answer.last_token, answer.output_tokens) == (2.0, 3.0, 2)
+
+
+def test_comments_carriage_returns_and_a_missing_last_newline_are_fine() -> None:
+    body = b": hello\r\n" + text("a").replace(b"\n", b"\r\n") + b"data: [DONE]"
+    assert read_answer(0.0, [(1.0, body)]).output_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (text("a"), "ended without [DONE]"),
+        (b'{"choices": []}', "not a stream"),
+        (b"", "not a stream"),
+        (DONE, "no tokens"),
+        (data({"error": {"message": "x"}}) + DONE, "error in stream"),
+        (b"data: {oops\n\n", "malformed event"),
+    ],
+)
+def test_what_is_not_a_whole_answer_is_named(body: bytes, kind: str) -> None:
+    with pytest.raises(BrokenAnswer) as broken:
+        read_answer(0.0, [(1.0, body)] if body else [])
+    assert broken.value.kind == kind
+
+
+def test_a_single_token_has_no_gaps() -> None:
+    assert inter_token_gaps([1.0], 1) == []
+    assert inter_token_gaps([1.0], 4) == []
