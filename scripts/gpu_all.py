@@ -89,7 +89,7 @@ def parts(options: argparse.Namespace, folder: Path) -> list[Part]:
     made = [*model, "--like", str(options.like), *(gguf or ["--random", "same"])]
     spare = [f"--option={word}" for word in ("--spare-vaults", str(SPARE))]
     users = ["--users", str(USERS), "--vault-users", str(USERS), "--timed", "open,partitioned"]
-    bench = [sys.executable, "-m", "cloister", "bench", "gpu"]
+    bench = [sys.executable, "-m", "cloister_bench", "gpu"]
     return [
         Part("check", script("check", *gguf), wrong_in_check),
         Part("partition", script("check", "--partition", *gguf), wrong_in_partition),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
+from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, FriendlyGroup, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.cli.detection import bench_detection
 from cloister_bench.cli.gpu import bench_gpu
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from cloister_bench.suite.documents import Table
 
 bench = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Measure servers: ours, or any that speaks OpenAI's API."
+    cls=FriendlyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Measure servers: ours, or any that speaks OpenAI's API.",
 )
 bench.command("spd")(bench_spd)
 bench.command("mpc")(bench_mpc)
