@@ -22,6 +22,7 @@ from cloister.models.decoder import Decoder, RawParts
 from cloister.models.hooked import HookedDecoder
 from cloister.models.load import check_decoder
 from cloister.models.source import open_folder
+from cloister.models.windows import Window, Windows
 from tests.models.architectures import CONFIGS, GROUPED, device_of, load_from_files, random_model, save_random_model
 
 KERNELS = ReferenceKernels(torch.float32)
@@ -56,6 +57,12 @@ def with_attention(config: PretrainedConfig, monkeypatch: pytest.MonkeyPatch, **
 
 def test_an_argument_of_attention_that_we_do_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with_attention(CONFIGS["llama"], monkeypatch, scores_from_nowhere=torch.ones(1))
+
+
+def test_a_mask_that_is_neither_causal_nor_a_window_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Windows, "mask", lambda *_, **__: Window(None))
+    with pytest.raises(ModelUnsupported, match=r"'llama'.*neither causal nor a sliding window"):
+        hooked(CONFIGS["llama"])
 
 
 def test_a_model_whose_attention_stays_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

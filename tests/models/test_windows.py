@@ -65,3 +65,15 @@ def test_masks_of_one_model_are_told_apart() -> None:
     for _ in range(2):
         found = [windows.mask(mask_function=function, local_size=size) for function, size in kinds]
         assert found == [Window(8), Window(24), Window(0)]
+
+
+def test_a_chunk_is_not_taken_for_a_window_of_its_size() -> None:
+    """Both are compositions of two functions by the same code."""
+    windows, sliding = Windows(), masking_utils.sliding_window_causal_mask_function
+    assert windows.mask(mask_function=sliding(16), local_size=16) == Window(16)
+    assert windows.mask(mask_function=chunked(16), local_size=16) == Window(None)
+    assert windows.mask(mask_function=sliding(32)) == Window(32)
+    assert windows.mask(mask_function=sliding(64)) == Window(64)
+    assert len(windows._known) == 4
+    windows.mask(mask_function=chunked(16), local_size=16)
+    assert len(windows._known) == 4, "what a step makes anew is not kept"

@@ -33,10 +33,24 @@ class Windows:
         self._known: dict[tuple[Any, ...], Window] = {}
 
     def mask(self, *, mask_function: Callable[..., torch.Tensor], local_size: int | None = None, **_: Any) -> Window:
-        key = (getattr(mask_function, "__code__", mask_function), local_size)
+        key = (_identity(mask_function), local_size)
         if key not in self._known:
             self._known[key] = Window(_length_of(_positions(mask_function)))
         return self._known[key]
+
+
+def _identity(value: Any) -> Any:
+    """What tells one mask function from another: its code, and the numbers and functions that it encloses.
+
+    transformers composes masks of closures, so two windows of different lengths have the same code. Tensors do not
+    count: they hold the batch's padding, of which we have none, and would be new in every step.
+    """
+    if isinstance(value, torch.Tensor):
+        return torch.Tensor
+    if isinstance(value, tuple | list):
+        return tuple(map(_identity, value))
+    cells = getattr(value, "__closure__", None) or ()
+    return (getattr(value, "__code__", value), *(_identity(cell.cell_contents) for cell in cells))
 
 
 def _positions(mask_function: Callable[..., torch.Tensor]) -> Sees:
