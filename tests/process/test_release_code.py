@@ -207,6 +207,12 @@ def test_a_package_is_the_same_wherever_and_however_it_was_installed(tmp_path: P
     assert digest_of(one[1], str(tmp_path / "a")) == digest_of(other[1], str(tmp_path / "b"))
 
 
+def test_the_lock_file_of_a_release_names_neither_cloister_nor_its_benchmarks(tmp_path: Path) -> None:
+    for name in ("cloister", "cloister_bench", "thing"):
+        install(tmp_path, name, **{name: "VALUE = 1\n"})
+    assert [name for name, _ in packages_in([str(tmp_path)])] == ["thing==1.0"]
+
+
 def test_what_a_held_process_starts_is_held_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     from cloister.process.child import environment
 

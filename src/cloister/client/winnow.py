@@ -72,7 +72,7 @@ class Winnower:
         self._positions, self._numbers = Positions(0), frozenset[int]()
         self._real = 0
         self._waiting: deque[tuple[int, bytes]] = deque()
-        """What is handed on once all streams have so many events."""
+        """What is handed on once every stream has this number of events."""
 
     @classmethod
     def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Winnower, bytes]:

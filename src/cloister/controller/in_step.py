@@ -31,7 +31,7 @@ class InStep:
         return [*parts, replace(last, finish=message.finish)]
 
     def _take(self, number: int, positions: int) -> list[Tokens]:
-        """Tokens at so many positions. A message that has more is split; one without tokens goes with the next."""
+        """Tokens at this number of positions. A longer message is split; one without tokens goes with the next."""
         taken, held = [], self._held[number]
         self._ahead[number] -= positions
         while held and (positions or not self._ahead[number]):

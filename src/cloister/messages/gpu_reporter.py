@@ -19,7 +19,7 @@ class FindGpus(Struct, frozen=True, tag="find_gpus", forbid_unknown_fields=True)
 
 
 class GpusFound(Struct, frozen=True, tag="gpus_found", forbid_unknown_fields=True):
-    """Reporter → controller, once: so many GPUs are here, all in confidential mode."""
+    """Reporter → controller, once: the number of GPUs here, all in confidential mode."""
 
     count: Annotated[int, Meta(ge=1, le=64)]
 

@@ -50,7 +50,7 @@ class Elsewhere:
                 raise refused("stop")
 
     def check_all(self, stops: Iterable[str], names: Iterable[str]) -> None:
-        """What a vault is told of a request beside its prompt: its stop strings, and the names it gives."""
+        """What a vault gets of a request beside its prompt: its stop strings, and the names it gives."""
         self.check_stops(stops)
         for name in names:
             self.check("session or cache_salt", name)

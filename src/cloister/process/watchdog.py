@@ -64,7 +64,7 @@ class Finding(Enum):
 
 
 class Silence:
-    """The rule, without clock or process: `look` is told how much time passed and says what to do.
+    """The rule, without clock or process: `look` takes the time that passed and returns what to do.
 
     `patience` None: it is not asked, and may be as silent as it likes.
     """

@@ -4,7 +4,7 @@ A signer attests many things about one digest: that it was built, scanned, teste
 the file is a release, so the types of statement and predicate are pinned here. in-toto asks readers to ignore fields
 they do not know (in-toto attestation framework, `spec/v1/README.md`, parsing rules); a statement is refused for one,
 because a field may narrow what was meant. Inside the predicate unknown fields are left alone: SLSA adds some.
-Whoever calls this has verified the signature.
+The caller has verified the signature.
 """
 
 from __future__ import annotations
