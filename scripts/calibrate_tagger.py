@@ -12,9 +12,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from cloister.prefix.detection.pipeline import Pipeline
-from cloister.prefix.detection.rules import RuleSet, shipped_rules
-from cloister.prefix.detection.tagger import Tagger
+from cloister.detection.pipeline import Pipeline
+from cloister.detection.rules import RuleSet, shipped_rules
+from cloister.detection.tagger import Tagger
 from cloister_bench.detection.data import CALIBRATION, read_sets
 from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
 from cloister_bench.suite.intervals import wilson

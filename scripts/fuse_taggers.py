@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from cloister.prefix.detection.words import BUCKETS, FEATURES
+from cloister.detection.words import BUCKETS, FEATURES
 
 Arrays = dict[str, np.ndarray]
 

@@ -23,11 +23,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from cloister.detection.judge import Judge, Question, form_of  # noqa: E402
+from cloister.detection.pipeline import Pipeline, blocks_of  # noqa: E402
+from cloister.detection.process import shipped_pipeline  # noqa: E402
 from cloister.messages.detector import Label  # noqa: E402
 from cloister.messages.frontend import JudgeForm  # noqa: E402
-from cloister.prefix.detection.judge import Judge, Question, form_of  # noqa: E402
-from cloister.prefix.detection.pipeline import Pipeline, blocks_of  # noqa: E402
-from cloister.prefix.detection.process import shipped_pipeline  # noqa: E402
 from cloister_bench.detection.data import read_sets  # noqa: E402
 from cloister_bench.detection.measure import UNKNOWN  # noqa: E402
 

@@ -32,12 +32,12 @@ NONE_SELECTED = 5
 """pytest's exit status where no test was selected."""
 
 SECONDS = {
-    ("mpc", True): 280,
+    ("cloister_mpc", True): 280,
     ("serving", False): 200,
     ("redteam", False): 150,
     ("controller", False): 100,
     ("cli", False): 90,
-    ("remote_vaults", False): 80,
+    ("vault_host", False): 80,
     ("models", False): 60,
     ("attest", False): 60,
     ("client", False): 60,
@@ -58,7 +58,7 @@ SECONDS = {
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
 
 RELEASE_SECONDS = {
-    ("remote_vaults", False): 1950,
+    ("vault_host", False): 1950,
     ("serving/test_levels.py", False): 2400,
     ("serving/test_benchmarks.py", False): 1500,
     ("serving/test_invariance.py", False): 900,
@@ -70,8 +70,19 @@ WORTH_A_GROUP = 90
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time."""
 
 WITHOUT_PROCESSES = {
-    *("attest", "backend", "channel", "engine", "messages", "prefix", "prompts", "sealed_weights", "service"),
-    "transparency",
+    *(
+        "attest",
+        "backend",
+        "channel",
+        "detection",
+        "engine",
+        "messages",
+        "prefix",
+        "prompts",
+        "sealed_weights",
+        "service",
+    ),
+    *("service", "transparency"),
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 

@@ -19,10 +19,10 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
 from tagger import names  # noqa: E402
 
+from cloister.detection.pipeline import Finding, Pipeline, blocks_of, even_blocks  # noqa: E402
+from cloister.detection.rules import RuleSet, shipped_rules  # noqa: E402
+from cloister.detection.tagger import Tagger, shipped_tagger  # noqa: E402
 from cloister.messages.detector import Label  # noqa: E402
-from cloister.prefix.detection.pipeline import Finding, Pipeline, blocks_of, even_blocks  # noqa: E402
-from cloister.prefix.detection.rules import RuleSet, shipped_rules  # noqa: E402
-from cloister.prefix.detection.tagger import Tagger, shipped_tagger  # noqa: E402
 from cloister_bench.detection.data import CALIBRATION, TEST, read_sets  # noqa: E402
 from cloister_bench.detection.measure import BLOCK_CHARACTERS, UNKNOWN  # noqa: E402
 

@@ -31,8 +31,8 @@ from tagger.corpora import Text  # noqa: E402
 from tagger.material import Material, joined  # noqa: E402
 from tagger.nets import STEP_WORDS, Nets, Settings, on_device, packed, train  # noqa: E402
 
-from cloister.prefix.detection.folding import fold  # noqa: E402
-from cloister.prefix.detection.words import BUCKETS, FEATURES, split  # noqa: E402
+from cloister.detection.folding import fold  # noqa: E402
+from cloister.detection.words import BUCKETS, FEATURES, split  # noqa: E402
 
 DIMENSION, HIDDEN = 48, 64
 DILATIONS = (1, 2, 4, 8, 16)

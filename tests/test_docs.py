@@ -13,9 +13,9 @@ import typer
 
 from cloister.attest.policy import read_policy
 from cloister.cli import app
-from cloister.mpc.config import read_config
-from cloister.prefix.detection.rules import read_rules
+from cloister.detection.rules import read_rules
 from cloister.transparency.note import Algorithm, SigningKey
+from cloister_mpc.config import read_config
 from tests.doc_blocks import blocks_of, commands_of, programs_of, spoken_commands_of
 
 ROOT = Path(__file__).parents[1]

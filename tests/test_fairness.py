@@ -77,12 +77,12 @@ def test_what_a_tenant_had_elsewhere_counts_here():
     service.arrive("modest")
     vaults.charge("busy", inputs=500)
     service.charge("modest", inputs=100)
-    service.hear(vaults.told(MOST))
+    service.merge(vaults.drain(MOST))
     assert service.served("busy") == 500 > service.served("modest")
-    vaults.hear(service.told(MOST))
+    vaults.merge(service.drain(MOST))
     assert vaults.served("busy") == 500, "its own charge does not come back to it"
     assert vaults.served("modest") == 0, "who was never here begins where others are"
-    assert vaults.told(MOST) == service.told(MOST) == {}
+    assert vaults.drain(MOST) == service.drain(MOST) == {}
 
 
 def test_a_meter_tells_of_so_many_tenants_at_most_and_keeps_few():
@@ -90,11 +90,11 @@ def test_a_meter_tells_of_so_many_tenants_at_most_and_keeps_few():
     for number in range(2 * MOST):
         meter.arrive(str(number))
         meter.charge(str(number), inputs=number + 1)
-    assert min(meter.told(MOST).values()) == MOST + 1
+    assert min(meter.drain(MOST).values()) == MOST + 1
     for number in range(2 * MOST):
         meter.charge(str(number), inputs=2**31)
-    assert set(meter.told(MOST).values()) == {2**31 - 1}
+    assert set(meter.drain(MOST).values()) == {2**31 - 1}
     for number in range(5000):
         meter.arrive(str(number))
         meter.charge(str(number), inputs=1)
-    assert len(meter.told(5000)) == 1024
+    assert len(meter.drain(5000)) == 1024

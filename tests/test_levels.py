@@ -13,13 +13,12 @@ from cloister.controller.relay import Relay
 from cloister.errors import InvalidRequest
 from cloister.levels import (
     LEVELS,
-    ConfidedLevel,
     Decodes,
     LevelName,
     Needs,
+    PrivateLevel,
     Reader,
     ReadLevel,
-    ServedLevel,
     VaultLevel,
     default_of,
     served,
@@ -33,16 +32,16 @@ SOURCE = ROOT / "src" / "cloister"
 
 def test_the_names_are_those_of_the_table() -> None:
     assert tuple(LEVELS) == get_args(LevelName)
-    built = {name: level for name, level in LEVELS.items() if level.built}
-    assert set(built) == set(get_args(ServedLevel))
-    assert {name for name, level in built.items() if level.confides} == set(get_args(ConfidedLevel))
+    built = LEVELS
+    assert set(built) == set(get_args(LevelName))
+    assert {name for name, level in built.items() if level.uses_vault} == set(get_args(PrivateLevel))
     assert {name for name, level in built.items() if level.reader is Reader.API} == set(get_args(ReadLevel))
     assert {name for name, level in built.items() if level.reader is Reader.VAULT} == set(get_args(VaultLevel))
 
 
 async def test_every_built_level_has_a_route_and_no_other_has() -> None:
     relay = Relay(ControllerSettings(), lambda: SERVING, 1, nothing_is_sealed)
-    assert set(relay.routes) == set(get_args(ServedLevel))
+    assert set(relay.routes) == set(get_args(LevelName))
     assert all(route.level is LEVELS[name] for name, route in relay.routes.items())
 
 
@@ -65,7 +64,7 @@ def test_the_default_is_never_a_level_that_shows_the_prompt() -> None:
     assert default_of(("open", "isolated", "mpc")) == "isolated"
     assert default_of(("open", "mpc")) == "mpc"
     assert default_of(("open",)) is None
-    assert all(level.confides for level in LEVELS.values() if level.default_rank is not None)
+    assert all(level.uses_vault for level in LEVELS.values() if level.default_rank is not None)
 
 
 WISHES = {
@@ -92,19 +91,19 @@ REFUSED = {
 @pytest.mark.parametrize("wish", WISHES)
 @pytest.mark.parametrize("name", REFUSED)
 def test_each_level_refuses_just_what_it_cannot_serve(name: str, wish: str) -> None:
-    assert wish in WISHES[wish].wished and not SamplingParams().wished
+    assert wish in WISHES[wish].requested and not SamplingParams().requested
     if wish not in REFUSED[name]:
-        LEVELS[name].refuse(WISHES[wish].wished)
+        LEVELS[name].refuse(WISHES[wish].requested)
         return
     with pytest.raises(InvalidRequest) as refused:
-        LEVELS[name].refuse(WISHES[wish].wished)
+        LEVELS[name].refuse(WISHES[wish].requested)
     assert refused.value.param == wish and refused.value.hint
     if name == "mpc" and wish in NEEDS_LOGITS:
-        LEVELS[name].refuse(WISHES[wish].wished, logits=True)
+        LEVELS[name].refuse(WISHES[wish].requested, logits=True)
 
 
 def test_only_the_service_decodes_for_several_tenants_at_once() -> None:
-    assert {name for name, level in LEVELS.items() if level.built and level.decodes is Decodes.SERVICE} == {
+    assert {name for name, level in LEVELS.items() if level.decodes is Decodes.SERVICE} == {
         "open",
         "shared",
         "partitioned",
@@ -116,8 +115,7 @@ def test_the_readme_says_what_the_table_says() -> None:
     rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `")]
     for level in LEVELS.values():
         [row] = [row for row in rows if f"`{level.name}`" in row.split("|")[1]]
-        if level.built:
-            assert level.service_sees in row and level.others_learn in row, level.name
+        assert level.service_sees in row and level.others_learn in row, level.name
 
 
 def _names_a_level(tree: ast.AST) -> list[str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.pace import FIRST_TOKENS, LEAST_SHORT_S, LEAST_TOKENS, LINGER_S, LONG_S, SHORT_STEPS, Company, Pace
+from cloister.pace import FIRST_TOKENS, LEAST_SHORT_S, LEAST_TOKENS, LINGER_S, LONG_S, SHORT_STEPS, ActiveTenants, Pace
 
 
 def learned(one: float, each: float, most: int = 512) -> Pace:
@@ -74,27 +74,27 @@ def test_a_clock_that_stands_still_does_no_harm():
 
 def test_who_left_a_moment_ago_still_counts_and_not_for_ever():
     now = 100.0
-    company = Company(lambda: now)
-    assert not company.shared
+    company = ActiveTenants(lambda: now)
+    assert not company.several
     for _ in range(2):
         company.arrive("a")
-    assert not company.shared
+    assert not company.several
     company.arrive("b")
-    assert company.shared
+    assert company.several
     company.leave("b")
     now += LINGER_S
-    assert company.shared
+    assert company.several
     now += 1
-    assert not company.shared
+    assert not company.several
     company.leave("a")
     company.leave("a")
     company.arrive("a")
-    assert not company.shared, "one tenant that asks again and again is alone"
+    assert not company.several, "one tenant that asks again and again is alone"
 
 
 def test_tenants_who_never_return_are_forgotten():
     now = 0.0
-    company = Company(lambda: now)
+    company = ActiveTenants(lambda: now)
     for number in range(1000):
         now += 1
         company.arrive(str(number))

@@ -13,7 +13,7 @@ import torch
 from tagger.values import UNIT
 from torch import nn
 
-from cloister.prefix.detection.words import BUCKETS
+from cloister.detection.words import BUCKETS
 
 CLASSES = 9
 WIDTH = 5

@@ -114,9 +114,9 @@ class ControllerSettings(_Frozen):
     detector_rules: Path | None = Field(default=None, description="file with signed rules of what is private")
     detector_key: str | None = Field(default=None, description="who must have signed them")
     judge: bool = Field(default=False, description="ask the served model where the detector is not sure")
-    outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
-    outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
-    outpost_policy: Path | None = Field(default=None, description="file with what the outpost's machine must prove")
+    vault_host: str | None = Field(default=None, description="address of the machine that keeps the vaults")
+    vault_host_key: Path | None = Field(default=None, description="file with the key that the vault host knows")
+    vault_host_policy: Path | None = Field(default=None, description="file with what that machine must prove")
     sealed_weights: Path | None = Field(default=None, description="file of a provider's weights, encrypted and signed")
     provider_key: str | None = Field(default=None, description="who must have signed them")
     attester: AttesterChoice = Field(default="auto", description="who speaks for this machine in evidence")
@@ -163,7 +163,7 @@ class Settings(_Frozen):
     mpc: MpcSettings = MpcSettings()
 
 
-class OutpostSettings(_Frozen):
+class VaultHostSettings(_Frozen):
     """Everything a machine that keeps vaults for a server elsewhere is told at start."""
 
     listen: str

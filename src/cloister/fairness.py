@@ -24,8 +24,8 @@ class ServiceMeter:
     """Weighted tokens served per tenant, comparable among the tenants that have requests here.
 
     The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024, section 4).
-    The service and the vaults have a meter each, and each is told what a tenant had at the other (`told`, `hear`): else
-    a tenant that keeps both busy would have two shares.
+    The service and the vaults have a meter each. `drain` and `merge` carry the charges between them: without that, a
+    tenant that keeps both busy would get two shares.
     """
 
     def __init__(self) -> None:
@@ -69,13 +69,13 @@ class ServiceMeter:
             self._untold[tenant] += service
         self._uncut[tenant] = max(self._uncut[tenant] - inputs, 0)
 
-    def told(self, most: int) -> dict[str, int]:
+    def drain(self, most: int) -> dict[str, int]:
         """What each tenant has had since this was last asked; of more than `most`, those that had most."""
         told = {tenant: min(service, _MOST) for tenant, service in self._untold.most_common(most) if tenant}
         self._untold.clear()
         return told
 
-    def hear(self, elsewhere: Mapping[str, int]) -> None:
+    def merge(self, elsewhere: Mapping[str, int]) -> None:
         """What tenants have had at another meter. Those unknown here begin, when they come, where others are."""
         for tenant, service in elsewhere.items():
             if tenant in self._served:

@@ -14,11 +14,9 @@ from typing import Literal, get_args
 from cloister.errors import InvalidRequest
 
 LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
-ServedLevel = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
-"""Levels that are built."""
 ReadLevel = Literal["open", "shared"]
 """Built levels at which who speaks HTTP reads the prompt, and the service gets its tokens."""
-ConfidedLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
+PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
 """Built levels at which a process of its own reads the prompt; other processes carry it as bytes."""
 VaultLevel = Literal["partitioned", "obfuscated", "isolated"]
 """Those of them at which that process is a vault."""
@@ -27,7 +25,7 @@ OPEN: ReadLevel = "open"
 PARTITIONED: VaultLevel = "partitioned"
 OBFUSCATED: VaultLevel = "obfuscated"
 ISOLATED: VaultLevel = "isolated"
-MPC: ConfidedLevel = "mpc"
+MPC: PrivateLevel = "mpc"
 
 MOST_FAKES = 31
 """λ at most, at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots."""
@@ -92,24 +90,20 @@ class Level:
     """The longest answer to a request that sets no limit, if not the endpoint's own."""
     examined: bool = False
     """Whether a detector reads the prompt, to find what of it may be shared."""
-    hides: bool = False
+    obfuscates: bool = False
     """Whether the real answer is one of several (λ+1), and only its user is to know which."""
     slow: bool = False
     """Whether a token takes seconds, so that progress is reported."""
 
     @property
-    def built(self) -> bool:
-        return self.name in get_args(ServedLevel)
-
-    @property
-    def confides(self) -> bool:
+    def uses_vault(self) -> bool:
         """Whether the prompt goes unread to a process of its own."""
         return self.reader is not Reader.API
 
-    def refuse(self, wished: Collection[str], *, logits: bool = False) -> None:
-        """InvalidRequest for a wished field this level cannot serve. `logits`: the prompt's holder gets them."""
+    def refuse(self, requested: Collection[str], *, logits: bool = False) -> None:
+        """InvalidRequest for a requested field this level cannot serve. `logits`: the prompt's holder gets them."""
         for refusal in self.refuses:
-            if refusal.param in wished and not (logits and refusal.unless_logits):
+            if refusal.param in requested and not (logits and refusal.unless_logits):
                 raise InvalidRequest(f"{refusal.param}: {refusal.why}", param=refusal.param, hint=refusal.hint)
 
 
@@ -221,7 +215,7 @@ LEVELS: dict[str, Level] = {
                     repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
                 ),
             ),
-            hides=True,
+            obfuscates=True,
         ),
         Level(
             "isolated",
@@ -258,9 +252,9 @@ LEVELS: dict[str, Level] = {
 }
 
 
-def served(*needs: Needs) -> tuple[ServedLevel, ...]:
+def served(*needs: Needs) -> tuple[LevelName, ...]:
     """The levels a server offers that has these things."""
-    return tuple(name for name in get_args(ServedLevel) if LEVELS[name].needs is None or LEVELS[name].needs in needs)
+    return tuple(name for name in get_args(LevelName) if LEVELS[name].needs is None or LEVELS[name].needs in needs)
 
 
 def default_of(offered: Collection[str]) -> LevelName | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import BLOCK_TOKENS
 from cloister.config import EngineSettings
+from cloister.detection.redaction import shipped_redaction
 from cloister.engine.continuations import Continuations
 from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
@@ -20,7 +21,6 @@ from cloister.obfuscation.quantization import Distance, Quantization
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.tags import Detector
-from cloister.prefix.detection.redaction import shipped_redaction
 from cloister.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def _learned(known: float | None, seen: float) -> float:
     return seen if known is None else known + _LEARN * (seen - known)
 
 
-class Company:
+class ActiveTenants:
     """Which tenants have requests here, or had some a moment ago."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -94,7 +94,7 @@ class Company:
             self._left[tenant] = self._clock()
 
     @property
-    def shared(self) -> bool:
+    def several(self) -> bool:
         """Whether there is more than one."""
         if len(self._present) + len(self._left) < 2:
             return False

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cloister.attention.process import Attention, prepare
-from cloister.compute.base import PromptHolder
+from cloister.compute.base import AttentionHost
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.messages.attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
@@ -20,7 +20,7 @@ from cloister.messages.generation import VERSION
 from cloister.messages.service import LinkPlace
 
 
-class NotingHolder(PromptHolder):
+class NotingHolder(AttentionHost):
     def __init__(self) -> None:
         self.noted: list[str | int] = []
         self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -60,7 +60,7 @@ class Running:
             except ProtocolError as error:
                 self.raised.append(error)
 
-    def hear(self, count: int) -> tuple[list[msgspec.Struct], list[int]]:
+    def handle(self, count: int) -> tuple[list[msgspec.Struct], list[int]]:
         messages: list[msgspec.Struct] = []
         descriptors: list[int] = []
         while len(messages) < count:
@@ -81,7 +81,7 @@ class Running:
 
 def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
     """On a device an export waits for all that waits."""
-    decoder, holder = MagicMock(), MagicMock(spec=PromptHolder)
+    decoder, holder = MagicMock(), MagicMock(spec=AttentionHost)
     decoder.cache_shape.block_bytes.return_value = 2**20
     decoder.device.holder.return_value = holder
     settings = EngineSettings(vault_kv_mib=16)
@@ -92,10 +92,10 @@ def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
 
 def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on() -> None:
     running = Running()
-    told, memories = running.hear(3)
+    told, memories = running.handle(3)
     assert told == [LinkPlace(0), LinkPlace(1), AttentionReady(VERSION)] and len(memories) == 2
     running.send(ClearPlace(1))
-    assert running.hear(1)[0] == [PlaceCleared(1)] and running.holder.noted == [1]
+    assert running.handle(1)[0] == [PlaceCleared(1)] and running.holder.noted == [1]
     running.ours.shutdown(socket.SHUT_RDWR)
     running.over()
     for memory in memories:
@@ -105,7 +105,7 @@ def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on
 @pytest.mark.parametrize("lost", [False, True])
 def test_it_ends_on_nonsense_or_with_its_device(lost: bool) -> None:
     running = Running()
-    _, memories = running.hear(3)
+    _, memories = running.handle(3)
     if lost:
         os.eventfd_write(running.holder.event, 1)
     else:

@@ -104,7 +104,7 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
                         "id": level.name,
                         "enabled": level.name in stub.enabled,
                         "provider_sees": level.provider_sees,
-                        "confides": level.confides,
+                        "uses_vault": level.uses_vault,
                         "slow": level.slow,
                     }
                     for level in LEVELS.values()

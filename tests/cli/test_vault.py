@@ -24,20 +24,20 @@ def test_a_new_key_is_written_and_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("vault", "serve", "--listen", "127.0.0.1:0", "--key"), ("serve", "--outpost-key")]
+    "command", [("vault", "serve", "--listen", "127.0.0.1:0", "--key"), ("serve", "--vault-host-key")]
 )
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
     write_secret(tmp_path / "key")
     (tmp_path / "key").chmod(0o644)
-    more = ("--outpost", "127.0.0.1:1", "--port", "0") if command[0] == "serve" else ()
+    more = ("--vault-host", "127.0.0.1:1", "--port", "0") if command[0] == "serve" else ()
     code, output = run(*command, str(tmp_path / "key"), *more)
     assert code == 2 and "Others may read" in output
 
 
-@pytest.mark.parametrize("given", [("--outpost", "127.0.0.1:1"), ("--outpost-key", "key")])
+@pytest.mark.parametrize("given", [("--vault-host", "127.0.0.1:1"), ("--vault-host-key", "key")])
 def test_an_outpost_needs_address_and_key(given: tuple[str, ...]) -> None:
     code, output = run("serve", "--port", "0", *given)
-    assert code == 2 and "--outpost-key" in output
+    assert code == 2 and "--vault-host-key" in output
 
 
 def test_a_wrong_address_is_refused(tmp_path: Path) -> None:

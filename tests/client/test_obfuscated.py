@@ -18,10 +18,10 @@ import cloister
 from cloister.client.events import spoken
 from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
 from cloister.client.obfuscating_proxy import ObfuscatingProxy
+from cloister.detection.redaction import shipped_redaction
 from cloister.errors import InvalidRequest, ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.variants import GivenSubstitutes
-from cloister.prefix.detection.redaction import shipped_redaction
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 from tests.client.local_proxy import serving
 

@@ -23,7 +23,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, Partition, SamplingParams, Submit, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
 from cloister.messages.service import AttachLink, FromSealedService
-from cloister.messages.vault import Confide, LeaseCores, Prefilled
+from cloister.messages.vault import AssignPrompt, LeaseCores, Prefilled
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
@@ -74,9 +74,9 @@ def first_token(question: int, answer: int, device: FakeDevice) -> Prefilled:
     decoder = decoder_on(device)
     reading = PromptReading(Numbers(), VOCABULARY, decoder.max_context)  # type: ignore[arg-type]
     made = vault.prepare(decoder, reading, SETTINGS, question, answer)
-    said = made.hear([Confide(1, "partitioned", write_prompt(TokenPrompt(PROMPT)), PARAMS)])
+    said = made.handle([AssignPrompt(1, "partitioned", write_prompt(TokenPrompt(PROMPT)), PARAMS)])
     while not any(isinstance(message, Prefilled | Failed) for message in said):
-        said = made.hear([LeaseCores(1)])
+        said = made.handle([LeaseCores(1)])
     [first] = [message for message in said if isinstance(message, Prefilled)]
     return first
 

@@ -15,9 +15,8 @@ from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
 from cloister.controller.requests import Requests
 from cloister.controller.routes import base
-from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
-from cloister.controller.vault_queue import Asked
+from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkShape
 from cloister.messages.frontend import Ask, Serving
@@ -36,19 +35,20 @@ from cloister.messages.lifecycle import Ping, Pong
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     CoresDone,
     FirstToken,
     LeaseCores,
     Prefilled,
+    PromptAccepted,
     Release,
     ToVault,
-    Understood,
     VaultReady,
     WantCores,
 )
 from cloister.process.child import Child
 from cloister.process.endpoint import Endpoint
+from cloister_mpc.route import MpcRoute
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100
@@ -139,11 +139,11 @@ class FakeVault(Peer):
         else:
             super().put(message)
 
-    async def serve_first(self, token: int = 7, **fields: Any) -> Confide:
+    async def serve_first(self, token: int = 7, **fields: Any) -> AssignPrompt:
         """Read a prompt, work for it as agreed, and say the first token."""
-        asked = await self.next(Confide)
-        self.say(Understood(asked.request_id, 40), WantCores(40))
-        await self.next(LeaseCores, skip=(Confide, Release, Cancel))
+        asked = await self.next(AssignPrompt)
+        self.say(PromptAccepted(asked.request_id, 40), WantCores(40))
+        await self.next(LeaseCores, skip=(AssignPrompt, Release, Cancel))
         public = fields.pop("public", ())
         first = FirstToken(token, slot=3, **fields)
         self.say(CoresDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
@@ -182,7 +182,7 @@ class MpcOnly:
         self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
 
     def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
-        self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
+        self.route.ask(PendingRequest(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
 def nothing_is_sealed(prompt: SealedPrompt, owner: str) -> LockedPrompt:

@@ -15,13 +15,13 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Tokens
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     LocalPartiesReady,
     MpcClientReady,
+    PromptAccepted,
     StartLocalParties,
     StartMpcClient,
     ToMpcClient,
-    Understood,
 )
 
 
@@ -47,12 +47,12 @@ def replies(message: Any) -> list[Any]:
         case StartMpcClient():
             assert Path(message.parties).name == "parties.toml" and message.cache == "full"
             return [MpcClientReady(VERSION)]
-        case Confide(prompt=b"die"):
+        case AssignPrompt(prompt=b"die"):
             os._exit(1)
-        case Confide(prompt=b"lie"):
+        case AssignPrompt(prompt=b"lie"):
             return [Tokens(message.request_id, (1,))]
-        case Confide(prompt=b"answer"):
-            return [Understood(message.request_id, 1), Tokens(message.request_id, (1,), finish="stop")]
+        case AssignPrompt(prompt=b"answer"):
+            return [PromptAccepted(message.request_id, 1), Tokens(message.request_id, (1,), finish="stop")]
     return []
 
 

@@ -16,7 +16,7 @@ import pytest
 from cloister.config import EngineSettings, Settings
 from cloister.controller.attention import AttentionProcesses
 from cloister.controller.forkserver import ForkServer as RealForkServer
-from cloister.controller.places import Places
+from cloister.controller.link_slots import LinkSlots
 from cloister.controller.process import Controller
 from cloister.errors import ProtocolError
 from cloister.messages.attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention
@@ -89,7 +89,7 @@ async def test_places_are_spread_over_the_processes() -> None:
 async def test_a_place_is_free_when_its_vault_has_ended_and_it_is_cleared() -> None:
     node = Node()
     await node.all.ready(5)
-    places = Places(node.all.memory, node.all.end)
+    places = LinkSlots(node.all.memory, node.all.end)
     taken = [places.take() for _ in range(5)]
     places.leave(taken[3], Child())
     node.ending.pop()()
@@ -105,7 +105,7 @@ async def test_a_place_is_free_when_its_vault_has_ended_and_it_is_cleared() -> N
 
 def test_vaults_are_spread_evenly_over_the_processes_whoever_left() -> None:
     ended: list[Then] = []
-    places = Places(dict.fromkeys(range(6), 10), lambda child, place, then: ended.append(then), groups=3)
+    places = LinkSlots(dict.fromkeys(range(6), 10), lambda child, place, then: ended.append(then), groups=3)
     taken = [places.take() for _ in range(4)]
     assert taken == [0, 1, 2, 3]
     for place in (0, 3):
@@ -194,7 +194,7 @@ async def test_vaults_get_the_services_weights_and_compute_in_turns_where_they_a
 def test_what_a_child_gets_is_said_in_its_order() -> None:
     """A file for a service, weights for a vault: each has its flag, and comes last."""
     handle: Any = SimpleNamespace(send=MagicMock())
-    fork: Any = SimpleNamespace(_numbers=iter(range(9)), _unborn={}, _handle=handle)
+    fork: Any = SimpleNamespace(_numbers=iter(range(9)), _starting={}, _handle=handle)
     for role, given in (("service", {"disk": 30}), ("vault", {"weights": 31}), ("vault", {})):
         _, ours = RealForkServer.spawn(fork, role, 20, 21, **given)
         ours.close()

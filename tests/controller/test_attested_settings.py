@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from cloister.config import OutpostSettings, Settings
+from cloister.config import Settings, VaultHostSettings
 from cloister.controller.attested_settings import (
     HOST_IRRELEVANT,
     HOST_MATTERS,
@@ -19,9 +19,9 @@ from cloister.controller.attested_settings import (
     attested_settings,
 )
 from cloister.errors import SetupError
-from cloister.mpc.config import PartiesConfig, PartyPlace, config_text
+from cloister_mpc.config import PartiesConfig, PartyPlace, config_text
 
-OUTPOST = OutpostSettings(listen="127.0.0.1:0", key_file=Path("key"))
+OUTPOST = VaultHostSettings(listen="127.0.0.1:0", key_file=Path("key"))
 
 
 def names(model: type[BaseModel], before: str = "") -> set[str]:
@@ -35,7 +35,7 @@ def names(model: type[BaseModel], before: str = "") -> set[str]:
 
 @pytest.mark.parametrize(
     ("model", "matters", "irrelevant"),
-    [(Settings, MATTERS, IRRELEVANT), (OutpostSettings, HOST_MATTERS, HOST_IRRELEVANT)],
+    [(Settings, MATTERS, IRRELEVANT), (VaultHostSettings, HOST_MATTERS, HOST_IRRELEVANT)],
 )
 def test_every_setting_is_in_one_table(
     model: type[BaseModel], matters: dict[str, str], irrelevant: dict[str, str]
@@ -61,7 +61,7 @@ def parties_file(folder: Path, control: str = "127.0.0.1:1") -> Path:
 def examples(tmp_path: Path) -> dict[str, Any]:
     return {
         "controller.allow_degraded_sandbox": True,
-        "controller.outpost": "10.0.0.2:7000",
+        "controller.vault_host": "10.0.0.2:7000",
         "controller.session_idle_s": 600.001,
         "controller.prefix_policy": "global",
         "controller.quantise_ttft_ms": 250,

@@ -61,7 +61,7 @@ def test_it_says_how_its_keys_are_read_again() -> None:
 
 def test_a_vault_host_that_cannot_be_used_is_named() -> None:
     console = Console(file=StringIO(), width=200)
-    settings = Settings(controller=ControllerSettings(outpost="10.0.0.2:7000", outpost_key=Path("k")))
+    settings = Settings(controller=ControllerSettings(vault_host="10.0.0.2:7000", vault_host_key=Path("k")))
     say_where_vaults_live(console, settings, VaultLost("The vault host at 10.0.0.2:7000 cannot be reached: [x]."))
     say_where_vaults_live(console, settings, None)
     said = console.file.getvalue()  # type: ignore[attr-defined]

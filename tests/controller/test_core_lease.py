@@ -24,7 +24,7 @@ from cloister.errors import ProtocolError
 from cloister.fairness import CREDIT
 from cloister.messages.service import Pause, Resume
 from cloister.messages.vault import LeaseCores
-from cloister.pace import LEAST_TOKENS, Company
+from cloister.pace import LEAST_TOKENS, ActiveTenants
 from tests.examples import examples
 
 CORES = 3
@@ -371,7 +371,7 @@ async def test_at_whatever_place_of_a_long_prompt_a_piece_and_a_step_last_three_
     now: Callable[[float], None],
 ) -> None:
     """A vault prefills beside another tenant whose answer the service decodes, on a machine that computes slowly."""
-    company, service, vault = Company(), Told(), Told()
+    company, service, vault = ActiveTenants(), Told(), Told()
     company.arrive("answers")
     keeper = LeaseKeeper(2, 10, 10, company)
     keeper.service_up(service)
@@ -394,7 +394,7 @@ async def test_at_whatever_place_of_a_long_prompt_a_piece_and_a_step_last_three_
 
 
 async def test_a_service_that_had_nothing_to_do_teaches_nothing(now: Callable[[float], None]) -> None:
-    company, service, vault = Company(), Told(), Told()
+    company, service, vault = ActiveTenants(), Told(), Told()
     company.arrive("answers")
     keeper = LeaseKeeper(2, 10, 10, company)
     keeper.service_up(service)

@@ -77,8 +77,8 @@ class Bench:
 
     def answer(self, token: int) -> None:
         asked = self.question.request_id
-        self.keeper.hear(Accepted(asked))
-        self.keeper.hear(Tokens(asked, (token,), finish="length"))
+        self.keeper.handle(Accepted(asked))
+        self.keeper.handle(Tokens(asked, (token,), finish="length"))
 
 
 async def test_public_by_the_models_word_block_by_block() -> None:
@@ -105,7 +105,7 @@ async def test_the_first_other_answer_ends_it(said: int) -> None:
 async def test_a_failed_question_leaves_it_private() -> None:
     bench = Bench()
     bench.ask("+?")
-    bench.keeper.hear(Failed(bench.question.request_id, "queue_full", "Full."))
+    bench.keeper.handle(Failed(bench.question.request_id, "queue_full", "Full."))
     assert bench.settled == [(9, 4)]
 
 
@@ -115,7 +115,7 @@ async def test_a_service_that_is_silent_leaves_it_private() -> None:
     late = bench.question.request_id
     await asyncio.wait_for(bench.done.wait(), 5)
     assert bench.settled == [(9, 4)] and bench.sent[-1] == Cancel(late)
-    bench.keeper.hear(Tokens(late, (FORM.public,), finish="length"))
+    bench.keeper.handle(Tokens(late, (FORM.public,), finish="length"))
     assert len(bench.settled) == 1, "an answer that comes too late changes nothing"
 
 

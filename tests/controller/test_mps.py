@@ -15,8 +15,8 @@ import pytest
 
 from cloister.config import ControllerSettings, EngineSettings, Settings
 from cloister.controller import mps
+from cloister.controller.link_slots import LinkSlots
 from cloister.controller.mps import Mps, mps_for
-from cloister.controller.places import Places
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.process.child import Child
 
@@ -128,7 +128,7 @@ def test_without_a_gpu_or_for_the_cpu_there_is_none(monkeypatch: pytest.MonkeyPa
 
 def test_a_place_is_free_when_its_vault_has_ended_and_not_before() -> None:
     ending = []
-    places = Places({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
+    places = LinkSlots({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
     first, second = places.take(), places.take()
     assert {first, second} == {0, 1} and places.descriptors(first) == (10 + first, 10 + first)
     with pytest.raises(ServiceUnavailable):

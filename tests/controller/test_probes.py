@@ -19,10 +19,10 @@ def test_the_operator_is_told_once_a_minute_and_of_tenants_alone(caplog: pytest.
     probes.keep_only(frozenset({"firm", "eve"}))
     with caplog.at_level(logging.WARNING):
         for _ in range(50):
-            probes.hear(Probed("firm", "eve"))
-            probes.hear(Probed("a secret that a service would like to say", "eve"))
+            probes.handle(Probed("firm", "eve"))
+            probes.handle(Probed("a secret that a service would like to say", "eve"))
         now[0] += 61
-        probes.hear(Probed("firm", "eve"))
+        probes.handle(Probed("firm", "eve"))
     assert len(caplog.messages) == 2 and all("'firm'" in line and "private again" in line for line in caplog.messages)
 
 
@@ -30,7 +30,7 @@ def test_suspicion_halves_and_ends_with_the_key() -> None:
     now = [0.0]
     probes = Probes(clock=lambda: now[0])
     probes.keep_only(frozenset({"firm", "eve", "bob"}))
-    probes.hear(Probed("firm", "eve"))
+    probes.handle(Probed("firm", "eve"))
     assert (probes.suspicion("eve"), probes.suspicion("firm"), probes.suspicion("bob")) == (1.0, 1.0, 0.0)
     now[0] += HALF_LIFE_S
     assert probes.suspicion("eve") == pytest.approx(0.5)

@@ -19,7 +19,15 @@ from cloister.controller.requests import REHEARSAL
 from cloister.errors import ModelUnsupported, QueueFull
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.service import Forget
-from cloister.messages.vault import Confide, CoresDone, FirstToken, LeaseCores, Prefilled, Understood, WantCores
+from cloister.messages.vault import (
+    AssignPrompt,
+    CoresDone,
+    FirstToken,
+    LeaseCores,
+    Prefilled,
+    PromptAccepted,
+    WantCores,
+)
 from tests.controller import fakes
 from tests.controller.fakes import SERVING, Node
 from tests.controller.node import RealNode
@@ -109,10 +117,10 @@ class PlayedVault(fakes.FakeVault):
 
     def put(self, message: msgspec.Struct) -> None:
         match message:
-            case Confide():
+            case AssignPrompt():
                 self.asked.append(message)
                 count = 2 if message.level == "obfuscated" else 1
-                self.say(Understood(message.request_id, len(SUBJECT), count))
+                self.say(PromptAccepted(message.request_id, len(SUBJECT), count))
                 if len(self.asked) == 1:
                     self.say(WantCores(24))
             case LeaseCores():
@@ -132,7 +140,7 @@ class PlayedVault(fakes.FakeVault):
                 pass
 
     def __init__(self, *given: object) -> None:
-        self.asked: list[Confide] = []
+        self.asked: list[AssignPrompt] = []
         super().__init__(*given)  # type: ignore[arg-type]
 
 

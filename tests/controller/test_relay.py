@@ -32,13 +32,13 @@ from cloister.messages.generation import (
 )
 from cloister.messages.service import AskView, DetachLink, Label, Paused, View
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     FirstToken,
     LeaseCores,
     LinkBroken,
     Prefilled,
+    PromptAccepted,
     Release,
-    Understood,
     Verified,
     WantCores,
 )
@@ -92,8 +92,10 @@ async def test_a_first_token_may_be_the_last(node: Node) -> None:
 async def test_isolated_never_reaches_the_service(node: Node) -> None:
     node.ask(5, level="isolated")
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
-    vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,)), Tokens(asked.request_id, finish="stop"))
+    asked = await vault.next(AssignPrompt)
+    vault.say(
+        PromptAccepted(asked.request_id, 3), Tokens(asked.request_id, (4,)), Tokens(asked.request_id, finish="stop")
+    )
     assert (await node.frontend.next(Accepted)).prompt_tokens == 3
     assert (await node.frontend.next(Tokens)).tokens == (4,)
     assert (await node.frontend.next(Tokens)).finish == "stop"
@@ -104,11 +106,11 @@ async def test_isolated_never_reaches_the_service(node: Node) -> None:
 async def test_cancelled_in_the_vault(node: Node) -> None:
     node.ask(5, keep=True)
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
+    asked = await vault.next(AssignPrompt)
     node.send(Cancel(5))
     assert (await vault.next(Cancel)).request_id == asked.request_id
     vault.say(
-        Understood(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0),), 8)
+        PromptAccepted(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0),), 8)
     )  # was on its way already
     assert (await vault.next(Release)).request_id == asked.request_id
     await settle()
@@ -178,8 +180,8 @@ async def test_a_dead_service_fails_what_needs_it_and_its_successor_gets_the_liv
     assert node.service is not before
     assert sorted(node.service.links) == before.links
     assert sorted(node.service.descriptors) == sorted(before.descriptors)
-    running = await alone.next(Confide)
-    alone.say(Understood(running.request_id, 1), Tokens(running.request_id, (4,), finish="stop"))
+    running = await alone.next(AssignPrompt)
+    alone.say(PromptAccepted(running.request_id, 1), Tokens(running.request_id, (4,), finish="stop"))
     assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 2
     node.ask(6, "kept", keep=True)
     await vault.serve_first()  # the same vault: its KV survived
@@ -192,7 +194,7 @@ async def test_a_dead_gateway_leaves_nothing_running(node: Node) -> None:
     vault, kept = await node.vault(0), await node.vault(1)
     node.relay.remove_frontend(node.gateway)
     await asyncio.wait_for(vault.gone.wait(), 5)
-    assert await kept.next(Cancel, skip=(Confide,))
+    assert await kept.next(Cancel, skip=(AssignPrompt,))
     assert len(node.relay.sessions) == 1
 
 
@@ -318,11 +320,11 @@ async def test_a_lying_vault_is_ended_and_touches_nobody_else(node: Node, lie: s
     node.ask(1, "a")
     node.ask(2, "b", keep=True)
     liar, honest = await node.vault(0), await node.vault(1)
-    mine, other = await liar.next(Confide), await honest.next(Confide)
-    liar.say(Understood(mine.request_id, 3))
+    mine, other = await liar.next(AssignPrompt), await honest.next(AssignPrompt)
+    liar.say(PromptAccepted(mine.request_id, 3))
     match lie:
         case "foreign":
-            liar.say(Understood(other.request_id, 3))
+            liar.say(PromptAccepted(other.request_id, 3))
         case "first twice":
             liar.say(
                 Prefilled(mine.request_id, (FirstToken(1, 0),), 8), Prefilled(mine.request_id, (FirstToken(1, 0),), 8)
@@ -343,7 +345,7 @@ async def test_a_lying_vault_is_ended_and_touches_nobody_else(node: Node, lie: s
             liar.say(Prefilled(mine.request_id, (first,), **{"max_tokens": 8, **told}))
     assert (await node.failure()).request_id == 1
     await asyncio.wait_for(liar.gone.wait(), 5)
-    honest.say(Understood(other.request_id, 3), WantCores(3))
+    honest.say(PromptAccepted(other.request_id, 3), WantCores(3))
     await honest.next(LeaseCores)
     assert (await node.frontend.next(Accepted)).request_id == 2
 
@@ -378,7 +380,7 @@ async def test_a_service_that_says_more_than_was_asked_is_ended(node: Node, lie:
 async def test_a_lying_service_is_ended(node: Node, lie: str) -> None:
     node.ask(1)
     vault = await node.vault(0)
-    mine = await vault.next(Confide)
+    mine = await vault.next(AssignPrompt)
     node.send(Submit(2, "ann", (1,), PARAMS))
     submit = await node.service.next(Submit)
     match lie:
@@ -430,8 +432,8 @@ async def test_a_second_sequence_is_not_the_users(node: Node) -> None:
 async def test_several_sequences_are_not_for_this_level(node: Node) -> None:
     node.ask(5)
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
-    vault.say(Understood(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0), FirstToken(2, 1)), 8))
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0), FirstToken(2, 1)), 8))
     assert (await node.failure()).code == "vault_lost"
     await asyncio.wait_for(vault.gone.wait(), 5)
 
@@ -439,8 +441,8 @@ async def test_several_sequences_are_not_for_this_level(node: Node) -> None:
 async def test_a_vault_that_verifies_unasked_is_ended(node: Node) -> None:
     node.ask(5)
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
-    vault.say(Understood(asked.request_id, 3), Verified(asked.request_id, 0, 1))
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 3), Verified(asked.request_id, 0, 1))
     assert (await node.failure()).code == "vault_lost"
 
 

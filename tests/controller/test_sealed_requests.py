@@ -39,7 +39,7 @@ from cloister.messages.frontend import (
 )
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.vault import Confide, Understood
+from cloister.messages.vault import AssignPrompt, PromptAccepted
 from tests.controller.fakes import Inbox, Node
 
 SECRET = b'"a secret of the user"'
@@ -309,7 +309,7 @@ def ask(number: int, session: str, prompt: SealedPrompt) -> AskSealed:
 async def test_a_vault_gets_prompt_and_key_together(room: Room, node: Node) -> None:
     serve, _, keys = room.serve(1, SECRET)
     node.send(ask(9, "s", named(serve)))
-    confide = await (await node.vault(0)).next(Confide)
+    confide = await (await node.vault(0)).next(AssignPrompt)
     assert isinstance(confide.prompt, LockedPrompt) and confide.prompt.key == keys.prompt
     assert open_prompt(confide.prompt.key, confide.prompt.enc, 0, confide.prompt.data) == SECRET
 
@@ -319,10 +319,10 @@ async def test_who_waits_for_a_vault_still_has_the_key_when_one_is_free(room: Ro
     serve, _, _ = room.serve(1, SECRET, SECRET)
     node.send(ask(1, "one", named(serve, 0)))
     node.send(ask(2, "two", named(serve, 1)))
-    first = await (await node.vault(0)).next(Confide)
+    first = await (await node.vault(0)).next(AssignPrompt)
     room.desk.from_sealed_api(SealedPart(serve.request_id, b"head"))
-    (await node.vault(0)).say(Understood(first.request_id, 3), Tokens(first.request_id, (4,), finish="stop"))
-    second = await (await node.vault(1)).next(Confide)
+    (await node.vault(0)).say(PromptAccepted(first.request_id, 3), Tokens(first.request_id, (4,), finish="stop"))
+    second = await (await node.vault(1)).next(AssignPrompt)
     assert isinstance(second.prompt, LockedPrompt)
     assert open_prompt(second.prompt.key, second.prompt.enc, 1, second.prompt.data) == SECRET
 
@@ -339,7 +339,7 @@ async def test_a_vault_that_cannot_open_a_prompt_fails_that_request(room: Room, 
     serve, _, _ = room.serve(1, SECRET)
     node.send(ask(1, "one", named(serve)))
     vault = await node.vault(0)
-    confide = await vault.next(Confide)
+    confide = await vault.next(AssignPrompt)
     vault.say(Failed(confide.request_id, "channel_broken", "A prompt was altered."))
     assert (await node.failure(Accepted)).code == "channel_broken"
 

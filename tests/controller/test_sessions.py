@@ -6,14 +6,14 @@ import asyncio
 
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.messages.generation import VERSION, Accepted, Cancel, Tokens
-from cloister.messages.vault import Confide, Release, Understood, VaultReady
+from cloister.messages.vault import AssignPrompt, PromptAccepted, Release, VaultReady
 from tests.controller.fakes import FakeVault, Node
 
 
 async def finish(node: Node, vault: FakeVault) -> None:
     """Answer the next request of a vault at `isolated`."""
-    asked = await vault.next(Confide, skip=(Release,))
-    vault.say(Understood(asked.request_id, 1), Tokens(asked.request_id, (1,), finish="stop"))
+    asked = await vault.next(AssignPrompt, skip=(Release,))
+    vault.say(PromptAccepted(asked.request_id, 1), Tokens(asked.request_id, (1,), finish="stop"))
     await node.frontend.next(Tokens, skip=(Accepted,))
 
 
@@ -28,10 +28,10 @@ async def test_who_has_a_vault_leaves_the_last_spare_one_to_who_has_none() -> No
     third.say(VaultReady(VERSION))
     node.ask(4, "b", tenant="modest")
     node.ask(5, "a", tenant="newcomer")
-    assert (await third.next(Confide)).request_id & 0xFF == 5
+    assert (await third.next(AssignPrompt)).request_id & 0xFF == 5
     fourth.say(VaultReady(VERSION))
     (await node.vault(4)).say(VaultReady(VERSION))
-    assert (await fourth.next(Confide)).request_id & 0xFF == 3
+    assert (await fourth.next(AssignPrompt)).request_id & 0xFF == 3
     assert len(node.relay.sessions) == 4
     node.close()
 
@@ -52,7 +52,7 @@ async def test_one_session_one_vault_and_never_another_tenants(node: Node) -> No
     node.ask(2, "same", tenant="ann", keep=True)
     node.ask(3, "same", tenant="bob", keep=True)
     node.ask(4, "other", tenant="ann", keep=True)
-    ids = [[(await vault.next(Confide)).request_id & 0xFF for _ in range(count)] for vault, count in
+    ids = [[(await vault.next(AssignPrompt)).request_id & 0xFF for _ in range(count)] for vault, count in
            [(await node.vault(0), 2), (await node.vault(1), 1), (await node.vault(2), 1)]]  # fmt: skip
     assert ids == [[1, 2], [3], [4]] and len(node.forkserver.vaults) == 3
 
@@ -110,7 +110,7 @@ async def test_beyond_the_limit_the_longest_idle_session_makes_way_and_a_busy_on
     assert full.request_id == 6 and full.code == "queue_full" and full.retry_after >= 1
     node.send(Cancel(4))
     await asyncio.wait_for(first.gone.wait(), 5)
-    confided = await (await node.vault(3)).next(Confide)
+    confided = await (await node.vault(3)).next(AssignPrompt)
     assert confided.request_id & 0xFF == 5
     node.close()
 
@@ -123,7 +123,7 @@ async def test_no_tenant_has_all_vaults_and_the_next_to_come_need_not_wait() -> 
     await asyncio.sleep(0.1)
     assert len(node.forkserver.vaults) == 3, "a quarter is left"
     node.ask(6, "6", tenant="modest", level="isolated")
-    assert (await (await node.vault(3)).next(Confide)).request_id & 0xFF == 6
+    assert (await (await node.vault(3)).next(AssignPrompt)).request_id & 0xFF == 6
     node.close()
 
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.controller.mpc_client import SharesFolder
+from cloister_mpc.client_keeper import SharesFolder
 
 KEEP = """
 import sys, time
 from pathlib import Path
-from cloister.controller.mpc_client import SharesFolder
+from cloister_mpc.client_keeper import SharesFolder
 folder = SharesFolder(Path(sys.argv[1]))
 (folder.path / "share").write_text("x")
 print(folder.path, flush=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cloister.controller.vault_queue import MAX_BYTES_PER_TENANT, Asked, VaultQueue
+from cloister.controller.vault_queue import MAX_BYTES_PER_TENANT, PendingRequest, VaultQueue
 from cloister.errors import QueueFull
 from cloister.messages.frontend import Ask
 from cloister.messages.generation import Also, SamplingParams
 
 
-def ask(number: int, tenant: str = "tenant", prompt: bytes = b"", group: str = "") -> Asked:
+def ask(number: int, tenant: str = "tenant", prompt: bytes = b"", group: str = "") -> PendingRequest:
     sent = Ask(number, tenant, "partitioned", f"session-{number}", False, b"", SamplingParams(), group)
-    return Asked(sent, prompt)
+    return PendingRequest(sent, prompt)
 
 
 class Vaults:
@@ -24,7 +24,7 @@ class Vaults:
         self.served: list[int] = []
         self.of: list[str] = []
 
-    def serve(self, message: Asked) -> None:
+    def serve(self, message: PendingRequest) -> None:
         if not self.free:
             raise QueueFull("none")
         self.free -= 1
@@ -77,7 +77,7 @@ def test_a_tenant_does_not_wait_behind_all_that_another_asked_for() -> None:
 def test_who_has_its_share_of_vaults_keeps_nobody_else_waiting() -> None:
     vaults = Vaults(9)
 
-    def serve(message: Asked) -> None:
+    def serve(message: PendingRequest) -> None:
         if message.owner == "floods" and vaults.of.count("floods") >= 2:
             raise QueueFull("your share")
         vaults.serve(message)
@@ -149,7 +149,7 @@ def test_serving_one_may_free_another_place() -> None:
     """Ending a session while one is served calls `move` again: nobody is served twice."""
     vaults = Vaults(0)
 
-    def serve(message: Asked) -> None:
+    def serve(message: PendingRequest) -> None:
         vaults.serve(message)
         line.move()
 
@@ -162,9 +162,9 @@ def test_serving_one_may_free_another_place() -> None:
     assert 3 in line
 
 
-def answers(number: int, count: int, prompt: bytes = b"prompt") -> Asked:
+def answers(number: int, count: int, prompt: bytes = b"prompt") -> PendingRequest:
     also = tuple(Also(number + more, seed=more) for more in range(1, count))
-    return Asked(replace(ask(number, prompt=prompt).ask, also=also), prompt)
+    return PendingRequest(replace(ask(number, prompt=prompt).ask, also=also), prompt)
 
 
 def test_a_prompt_for_many_answers_is_held_once() -> None:

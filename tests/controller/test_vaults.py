@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cloister.controller.places import Places
+from cloister.controller.link_slots import LinkSlots
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.link.memory import LinkShape
 from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Stats, Submit, Tokens
-from cloister.messages.vault import Confide, CoresDone, LeaseCores, Understood, VaultReady, WantCores
+from cloister.messages.vault import AssignPrompt, CoresDone, LeaseCores, PromptAccepted, VaultReady, WantCores
 from cloister.process.child import Child
 from tests.controller.fakes import PARAMS, Node
 
@@ -19,10 +19,10 @@ async def test_spare_vaults_are_taken_in_turn_and_replaced() -> None:
     node = await Node.build(spare_vaults=2)
     assert len(node.forkserver.vaults) == 2 and len(node.relay.sessions) == 0
     node.ask(1, "a")
-    assert await node.forkserver.vaults[0].next(Confide)
+    assert await node.forkserver.vaults[0].next(AssignPrompt)
     await node.vault(2)
     node.ask(2, "b")
-    assert await node.forkserver.vaults[1].next(Confide)
+    assert await node.forkserver.vaults[1].next(AssignPrompt)
     assert not node.forkserver.vaults[2].messages
     node.close()
 
@@ -34,7 +34,7 @@ async def test_nothing_is_confided_to_a_vault_that_is_not_sealed(node: Node) -> 
     await asyncio.sleep(0.05)
     assert not vault.messages
     vault.say(VaultReady(VERSION))
-    assert (await vault.next(Confide)).prompt == b"prompt"
+    assert (await vault.next(AssignPrompt)).prompt == b"prompt"
 
 
 async def test_a_vault_that_speaks_before_it_is_sealed_is_ended(node: Node) -> None:
@@ -68,11 +68,11 @@ async def test_a_vault_that_keeps_the_cores_loses_them_and_the_next_one_gets_the
     node.ask(1, "slow")
     node.ask(2, "other", level="isolated")
     slow, other = await node.vault(0), await node.vault(1)
-    await slow.next(Confide)
-    asked = await other.next(Confide)
+    await slow.next(AssignPrompt)
+    asked = await other.next(AssignPrompt)
     slow.say(WantCores(10))
     await slow.next(LeaseCores)
-    other.say(Understood(asked.request_id, 1), WantCores(10))
+    other.say(PromptAccepted(asked.request_id, 1), WantCores(10))
     await other.next(LeaseCores)
     assert (await node.failure()).request_id == 1
     assert slow.gone.is_set()
@@ -89,7 +89,7 @@ async def test_a_vaults_piece_is_short_while_another_tenant_has_a_request_and_lo
     pace.note = lambda tokens, seconds: None  # type: ignore[method-assign]  # nothing is learned from what follows
     node.ask(1, "long", tenant="floods")
     vault = await node.vault(0)
-    await vault.next(Confide)
+    await vault.next(AssignPrompt)
     pieces = []
 
     async def piece() -> None:
@@ -110,7 +110,7 @@ async def test_a_service_that_does_not_make_way_is_given_up_and_vaults_go_on() -
     node.service.say = lambda *messages: None  # type: ignore[method-assign]
     node.ask(1, level="isolated")
     vault = await node.vault(0)
-    await vault.next(Confide)
+    await vault.next(AssignPrompt)
     vault.say(WantCores(1))
     await vault.next(LeaseCores)
     assert node.service.gone.is_set()
@@ -127,7 +127,7 @@ async def test_stats_tell_how_long_vaults_take_to_be_ready() -> None:
     vault = await node.vault(0)
     await asyncio.sleep(0.05)
     vault.say(VaultReady(VERSION))
-    await vault.next(Confide)
+    await vault.next(AssignPrompt)
     node.send(AskStats())
     forked = await node.frontend.next(Stats)
     assert forked.vault_ready_ms is not None and forked.vault_ready_ms >= 50
@@ -140,7 +140,7 @@ async def test_who_gets_a_spare_vault_did_not_wait() -> None:
     await asyncio.sleep(0.05)
     node.forkserver.vaults_are_ready = False
     node.ask(1)
-    await node.forkserver.vaults[0].next(Confide)
+    await node.forkserver.vaults[0].next(AssignPrompt)
     node.send(AskStats())
     assert (await node.frontend.next(Stats)).vault_wait_ms == 0
     node.close()
@@ -162,11 +162,11 @@ async def test_spare_vaults_take_the_places_that_sessions_leave() -> None:
     forkserver: Any = node.forkserver
     node.relay.vaults.close()
     before = len(node.forkserver.vaults)
-    places = Places({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
+    places = LinkSlots({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
     node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
     assert len(node.forkserver.vaults) == before + 2 and places.free == 0
     node.ask(1)
-    await node.forkserver.vaults[before].next(Confide)
+    await node.forkserver.vaults[before].next(AssignPrompt)
     assert len(node.forkserver.vaults) == before + 2, "there is no place for another"
     node.send(Cancel(1))
     ending.pop()()
@@ -184,14 +184,14 @@ async def test_a_vault_at_a_place_gets_that_memory_and_leaves_the_place_when_it_
     node = await Node.build(spare_vaults=0)
     node.forkserver.vaults_are_ready = False
     forkserver: Any = node.forkserver
-    places = Places({4: 40}, end, weights=41)
+    places = LinkSlots({4: 40}, end, weights=41)
     node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
     node.ask(1)
     vault = await node.vault(0)
     assert node.forkserver.given == [(40, 40, 41)] and places.free == 0
     assert not node.service.links
     vault.say(VaultReady(VERSION))
-    asked = await vault.next(Confide)
+    asked = await vault.next(AssignPrompt)
     node.ask(2, "other")
     vault.die()
     assert {(await node.failure()).request_id, (await node.failure()).request_id} == {1, 2}

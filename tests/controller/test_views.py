@@ -14,7 +14,15 @@ from cloister.messages.frontend import Ask, EndSession
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Submit, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.service import AskView, View
-from cloister.messages.vault import Confide, CoresDone, FirstToken, LeaseCores, Prefilled, Understood, WantCores
+from cloister.messages.vault import (
+    AssignPrompt,
+    CoresDone,
+    FirstToken,
+    LeaseCores,
+    Prefilled,
+    PromptAccepted,
+    WantCores,
+)
 from tests.controller.fakes import PARAMS, Inbox, Node
 from tests.controller.test_relay import settle
 
@@ -73,8 +81,8 @@ async def test_what_was_marked_public_for_the_service_is_kept_with_the_answer(no
 async def test_the_view_after_the_end_has_the_last_tokens_of_all_streams(node: Node) -> None:
     node.send(Ask(5, "ann", "obfuscated", "s", False, b"prompt", PARAMS, obfuscation=ObfuscationParams(fakes=2)))
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
-    vault.say(Understood(asked.request_id, 40, 3), WantCores(40))
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 40, 3), WantCores(40))
     await vault.next(LeaseCores)
     firsts = tuple(FirstToken(token=7 + at, slot=3 + at) for at in range(3))
     vault.say(CoresDone(), Prefilled(asked.request_id, firsts, max_tokens=8))
@@ -103,8 +111,8 @@ async def test_an_answer_that_was_cut_leaves_what_there_was(node: Node, how: str
 async def test_at_isolated_there_is_nothing_to_keep(node: Node) -> None:
     node.ask(5, level="isolated")
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
-    vault.say(Understood(asked.request_id, 40), Tokens(asked.request_id, (8,), finish="stop"))
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 40), Tokens(asked.request_id, (8,), finish="stop"))
     await settle()
     assert len(node.relay.requests) == 0
     assert not (await view_of(node)).known

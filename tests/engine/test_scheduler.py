@@ -183,7 +183,7 @@ def test_what_a_tenant_had_from_vaults_counts_in_its_turns_here(runner, elsewher
     engine = make_engine(runner, max_running=1)
     for number, tenant in enumerate("ab", 1):
         engine.submit(request(number, [number] * 4, tenant, max_tokens=1))
-    engine.meter.hear(elsewhere)
+    engine.meter.merge(elsewhere)
     assert [message.request_id for message in engine.step()] == [first]
 
 

@@ -40,7 +40,7 @@ class Line:
     def send(self, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         socket.send_fds(self.socket, [encode_frame(messages)], list(descriptors))
 
-    def hear(self) -> Any:
+    def handle(self) -> Any:
         """The next message; None when the other side hung up."""
         while not self._messages:
             try:
@@ -98,7 +98,7 @@ class Controller:
         order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
         self.line.send(order, descriptors=(weights,))
         os.close(weights)
-        self.preloaded = self.line.hear()
+        self.preloaded = self.line.handle()
         self._numbers = iter(range(1, 1 << 30))
         self.children: list[Child] = []
 
@@ -110,7 +110,7 @@ class Controller:
             descriptors = (theirs.fileno(), null.fileno(), *(link.vault_descriptors if link else ()))
             descriptors += () if weights is None else (weights,)
             self.line.send(Spawn(number, role, weights=weights is not None), descriptors=descriptors)
-        born = self.line.hear()
+        born = self.line.handle()
         assert isinstance(born, Spawned) and born.child == number
         line = Line(ours, FromVault if role == "vault" else FromSealedService)
         child = Child(line, self.line.descriptors.popleft(), link)

@@ -21,13 +21,13 @@ from cloister.messages.lifecycle import Preloaded, Spawn, StartFailed
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.messages.service import AttachLink
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     CoresDone,
     LeaseCores,
     LinkBroken,
     Prefilled,
+    PromptAccepted,
     Release,
-    Understood,
     VaultReady,
     WantCores,
 )
@@ -67,17 +67,17 @@ def expected(engine: Engine, tiny: ModelFolder, text: str, params: SamplingParam
 
 def ready_vault(controller: Controller) -> Child:
     vault = controller.spawn("vault")
-    assert vault.line.hear() == VaultReady(VERSION)
+    assert vault.line.handle() == VaultReady(VERSION)
     return vault
 
 
 def first_of(vault: Child, text: str, params: SamplingParams, number: int = 1) -> Prefilled:
-    vault.line.send(Confide(number, "partitioned", write_prompt(TextPrompt(text, TAG in text)), params))
-    assert isinstance(vault.line.hear(), Understood)
-    while not isinstance(message := vault.line.hear(), Prefilled):
+    vault.line.send(AssignPrompt(number, "partitioned", write_prompt(TextPrompt(text, TAG in text)), params))
+    assert isinstance(vault.line.handle(), PromptAccepted)
+    while not isinstance(message := vault.line.handle(), Prefilled):
         if isinstance(message, WantCores):
             vault.line.send(LeaseCores(1))
-    assert vault.line.hear() == CoresDone()
+    assert vault.line.handle() == CoresDone()
     return message
 
 
@@ -85,7 +85,7 @@ def answer_of(line, number: int) -> list[int]:
     tokens: list[int] = []
     finish = None
     while finish is None:
-        message = line.hear()
+        message = line.handle()
         assert not isinstance(message, Failed | None), message
         if isinstance(message, WantCores):
             line.send(LeaseCores(1))
@@ -113,15 +113,15 @@ def test_vaults_choose_the_first_token_an_unprotected_engine_would(controller, u
 
 def test_an_isolated_answer_is_the_unprotected_one(controller, unprotected, tiny):
     vault = ready_vault(controller)
-    vault.line.send(Confide(3, "isolated", write_prompt(TextPrompt(TAGGED, True)), SAMPLED))
-    assert isinstance(vault.line.hear(), Understood)
+    vault.line.send(AssignPrompt(3, "isolated", write_prompt(TextPrompt(TAGGED, True)), SAMPLED))
+    assert isinstance(vault.line.handle(), PromptAccepted)
     assert answer_of(vault.line, 3) == expected(unprotected, tiny, TAGGED, SAMPLED)
 
 
 @pytest.mark.parametrize("text", [TEXT, TAGGED], ids=["all private", "with a public span"])
 def test_service_and_vault_together_give_the_unprotected_answer_turn_after_turn(controller, unprotected, tiny, text):
     service = controller.spawn("service")
-    assert isinstance(service.line.hear(), Ready)
+    assert isinstance(service.line.handle(), Ready)
     vault = ready_vault(controller)
     service.line.send(AttachLink(4), descriptors=vault.link.service_descriptors)
     for number in range(3):
@@ -149,7 +149,7 @@ def test_a_killed_child_is_noticed_and_costs_the_others_nothing(controller, unpr
     victim, witness = ready_vault(controller), ready_vault(controller)
     assert not victim.ended(0)
     victim.kill()
-    assert victim.ended() and victim.line.hear() is None
+    assert victim.ended() and victim.line.handle() is None
     assert first_of(witness, TEXT, SAMPLED).sequences[0].token == expected(unprotected, tiny, TEXT, SAMPLED)[0]
     assert ready_vault(controller)
 
@@ -163,7 +163,7 @@ def test_a_vault_ends_when_its_controller_hangs_up(controller):
 def test_a_vault_ends_with_its_link(controller):
     vault = ready_vault(controller)
     vault.link.close_down()
-    assert isinstance(vault.line.hear(), LinkBroken)
+    assert isinstance(vault.line.handle(), LinkBroken)
     assert vault.ended()
 
 
@@ -195,7 +195,7 @@ def test_a_child_has_no_files_and_no_descriptors_but_its_own(controller, given_w
     """Nor that of weights in a device's memory, when it is sealed."""
     weights = os.memfd_create("weights") if given_weights else None
     vault = controller.spawn("vault", weights)
-    assert vault.line.hear() == VaultReady(VERSION)
+    assert vault.line.handle() == VaultReady(VERSION)
     if weights is not None:
         os.close(weights)
     assert os.listdir(f"/proc/{vault.pid}/root") == []
@@ -258,10 +258,10 @@ def test_with_reference_kernels_a_vault_serves_isolated_only(tiny):
     assert not controller.preloaded.partitionable
     vault = ready_vault(controller)
     for number, level in enumerate(("partitioned", "isolated")):
-        vault.line.send(Confide(number, level, write_prompt(TextPrompt("ab")), SamplingParams(max_tokens=2)))
-    refused = vault.line.hear()
+        vault.line.send(AssignPrompt(number, level, write_prompt(TextPrompt("ab")), SamplingParams(max_tokens=2)))
+    refused = vault.line.handle()
     assert isinstance(refused, Failed) and refused.code == "protection_unavailable"
-    assert isinstance(vault.line.hear(), Understood)
+    assert isinstance(vault.line.handle(), PromptAccepted)
     assert len(answer_of(vault.line, 1)) == 2
     controller.close()
 

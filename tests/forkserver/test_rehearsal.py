@@ -18,10 +18,10 @@ from cloister.levels import ISOLATED, PARTITIONED
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Preload, Start
 from cloister.messages.prompts import write_prompt
-from cloister.messages.vault import Confide
+from cloister.messages.vault import AssignPrompt
 from cloister.models.memory_file import create_memory_file, reopen_read_only, seal
 from cloister.models.pack_weights import pack_weights
-from cloister.vault.process import Unasked, Vault
+from cloister.vault.process import NullAnswerer, Vault
 
 path = sys.argv[1]
 settings = EngineSettings(kv_cache_mib=8, vault_kv_mib=8, threads=1).model_dump_json().encode()
@@ -31,17 +31,17 @@ seal(weights)
 model = child.load_model(Preload(VERSION, "tiny", path, settings), reopen_read_only(weights))
 rehearsal.rehearse(model)
 runner = ModelRunner(model.decoder, reserve_cache(model.decoder, 8))
-vault = Vault(model.decoder, model.reading, model.settings, runner, Unasked(slots=1))
+vault = Vault(model.decoder, model.reading, model.settings, runner, NullAnswerer(slots=1))
 used = []
 sys.addaudithook(lambda event, about: event in ("import", "open", "ctypes.dlopen") and used.append((event, about[0])))
 numbers = count(1)
 for level in (PARTITIONED, ISOLATED):
     for prompt in rehearsal.PROMPTS:
         for params in rehearsal.WAYS:
-            rehearsal._play(vault, Confide(next(numbers), level, write_prompt(prompt), params))
+            rehearsal._play(vault, AssignPrompt(next(numbers), level, write_prompt(prompt), params))
     for field, written in rehearsal.SEALED:
         locked = rehearsal._locked(field, written, bytearray(32))
-        rehearsal._play(vault, Confide(next(numbers), level, locked, rehearsal.WAYS[0]))
+        rehearsal._play(vault, AssignPrompt(next(numbers), level, locked, rehearsal.WAYS[0]))
 for _ in vault._obfuscating._detected("Dr. Zoë Lee of Ghent, 4111 1111 1111 1111"):
     pass
 os.write(1, repr(used).encode())

@@ -48,7 +48,7 @@ class End:
         sent = socket.send_fds(self.socket, [frame], list(descriptors)) if descriptors else 0
         self.socket.sendall(frame[sent:])
 
-    def hear(self) -> Any:
+    def handle(self) -> Any:
         """The next message; None when the other side is gone."""
         while not self._heard:
             try:
@@ -152,7 +152,7 @@ class Bridges(_Pair):
 
     def lend(self) -> socket.socket:
         """What a vault host does once the vault bridge vouches for the peer; our end of the vault's control socket."""
-        assert isinstance(self.host.hear(), Admitted)
+        assert isinstance(self.host.handle(), Admitted)
         ours, theirs = socket.socketpair()
         with theirs:
             self.host.send(UseVault(), descriptors=(*self.vault_link.service_descriptors, theirs.fileno()))

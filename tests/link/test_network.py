@@ -35,13 +35,13 @@ from cloister.messages.frames import FrameReader
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     CoresDone,
     FromVault,
     LeaseCores,
+    PromptAccepted,
     Release,
     ToVault,
-    Understood,
     VaultReady,
     WantCores,
 )
@@ -160,20 +160,20 @@ def test_the_conversation_passes_and_the_floor_stays_with_the_vault_host() -> No
         vault = End(bridges.lend(), ToVault)
         controller = End(bridges.controller.socket, FromVault)
         vault.send(VaultReady(VERSION))
-        assert controller.hear() == VaultReady(VERSION)
-        confided = Confide(1, "partitioned", bytes(300_000), SamplingParams())  # more than one record holds
+        assert controller.handle() == VaultReady(VERSION)
+        confided = AssignPrompt(1, "partitioned", bytes(300_000), SamplingParams())  # more than one record holds
         controller.send(confided, Release(9))
-        assert vault.hear() == confided and vault.hear() == Release(9)
-        vault.send(Understood(1, 5), WantCores(40))
-        assert controller.hear() == Understood(1, 5)
-        assert bridges.host.hear() == WantCores(40)
+        assert vault.handle() == confided and vault.handle() == Release(9)
+        vault.send(PromptAccepted(1, 5), WantCores(40))
+        assert controller.handle() == PromptAccepted(1, 5)
+        assert bridges.host.handle() == WantCores(40)
         bridges.host.send(LeaseCores(1))
-        assert vault.hear() == LeaseCores(1)
-        vault.send(CoresDone(), Understood(2, 6))
-        assert bridges.host.hear() == CoresDone()
-        assert controller.hear() == Understood(2, 6), "the controller never hears of the cores"
+        assert vault.handle() == LeaseCores(1)
+        vault.send(CoresDone(), PromptAccepted(2, 6))
+        assert bridges.host.handle() == CoresDone()
+        assert controller.handle() == PromptAccepted(2, 6), "the controller never hears of the cores"
         controller.send(Cancel(1))
-        assert vault.hear() == Cancel(1)
+        assert vault.handle() == Cancel(1)
 
 
 def test_the_floor_cannot_be_given_from_afar() -> None:
@@ -249,13 +249,13 @@ def test_a_record_altered_on_the_way_ends_both_sealed_bridges() -> None:
     with Bridges(SMALL, between=line.before) as bridges:
         vault = End(bridges.lend(), ToVault)
         bridges.controller.send(Cancel(1))
-        assert vault.hear() == Cancel(1)
+        assert vault.handle() == Cancel(1)
         wait_until(lambda: sealed(bridges.server_bridge.pid) and sealed(bridges.vault_bridge.pid))
         line.alters = True
         bridges.controller.send(Cancel(2))
         server, host = bridges.ended()
         assert "altered" in host and "connection" in server
-        assert vault.hear() is None
+        assert vault.handle() is None
 
 
 # ---- who is let in
@@ -269,29 +269,29 @@ def why_not(bridges: Bridges) -> str:
 
 def test_a_server_with_another_key_gets_no_vault() -> None:
     with Bridges(SMALL, server_secret=bytes(32)) as bridges:
-        assert bridges.host.hear() is None, "nobody was admitted"
+        assert bridges.host.handle() is None, "nobody was admitted"
         assert "does not know the key" in why_not(bridges) and "link" in bridges.ended()[1]
 
 
 def test_a_server_with_another_model_is_told_why() -> None:
     with Bridges(SMALL, server_model=b"\1" * 32) as bridges:
-        assert bridges.host.hear() is None
+        assert bridges.host.handle() is None
         assert "serves another model" in why_not(bridges)
 
 
 def test_a_host_whose_evidence_nobody_checked_is_asked_for_no_vault() -> None:
     with Bridges(SMALL, pinned=b"x" * 32) as bridges:
-        assert bridges.host.hear() is None
+        assert bridges.host.handle() is None
         assert "not the one whose evidence was checked" in why_not(bridges)
 
 
 def test_a_host_shows_its_evidence_and_the_controller_learns_whose_tls_it_came_through() -> None:
     document = os.urandom(3 * MAX_PART_BYTES + 5)
     with Asked(b"n" * 32) as asked:
-        wanted = asked.host.hear()
+        wanted = asked.host.handle()
         assert isinstance(wanted, WantEvidence) and wanted.nonce == b"n" * 32
         asked.host.send(HostEvidence(document))
-        shown = asked.controller.hear()
+        shown = asked.controller.handle()
         assert shown == VaultHostShown(asked.certificate, document)
         assert asked.ended() == ("", "")
 
@@ -307,8 +307,8 @@ def test_a_prompt_that_passed_is_in_neither_bridges_memory() -> None:
         for process in (bridges.server_bridge, bridges.vault_bridge):
             assert memory_of(process.pid), "this test can read memory"
         for _ in range(2):
-            bridges.controller.send(Confide(1, "partitioned", CANARY * 3000, SamplingParams()))
-            assert CANARY in vault.hear().prompt
+            bridges.controller.send(AssignPrompt(1, "partitioned", CANARY * 3000, SamplingParams()))
+            assert CANARY in vault.handle().prompt
         time.sleep(0.1)
         for process in (bridges.server_bridge, bridges.vault_bridge):
             assert CANARY not in memory_of(process.pid)
@@ -365,7 +365,7 @@ def test_a_bridge_whose_own_side_has_ended_ends_without_a_word(gone: str) -> Non
     with Asked(bytes(32)) as asked:
         (asked.host if gone == "host" else asked.controller).socket.close()
         if gone == "controller":
-            asked.host.hear()
+            asked.host.handle()
             asked.host.send(HostEvidence(b"evidence"))
         server_said, vault_said = asked.ended()
     assert (vault_said if gone == "host" else server_said) == ""
@@ -382,7 +382,7 @@ def test_a_doorkeeper_whose_vault_host_has_ended_ends_without_a_word() -> None:
         try:
             with address.connect(PATIENCE_S) as first, address.connect(PATIENCE_S) as second:
                 establish(first, server, longest_record(SMALL), PATIENCE_S)
-                assert isinstance(line.hear(), Arrived)
+                assert isinstance(line.handle(), Arrived)
                 host.close()
                 with suppress(CutOff):  # it may end before the second peer has proved itself
                     establish(second, server, longest_record(SMALL), PATIENCE_S)

@@ -60,7 +60,7 @@ class Talk:
             "an_entry",
             Cancel,
             _Never,
-            hear=self._hear,
+            handle=self._hear,
             on_end=self.ended.set,  # type: ignore[type-var]
         )
 

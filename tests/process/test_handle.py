@@ -40,7 +40,7 @@ class Owner:
         self.heard: list[msgspec.Struct] = []
         self.ended = asyncio.Event()
         self.handle = ModuleHandle(
-            "child", "child_of_a_test", SAYS, AskStats, hear=self.heard.append, on_end=self.ended.set
+            "child", "child_of_a_test", SAYS, AskStats, handle=self.heard.append, on_end=self.ended.set
         )
 
     def order(self, number: int) -> None:
@@ -105,7 +105,7 @@ async def test_one_that_does_not_listen_is_killed(owner: Owner, terminate: bool)
 
 
 async def test_a_stopped_one_ends_the_line_and_is_given_no_grace(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGSTOP: it would neither hear that it shall end nor end by itself."""
+    """SIGSTOP: it would neither handle that it shall end nor end by itself."""
     monkeypatch.setattr(watchdog, "STOPPED_S", 1.0)
     owner.order(0)
     await asyncio.wait_for(owner.handle.ready, 60)

@@ -46,7 +46,7 @@ class RealVault(FakeVault):
         super().__init__(end, ready)
 
     def put(self, message: msgspec.Struct) -> None:
-        self.say(*self.room.vault.hear([message]))
+        self.say(*self.room.vault.handle([message]))
 
 
 class Replayed(FakeBackend):

@@ -17,7 +17,7 @@ from cloister.levels import PolicyName
 from cloister.messages.frontend import FromGateway, ToGateway
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Submit, Tokens
 from cloister.messages.service import FromSealedService, View
-from cloister.messages.vault import Confide, Understood
+from cloister.messages.vault import AssignPrompt, PromptAccepted
 from cloister.prefix.policy import POLICIES
 from tests.controller.fakes import Node
 
@@ -67,10 +67,10 @@ async def test_a_view_of_the_services_own_making_ends_it_and_not_the_gateway(nod
     """Views are of what the controller passed on; in the service's hands they could hold anything."""
     node.ask(1, level="isolated")
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
+    asked = await vault.next(AssignPrompt)
     node.service.say(View(asked.request_id, known=True, prompt=(1, 2, 3)))
     await asyncio.wait_for(node.service.gone.wait(), 5)
-    vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,), finish="stop"))
+    vault.say(PromptAccepted(asked.request_id, 3), Tokens(asked.request_id, (4,), finish="stop"))
     await node.frontend.next(Accepted)
     assert (await node.frontend.next(Tokens)).tokens == (4,)
 

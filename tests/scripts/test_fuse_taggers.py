@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cloister.prefix.detection.tagger import CATEGORIES, Tagger
-from cloister.prefix.detection.words import BUCKETS, FEATURES, split
+from cloister.detection.tagger import CATEGORIES, Tagger
+from cloister.detection.words import BUCKETS, FEATURES, split
 
 SCRIPT = Path(__file__).parents[2] / "scripts/fuse_taggers.py"
 TEXT = "Ada met Bo in the old town, twice."

@@ -96,7 +96,7 @@ class Room:
         derived = self._node.accept(enc)
         self.keys = derived
         self.answers[number] = Answer(keys, enc)
-        self.exchanges.hear(Serve(number, enc, sealed, prompts, derived.request, derived.response))
+        self.exchanges.handle(Serve(number, enc, sealed, prompts, derived.request, derived.response))
         return self.answers[number]
 
     async def ask(self, *args: Any, **more: Any) -> Answer:
@@ -260,7 +260,7 @@ async def test_a_user_who_leaves_cancels(room: Room, backend: VaultBackend) -> N
     while len(answer.sizes) < 5:
         await asyncio.sleep(0.001)
     assert backend.open == 2
-    room.exchanges.hear(Leave(1))
+    room.exchanges.handle(Leave(1))
     received = len(answer.sizes)
     async with asyncio.timeout(5):
         while backend.open or room.exchanges._exchanges:
@@ -284,7 +284,7 @@ async def test_no_more_is_made_than_is_taken(room: Room, backend: VaultBackend) 
     async with asyncio.timeout(20):
         while not answer.done.is_set():
             if (new := sum(answer.sizes) - told) > 0:
-                room.exchanges.hear(Taken(1, new))
+                room.exchanges.handle(Taken(1, new))
                 told += new
             await asyncio.sleep(0.001)
     assert answer.body.endswith(b"data: [DONE]\n\n") or b"length" in answer.body

@@ -49,7 +49,7 @@ class Controller:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
         self._thread.start()
-        assert self.hear() == READY
+        assert self.handle() == READY
 
     def _serve(self, theirs: socket.socket) -> None:
         try:
@@ -67,7 +67,7 @@ class Controller:
     def say_bytes(self, data: bytes) -> None:
         self._ours.sendall(data)
 
-    def hear(self) -> msgspec.Struct:
+    def handle(self) -> msgspec.Struct:
         """The next message."""
         while not self._said:
             data = self._ours.recv(1 << 16)
@@ -76,9 +76,9 @@ class Controller:
         return self._said.pop(0)
 
     def hear_until(self, enough: Callable[[msgspec.Struct], bool]) -> list[msgspec.Struct]:
-        heard = [self.hear()]
+        heard = [self.handle()]
         while not enough(heard[-1]):
-            heard.append(self.hear())
+            heard.append(self.handle())
         return heard
 
     def steps(self) -> int:
@@ -149,17 +149,17 @@ def test_what_looks_probed_is_said_by_name_alone() -> None:
 
 def test_hanging_up_in_the_middle_of_an_answer_is_no_error(controller: Controller) -> None:
     controller.say(endless(1))
-    controller.hear()
+    controller.handle()
     assert controller.hang_up() is None
 
 
 def test_a_pause_without_work_is_granted_at_once_and_again_after_resuming(controller: Controller) -> None:
     for _ in range(3):
         controller.say(Pause())
-        assert isinstance(controller.hear(), Paused)
+        assert isinstance(controller.handle(), Paused)
         controller.say(Resume())
     controller.say(Pause(), Cancel(7))
-    assert isinstance(controller.hear(), Paused)
+    assert isinstance(controller.handle(), Paused)
 
 
 def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
@@ -169,7 +169,7 @@ def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
     controller.hear_until(lambda message: isinstance(message, Paused))
     before = controller.steps()
     controller.say(request(2, PROMPT), Cancel(1))
-    assert controller.hear() == Accepted(2)
+    assert controller.handle() == Accepted(2)
     assert controller.steps() == before
     controller.say(Resume())
     assert said(controller.hear_until(is_last), 2) == alone(request(2, PROMPT)).tokens
@@ -177,21 +177,21 @@ def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
 
 def test_between_a_resume_and_the_next_pause_there_is_exactly_one_step_at_least(controller: Controller) -> None:
     controller.say(Pause())
-    assert isinstance(controller.hear(), Paused)
+    assert isinstance(controller.handle(), Paused)
     controller.say(request(1, PROMPT, max_tokens=6))
-    assert controller.hear() == Accepted(1)
+    assert controller.handle() == Accepted(1)
     expected = alone(request(1, PROMPT, max_tokens=6)).tokens
     charged = 0
     for token in expected:
         controller.say(Resume({"a": 5, "stranger": 5}), Pause())  # both are there before the step can begin
-        message, paused = controller.hear(), controller.hear()
+        message, paused = controller.handle(), controller.handle()
         assert isinstance(message, Tokens) and message.tokens == (token,)
         assert isinstance(paused, Paused)
         charged += paused.charged["a"]
     assert charged == len(PROMPT) * INPUT_WEIGHT + len(expected) * OUTPUT_WEIGHT
     assert controller.steps() == len(expected)
     controller.say(Resume(), Pause())  # no work is left, so no step is owed
-    assert isinstance(controller.hear(), Paused) and controller.steps() == len(expected)
+    assert isinstance(controller.handle(), Paused) and controller.steps() == len(expected)
 
 
 def test_a_link_comes_with_two_descriptors_that_are_closed_once_mapped(controller: Controller) -> None:
@@ -205,18 +205,18 @@ def test_a_partition_is_served_and_lost_with_its_link(controller: Controller) ->
     whole = request(1, PROMPT, max_tokens=20)
     parted = split(whole, controller.runner, public=2, link=3)
     controller.say(parted)
-    refused = controller.hear()
+    refused = controller.handle()
     assert isinstance(refused, Failed) and refused.code == "vault_lost"
     controller.attach(3)
     controller.say(parted)
     assert said(controller.hear_until(is_last), 1) == without_first(alone(whole)).tokens
     controller.say(Pause())
-    assert isinstance(controller.hear(), Paused)
+    assert isinstance(controller.handle(), Paused)
     lasting = msgspec.structs.replace(parted, params=msgspec.structs.replace(parted.params, max_tokens=200))
     controller.say(lasting, endless(2), Resume(), Pause())
     controller.hear_until(lambda message: isinstance(message, Paused))
     controller.say(DetachLink(3))
-    lost = controller.hear()
+    lost = controller.handle()
     assert isinstance(lost, Failed) and lost.request_id == 1 and lost.code == "vault_lost"
     assert not controller.runner.attached
     controller.say(Resume())
@@ -233,7 +233,7 @@ class Places(FakeRunner):
     def export(self) -> list[int]:
         return [os.memfd_create(name) for name in ("first", "second")]
 
-    def seat(self, link: int, place: int) -> None:
+    def attach_at(self, link: int, place: int) -> None:
         self.seated[link] = place
 
 
@@ -325,13 +325,13 @@ def test_many_long_scores_at_once_do_not_end_it(controller: Controller, monkeypa
     """Together they are longer than a frame may be (here: than a small one)."""
     monkeypatch.setattr("cloister.messages.frames.MAX_FRAME_BYTES", 4096)
     controller.say(Pause())
-    assert isinstance(controller.hear(), Paused)
+    assert isinstance(controller.handle(), Paused)
     for number in range(1, 9):
         controller.say(request(number, PROMPT * 8, max_tokens=0, prompt_logprobs=4))
     controller.say(Resume())
     ended = set()
     while len(ended) < 8:
-        message = controller.hear()
+        message = controller.handle()
         if isinstance(message, Tokens) and message.finish:
             assert message.prompt_logprobs is not None and len(message.prompt_logprobs) == 47
             ended.add(message.request_id)

@@ -1,7 +1,7 @@
 """The level `mpc` whole: `cloister serve` with three party processes of its own, and the official client.
 
 A small random model, whose words say nothing; before a release also the default one, whose answer on shares must be the
-plain one. That small models answer the same on shares is tested in tests/mpc.
+plain one. That small models answer the same on shares is tested in tests/cloister_mpc.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_the_official_client_streams_a_correct_answer_from_three_parties(
     plain = client.chat.completions.create(**asked, extra_body={"protection": "open"}).choices[0].message.content
 
     stream = when_up(client, asked)
-    parties = [one for one in server.children() if "cloister.mpc.party.engine" in " ".join(one.cmdline())]
+    parties = [one for one in server.children() if "cloister_mpc.party.engine" in " ".join(one.cmdline())]
     assert len({one.pid for one in parties}) == 3  # each its own process
     chunks = list(stream)
     pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]

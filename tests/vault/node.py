@@ -21,7 +21,7 @@ from cloister.levels import VaultLevel
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.vault import Confide, CoresDone, LeaseCores, Prefilled, Release, WantCores
+from cloister.messages.vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
@@ -164,10 +164,10 @@ class Room:
             prompt = TextPrompt(prompt)
         data = prompt if isinstance(prompt, bytes | LockedPrompt) else write_prompt(prompt)
         params = {"temperature": 0.0, "max_tokens": 8, **params}
-        return self.say(Confide(number, level, data, SamplingParams(**params), obfuscation=obfuscation))[0]
+        return self.say(AssignPrompt(number, level, data, SamplingParams(**params), obfuscation=obfuscation))[0]
 
     def say(self, message: Any) -> list[Any]:
-        replies = self.vault.hear([message])
+        replies = self.vault.handle([message])
         self.said += replies
         return replies
 

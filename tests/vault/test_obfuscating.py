@@ -15,7 +15,7 @@ from cloister.errors import ObfuscationRefused, PromptTooLong, TagsInvalid, erro
 from cloister.messages.generation import Failed, Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
-from cloister.messages.vault import Answered, Confide, LeaseCores, Prefilled, Understood, WantCores
+from cloister.messages.vault import Answered, AssignPrompt, LeaseCores, Prefilled, PromptAccepted, WantCores
 from cloister.models.decoder import Decoder
 from cloister.obfuscation import index
 from cloister.obfuscation.index import REQUEST, Prf
@@ -47,7 +47,7 @@ def test_each_prompt_begins_as_it_would_alone_and_the_real_one_is_where_the_secr
 ) -> None:
     room = Room(llama, answerer=answerer)
     understood = room.confide(1, hidden(TEXT, GIVEN), "obfuscated", ObfuscationParams(fakes=3), **params)
-    assert understood == Understood(1, len(plain("Ann", "Ghent")), 4)
+    assert understood == PromptAccepted(1, len(plain("Ann", "Ghent")), 4)
     room.serve()
     found = prefilled(room)
     order = Prf(SECRET).order(REQUEST, 4)
@@ -87,7 +87,7 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
     params = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
     text = "My name is <redacted>Ann</redacted> today."
     assert isinstance(room.confide(1, hidden(text), "obfuscated", params), WantCores), "not understood before they are"
-    while not any(isinstance(one, Understood) for one in room.said):
+    while not any(isinstance(one, PromptAccepted) for one in room.said):
         assert room.wants_cores
         room.say(LeaseCores(1, 5))
     room.serve()
@@ -97,7 +97,7 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
     room.release(1)
     assert isinstance(
         room.confide(2, hidden("Call <redacted>ANN</redacted> now.", secret=bytes(32)), "obfuscated", params),
-        Understood,
+        PromptAccepted,
     )
     assert room.vault._obfuscating._known["ann"] == first
     room.serve()
@@ -110,7 +110,7 @@ def test_who_leaves_while_substitutes_are_sampled_leaves_nothing(room: Room) -> 
     params = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
     data, sampling = write_prompt(hidden("My name is <redacted>Ann</redacted> today.")), SamplingParams(max_tokens=8)
     for number in (1, 2):
-        room.say(Confide(number, "obfuscated", data, sampling, obfuscation=params))
+        room.say(AssignPrompt(number, "obfuscated", data, sampling, obfuscation=params))
     for _ in range(4):
         room.say(LeaseCores(1, 5))
     assert room.pool.free < room.pool.total
@@ -124,7 +124,7 @@ def prompts_of(room: Room, number: int, prompt: ChatPrompt | TextPrompt, **wish:
     """The prompts that a prompt goes among, its own included."""
     hiding = room.vault._obfuscating
     params, data = ObfuscationParams(**{"fakes": 1, **wish}), write_prompt(prompt)
-    hiding.add(Confide(number, "obfuscated", data, SamplingParams(max_tokens=8), obfuscation=params))
+    hiding.add(AssignPrompt(number, "obfuscated", data, SamplingParams(max_tokens=8), obfuscation=params))
     try:
         while (found := hiding.work(number)) is None:
             assert hiding.next_tokens >= 1
@@ -167,9 +167,11 @@ def test_a_prompt_without_a_secret_to_find_is_refused_and_a_long_one_before_it_i
         next(room.vault._obfuscating._hidden(confided_long()))
 
 
-def confided_long() -> Confide:
+def confided_long() -> AssignPrompt:
     wish = ObfuscationParams(auto_redact=True)
-    return Confide(1, "obfuscated", write_prompt(hidden("x " * 5000)), SamplingParams(max_tokens=8), obfuscation=wish)
+    return AssignPrompt(
+        1, "obfuscated", write_prompt(hidden("x " * 5000)), SamplingParams(max_tokens=8), obfuscation=wish
+    )
 
 
 def test_a_session_does_not_forget_a_secret_and_takes_no_more_than_it_can_remember(
@@ -193,7 +195,7 @@ def test_too_few_candidates_stop_it_and_nothing_has_left_the_vault(room: Room) -
     assert told.code == "too_few_candidates"
     assert "Secret 1 (id) has" in told.message and "at least 31" in told.message and "larger ε" in told.message
     assert "77" not in told.message
-    assert not room.answerer.exposed and not any(isinstance(one, Prefilled | Understood) for one in room.said)
+    assert not room.answerer.exposed and not any(isinstance(one, Prefilled | PromptAccepted) for one in room.said)
     assert room.pool.free == room.pool.total
 
 
@@ -254,7 +256,7 @@ def sampled(room: Room, secret: bytes, most: int) -> list[str]:
     hiding.allow(most)
     prompt = write_prompt(hidden("My name is <redacted>Ann</redacted> today.", secret=secret))
     wish = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
-    hiding.add(Confide(1, "obfuscated", prompt, SamplingParams(max_tokens=8), obfuscation=wish))
+    hiding.add(AssignPrompt(1, "obfuscated", prompt, SamplingParams(max_tokens=8), obfuscation=wish))
     while (found := hiding.work(1)) is None:
         pass
     return [bytes(one.prompt).decode() for one in found]
@@ -296,7 +298,7 @@ def asked(room: Room, number: int, *said: str) -> dict[str, int]:
     prompt = ChatPrompt(turns, ObfuscationSecrets(bytes([number]) * 32, (("Bob",), ("Eve",))))
     hiding = room.vault._obfuscating
     params = SamplingParams(max_tokens=8, stop_tokens=(0,))
-    hiding.add(Confide(number, "obfuscated", write_prompt(prompt), params, obfuscation=ObfuscationParams(fakes=2)))
+    hiding.add(AssignPrompt(number, "obfuscated", write_prompt(prompt), params, obfuscation=ObfuscationParams(fakes=2)))
     found = hiding.work(number)
     assert found is not None
     return {bytes(one.prompt).decode(): place for place, one in enumerate(found)}
@@ -329,7 +331,7 @@ def ordered(room: Room, number: int, secret: bytes) -> tuple[list[Submit], int]:
     hiding = room.vault._obfuscating
     hiding._known.clear()
     params, wish = SamplingParams(temperature=0.0, max_tokens=8), ObfuscationParams(fakes=3)
-    hiding.add(Confide(1, "obfuscated", write_prompt(prompt), params, obfuscation=wish))
+    hiding.add(AssignPrompt(1, "obfuscated", write_prompt(prompt), params, obfuscation=wish))
     found = hiding.work(1)
     assert found is not None
     return found, [bytes(one.prompt).decode() for one in found].index(f"I am {real}, and well.")

@@ -17,13 +17,13 @@ from cloister.messages.generation import VERSION, Also, Cancel, Failed, Sampling
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     CoresDone,
     FromVault,
     LeaseCores,
     LinkBroken,
     Prefilled,
-    Understood,
+    PromptAccepted,
     VaultReady,
     Verify,
     WantCores,
@@ -50,7 +50,7 @@ PARAMS = {
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 def test_the_first_token_is_the_engines(decoder: Decoder, answerer: FakeAnswerer, params, chunk):
     room = Room(decoder, SETTINGS.model_copy(update={"chunk_tokens": chunk}), answerer)
-    assert room.confide(1, WORDS, **params) == Understood(1, len(WORDS))
+    assert room.confide(1, WORDS, **params) == PromptAccepted(1, len(WORDS))
     room.serve()
     [token, *_], logprobs = engine_answer(decoder, tuple(WORDS.encode()), **params)
     first = room.first(1)
@@ -79,7 +79,7 @@ def test_a_public_span_changes_nothing_of_the_engines_answer(decoder: Decoder, a
 def test_isolated_answers_are_the_engines_from_first_to_last(decoder: Decoder, answerer: FakeAnswerer, params):
     room = Room(decoder, answerer=answerer)
     for number in range(3):
-        assert isinstance(room.confide(number, WORDS[number:], "isolated", max_tokens=12, **params), Understood)
+        assert isinstance(room.confide(number, WORDS[number:], "isolated", max_tokens=12, **params), PromptAccepted)
     room.serve()
     for number in range(3):
         prompt = tuple(WORDS[number:].encode())
@@ -186,7 +186,7 @@ def test_a_prompt_waits_for_blocks_without_asking_for_cores(llama: Decoder, answ
     each = 400
     fitting = room.pool.total // (each // 16)
     for number in range(fitting + 1):
-        assert isinstance(room.confide(number, chr(65 + number) * each), Understood)
+        assert isinstance(room.confide(number, chr(65 + number) * each), PromptAccepted)
     room.serve()
     assert len(answerer.exposed) == fitting and not room.wants_cores
     room.release(0)
@@ -208,10 +208,10 @@ def test_a_prompt_that_waits_for_blocks_holds_none(llama: Decoder, answerer: Fak
 
 
 def test_cores_are_asked_for_once_and_given_back(room: Room):
-    assert kinds(room.vault.hear([confide(1, WORDS)])) == ["Understood", "WantCores"]
-    assert kinds(room.vault.hear([confide(2, WORDS[:20])])) == ["Understood"]
+    assert kinds(room.vault.handle([confide(1, WORDS)])) == ["PromptAccepted", "WantCores"]
+    assert kinds(room.vault.handle([confide(2, WORDS[:20])])) == ["PromptAccepted"]
     talk = []
-    while (replies := room.vault.hear([LeaseCores(1)])) and len(talk) < 10:
+    while (replies := room.vault.handle([LeaseCores(1)])) and len(talk) < 10:
         talk.append(kinds(replies))
         if not isinstance(replies[-1], WantCores):
             break
@@ -227,29 +227,29 @@ def test_a_long_prompt_is_read_in_its_turn_and_not_before(room: Room, monkeypatc
     """Another's work goes first; what comes behind it, however short, is not read before it."""
     monkeypatch.setattr(process, "READ_AT_ONCE", confide(1, WORDS).prompt_bytes)
     long = confide(2, "z" * 2 * len(WORDS))
-    assert kinds(room.vault.hear([confide(1, WORDS[:20])])) == ["Understood", "WantCores"]
-    assert room.vault.hear([long, confide(3, WORDS[:10])]) == []
-    prefilled, done, wanted = room.vault.hear([LeaseCores(1)])
+    assert kinds(room.vault.handle([confide(1, WORDS[:20])])) == ["PromptAccepted", "WantCores"]
+    assert room.vault.handle([long, confide(3, WORDS[:10])]) == []
+    prefilled, done, wanted = room.vault.handle([LeaseCores(1)])
     assert kinds([prefilled, done]) == ["Prefilled", "CoresDone"]
     assert wanted == WantCores(-(-long.prompt_bytes // process.BYTES_LIKE_A_TOKEN), reading=True)
-    assert kinds(room.vault.hear([LeaseCores(1, 1)])) == ["Understood", "CoresDone", "WantCores"]
-    assert kinds(room.vault.hear([LeaseCores(1, 1)]))[:2] == ["Understood", "CoresDone"]
+    assert kinds(room.vault.handle([LeaseCores(1, 1)])) == ["PromptAccepted", "CoresDone", "WantCores"]
+    assert kinds(room.vault.handle([LeaseCores(1, 1)]))[:2] == ["PromptAccepted", "CoresDone"]
     with pytest.raises(ProtocolError, match="under way"):
-        room.vault.hear([long])
+        room.vault.handle([long])
 
 
 def test_an_unread_prompt_is_forgotten_with_the_last_who_wants_it(room: Room, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "READ_AT_ONCE", 0)
     both = msgspec.structs.replace(confide(1, WORDS), also=(Also(2, 5),))
-    assert kinds(room.vault.hear([both])) == ["WantCores"]
+    assert kinds(room.vault.handle([both])) == ["WantCores"]
     with pytest.raises(ProtocolError, match="under way"):
-        room.vault.hear([confide(2, WORDS)])
-    room.vault.hear([Cancel(1)])
-    understood, *_ = room.vault.hear([LeaseCores(1)])
-    assert isinstance(understood, Understood) and understood.request_id == 2
-    room.vault.hear([confide(3, WORDS), Cancel(3)])
+        room.vault.handle([confide(2, WORDS)])
+    room.vault.handle([Cancel(1)])
+    understood, *_ = room.vault.handle([LeaseCores(1)])
+    assert isinstance(understood, PromptAccepted) and understood.request_id == 2
+    room.vault.handle([confide(3, WORDS), Cancel(3)])
     assert not room.vault._unread and not room.vault._cancelled
-    assert kinds(room.vault.hear([LeaseCores(1, 10)]))[0] == "CoresDone"
+    assert kinds(room.vault.handle([LeaseCores(1, 10)]))[0] == "CoresDone"
 
 
 def test_cores_are_asked_for_in_the_size_of_the_work(llama: Decoder, answerer: FakeAnswerer):
@@ -292,7 +292,7 @@ def test_an_id_under_way_cannot_come_again(room: Room):
     with pytest.raises(ProtocolError):
         room.confide(1, WORDS, "isolated")
     room.release(1)
-    assert isinstance(room.confide(1, WORDS), Understood)
+    assert isinstance(room.confide(1, WORDS), PromptAccepted)
 
 
 BAD = {
@@ -318,7 +318,7 @@ def test_a_bad_prompt_fails_with_a_code_and_without_a_word_of_it(room: Room, bad
     failed = room.confide(1, data, level, **params)
     assert isinstance(failed, Failed) and failed.code == code
     assert "secret" not in failed.message and not room.wants_cores
-    assert isinstance(room.confide(1, WORDS, level), Understood)
+    assert isinstance(room.confide(1, WORDS, level), PromptAccepted)
     room.serve()
     assert kinds(room.said).count("Failed") == 1
 
@@ -460,7 +460,7 @@ class Wire:
     def send(self, *messages) -> None:
         self.ours.sendall(encode_frame(messages))
 
-    def hear(self):
+    def handle(self):
         while not self._pending:
             data = self.ours.recv(1 << 16)
             assert data, "the vault hung up"
@@ -468,25 +468,27 @@ class Wire:
         return self._pending.pop(0)
 
 
-def confide(number: int, text: str, **params) -> Confide:
-    return Confide(number, "partitioned", write_prompt(TextPrompt(text)), SamplingParams(temperature=0.0, **params))
+def confide(number: int, text: str, **params) -> AssignPrompt:
+    return AssignPrompt(
+        number, "partitioned", write_prompt(TextPrompt(text)), SamplingParams(temperature=0.0, **params)
+    )
 
 
 def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(
     llama: Decoder, room: Room, answerer: FakeAnswerer
 ):
     wire = Wire(room)
-    assert wire.hear() == VaultReady(VERSION)
+    assert wire.handle() == VaultReady(VERSION)
     wire.send(confide(7, WORDS[:30]))
-    assert wire.hear() == Understood(7, 30)
-    assert wire.hear() == WantCores(30)
+    assert wire.handle() == PromptAccepted(7, 30)
+    assert wire.handle() == WantCores(30)
     wire.send(LeaseCores(1))
-    first = wire.hear()
+    first = wire.handle()
     assert (
         isinstance(first, Prefilled)
         and first.sequences[0].token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
     )
-    assert wire.hear() == CoresDone()
+    assert wire.handle() == CoresDone()
     assert not answerer.left
     wire.ours.close()
     wire.thread.join(30)
@@ -495,9 +497,9 @@ def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(
 
 def test_a_broken_link_ends_the_vault_with_its_code(room: Room, answerer: FakeAnswerer):
     wire = Wire(room)
-    assert wire.hear() == VaultReady(VERSION)
+    assert wire.handle() == VaultReady(VERSION)
     answerer.break_with("link_malformed")
-    assert wire.hear() == LinkBroken("link_malformed")
+    assert wire.handle() == LinkBroken("link_malformed")
     wire.thread.join(30)
     assert not wire.thread.is_alive()
 
@@ -529,8 +531,10 @@ def test_a_vault_that_exposes_too_few_prompts_at_once_refuses_to_hide_one_among_
     reading = PromptReading(ByteTokenizer(), llama.vocabulary, llama.max_context)
     vault = process.prepare(llama, reading, SETTINGS, -1, -1)
     prompt = TextPrompt("I am <redacted>Ann</redacted>.", hidden=ObfuscationSecrets(bytes(32), (("Bob",),)))
-    asked = Confide(1, "obfuscated", write_prompt(prompt), SamplingParams(), obfuscation=ObfuscationParams(fakes=1))
-    [said, *_] = vault.hear([asked])
-    assert isinstance(said, Understood if offered else Failed)
+    asked = AssignPrompt(
+        1, "obfuscated", write_prompt(prompt), SamplingParams(), obfuscation=ObfuscationParams(fakes=1)
+    )
+    [said, *_] = vault.handle([asked])
+    assert isinstance(said, PromptAccepted if offered else Failed)
     assert offered or said.code == "protection_unavailable"
     fake.close()

@@ -11,7 +11,7 @@ from cloister.channel.sealing import ChannelKey, address_to, seal_prompt
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, SamplingParams
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
-from cloister.messages.vault import Confide, ToVault, Understood
+from cloister.messages.vault import AssignPrompt, PromptAccepted, ToVault
 from tests.vault.node import Room
 
 SECRET = "nobody else may read this"
@@ -49,10 +49,10 @@ SAME = [
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])
 @pytest.mark.parametrize(("field", "given", "plain"), SAME)
 def test_sealed_and_plain_prompts_are_read_alike(room: Room, field: PromptField, given: Any, plain: Any, level: Any):
-    assert isinstance(room.confide(1, plain, level), Understood)
+    assert isinstance(room.confide(1, plain, level), PromptAccepted)
     room.serve()
     sealed = room.confide(2, locked(field, given, index=3), level)
-    assert isinstance(sealed, Understood)
+    assert isinstance(sealed, PromptAccepted)
     room.serve()
     if level == "partitioned":
         first, second = room.first(1), room.first(2)
@@ -63,7 +63,7 @@ def test_sealed_and_plain_prompts_are_read_alike(room: Room, field: PromptField,
 
 def test_the_key_is_overwritten_once_it_was_used_or_tried(room: Room) -> None:
     good, bad = locked("prompt", SECRET), locked("prompt", SECRET, key=bytearray(b"k" * 32))
-    assert isinstance(room.confide(1, good), Understood)
+    assert isinstance(room.confide(1, good), PromptAccepted)
     assert isinstance(room.confide(2, bad), Failed)
     assert good.key == bad.key == bytes(32)
 
@@ -123,7 +123,7 @@ def test_what_is_no_json_is_refused_and_not_quoted(room: Room, field: PromptFiel
 
 def test_a_locked_prompt_shows_nothing_and_survives_the_wire() -> None:
     prompt = locked("prompt", SECRET)
-    confide = Confide(1, "partitioned", prompt, SamplingParams())
-    [read] = FrameReader[Confide](ToVault).feed(encode_frame((confide,)))
+    confide = AssignPrompt(1, "partitioned", prompt, SamplingParams())
+    [read] = FrameReader[AssignPrompt](ToVault).feed(encode_frame((confide,)))
     assert read == confide
-    assert repr(prompt) == "LockedPrompt(…)" and repr(confide) == "Confide(request_id=1)"
+    assert repr(prompt) == "LockedPrompt(…)" and repr(confide) == "AssignPrompt(request_id=1)"

@@ -10,7 +10,7 @@ import os
 import select
 import socket
 
-from cloister.compute.base import PromptHolder
+from cloister.compute.base import AttentionHost
 from cloister.config import EngineSettings
 from cloister.engine.runner import blocks_within
 from cloister.errors import ProtocolError
@@ -36,7 +36,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: in
 class Attention:
     """`lent` is the memory of each place, until it is announced."""
 
-    def __init__(self, holder: PromptHolder, lent: list[int]) -> None:
+    def __init__(self, holder: AttentionHost, lent: list[int]) -> None:
         self._holder, self._lent, self._places = holder, lent, len(lent)
 
     @property

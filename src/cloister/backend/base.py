@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from cloister.levels import OPEN, ConfidedLevel, ReadLevel
+from cloister.levels import OPEN, PrivateLevel, ReadLevel
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams, Stats, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
@@ -35,7 +35,7 @@ class VaultJob:
     """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, or the name of a sealed one, which stays
     with the controller until a vault gets it. `session`, `keep` and `group` are as in messages.frontend.Ask."""
 
-    level: ConfidedLevel
+    level: PrivateLevel
     session: str
     keep: bool
     prompt: bytes | SealedPrompt = field(repr=False)

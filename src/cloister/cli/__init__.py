@@ -15,13 +15,13 @@ from cloister.cli.chat import chat
 from cloister.cli.extensions import EXTENSIONS, command_of
 from cloister.cli.image import image, measure
 from cloister.cli.log import log, release
-from cloister.cli.mpc import mpc
 from cloister.cli.obfuscate import obfuscate
 from cloister.cli.options import FriendlyGroup
 from cloister.cli.serve import key, serve
 from cloister.cli.vault import vault
 from cloister.cli.verify import proxy, verify
 from cloister.cli.weights import models, weights
+from cloister_mpc.cli import mpc
 
 
 class Commands(FriendlyGroup):

@@ -14,7 +14,7 @@ from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed, read_bounded, write_whole
 
 if TYPE_CHECKING:
-    from cloister.prefix.detection.pipeline import Examined, Pipeline
+    from cloister.detection.pipeline import Examined, Pipeline
 
 cache = typer.Typer(no_args_is_help=True, help="The shared prefix cache: what is shared, and why the rest is not.")
 
@@ -49,7 +49,7 @@ def explain(
 
       cat prompt.txt | cloister cache explain -
     """
-    from cloister.prefix.detection.pipeline import even_blocks
+    from cloister.detection.pipeline import even_blocks
 
     given = _text(text, file)
     examined = _pipeline(rules, rules_key).examine(given, ends := even_blocks(given, block))
@@ -75,8 +75,8 @@ def sign(
 
       cloister cache sign rules.toml --key rules.key --name rules.example
     """
+    from cloister.detection.signed_rules import sign_rules
     from cloister.messages.detector import MAX_RULES_BYTES
-    from cloister.prefix.detection.signed_rules import sign_rules
     from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 
     if name and not key.exists():
@@ -107,10 +107,10 @@ def _text(text: str | None, file: Path | None) -> str:
 
 
 def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
-    from cloister.prefix.detection.pipeline import Pipeline
-    from cloister.prefix.detection.rules import RuleSet, read_rules, shipped_rules
-    from cloister.prefix.detection.signed_rules import read_signed
-    from cloister.prefix.detection.tagger import shipped_tagger
+    from cloister.detection.pipeline import Pipeline
+    from cloister.detection.rules import RuleSet, read_rules, shipped_rules
+    from cloister.detection.signed_rules import read_signed
+    from cloister.detection.tagger import shipped_tagger
     from cloister.transparency.note import VerifierKey
 
     chosen = shipped_rules()
@@ -123,8 +123,8 @@ def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
     """All of it as plain values: findings by place, and the label of each block with those before it counted in."""
+    from cloister.detection.pipeline import inherit
     from cloister.messages.detector import Category, Label
-    from cloister.prefix.detection.pipeline import inherit
 
     verdicts = inherit(examined.verdicts)
     blocks = []

@@ -1,4 +1,4 @@
-"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP where that is wished.
+"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request.
 
 Knows nothing of terminals or seals; keeps nothing on disk. At a Cloister server all turns share a session, so that a
 vault keeps what it computed; its name goes into a header, which other servers ignore.

@@ -89,7 +89,7 @@ def obfuscate(
     wish = Wish(fakes, at_least, Quantization(epsilon, candidates, temperature, distance))
     marked = parse_redacted(_text_of(file), param=file)
     if auto_redact:
-        from cloister.prefix.detection.redaction import shipped_redaction
+        from cloister.detection.redaction import shipped_redaction
 
         marked = add_found(marked, shipped_redaction()(marked.text))
     if not marked.spans:

@@ -174,7 +174,7 @@ def serve(
         bool,
         typer.Option(help="Where the detector is not sure, ask the model itself while nobody else uses it."),
     ] = _CONTROLLER.judge,
-    outpost: Annotated[
+    vault_host: Annotated[
         str | None,
         _vaults(
             metavar="ADDRESS",
@@ -182,8 +182,8 @@ def serve(
             show_default="on this one",
         ),
     ] = None,
-    outpost_key: Annotated[Path | None, _vaults(metavar="FILE", help="The key shared with that machine.")] = None,
-    outpost_policy: Annotated[
+    vault_host_key: Annotated[Path | None, _vaults(metavar="FILE", help="The key shared with that machine.")] = None,
+    vault_host_policy: Annotated[
         Path | None,
         _vaults(
             metavar="FILE",
@@ -296,9 +296,9 @@ def serve(
             detector_rules=detector_rules.absolute() if detector_rules else None,
             detector_key=detector_key,
             judge=judge,
-            outpost=outpost,
-            outpost_key=outpost_key.absolute() if outpost_key else None,
-            outpost_policy=outpost_policy.absolute() if outpost_policy else None,
+            vault_host=vault_host,
+            vault_host_key=vault_host_key.absolute() if vault_host_key else None,
+            vault_host_policy=vault_host_policy.absolute() if vault_host_policy else None,
             attester=attester,
             gpu_evidence=gpu_evidence,
             release=release.absolute() if release else None,
@@ -329,13 +329,13 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.attest.attester import find_attester
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
-    from cloister.controller.mpc_offer import why_not_mpc
-    from cloister.controller.remote_vaults import check_remote_vaults
+    from cloister.controller.vault_host import check_remote_vaults
     from cloister.gateway.port import reserve_port
     from cloister.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become
     from cloister.terminal import error_console
+    from cloister_mpc.offer import why_not_mpc
 
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.

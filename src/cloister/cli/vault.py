@@ -14,7 +14,7 @@ from cloister.config import (
     EngineSettings,
     GpuEvidenceChoice,
     KernelChoice,
-    OutpostSettings,
+    VaultHostSettings,
     WeightFormat,
 )
 
@@ -32,7 +32,7 @@ def new(file: Annotated[Path, typer.Argument(help="Where to write it; must not e
 
     Example:
 
-      cloister vault key new outpost.key
+      cloister vault key new vault-host.key
     """
     from cloister.link.network.credentials import write_secret
 
@@ -81,13 +81,13 @@ def serve(
 
     Examples:
 
-      cloister vault key new outpost.key
+      cloister vault key new vault-host.key
 
-      cloister vault serve --listen 10.0.0.2:7000 --key outpost.key
+      cloister vault serve --listen 10.0.0.2:7000 --key vault-host.key
 
-      cloister serve --outpost 10.0.0.2:7000 --outpost-key outpost.key    # on the other machine
+      cloister serve --vault-host 10.0.0.2:7000 --vault-host-key vault-host.key    # on the other machine
     """
-    settings = OutpostSettings(
+    settings = VaultHostSettings(
         listen=listen,
         key_file=key,
         max_vaults=max_vaults,
@@ -108,7 +108,7 @@ def serve(
     _become_vault_host(settings, model)
 
 
-def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn:
+def _become_vault_host(settings: VaultHostSettings, model: str | None) -> NoReturn:
     """Like `serve`: finds the model, which may have to be converted; then replaces this program by the vault host."""
     begun = monotonic()
     from cloister.attest.attester import find_attester
@@ -127,4 +127,4 @@ def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
     shown = release.manifest if settings.release else None
-    become("cloister.remote_vaults", settings, folder.name, folder.path, begun, release=shown)
+    become("cloister.vault_host", settings, folder.name, folder.path, begun, release=shown)

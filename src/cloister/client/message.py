@@ -19,7 +19,7 @@ from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, Inner
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.channel.validity import Validity
-from cloister.client.winnow import Headers, IndexSecrets, Winnower, hides
+from cloister.client.winnow import Headers, IndexSecrets, Winnower, obfuscates
 from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
@@ -146,7 +146,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
     winnower = None
-    if hides(levels) and len(prompts) == 1:  # the node refuses several
+    if obfuscates(levels) and len(prompts) == 1:  # the node refuses several
         winnower, hidden = Winnower.hiding(secrets, headers, kept, prompts[0])
         prompts = (hidden,)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))

@@ -23,7 +23,7 @@ from cloister.obfuscation.index import REQUEST, Prf, new_secret
 from cloister.obfuscation.positions import Positions
 from cloister.request_fields import SEQUENCES_HEADER, SESSION_HEADER
 
-_HIDING = frozenset(level for level in get_args(VaultLevel) if LEVELS[level].hides)
+_HIDING = frozenset(level for level in get_args(VaultLevel) if LEVELS[level].obfuscates)
 _EVENT_END = b"\n\n"
 _DATA = b"data: "
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ Fields = dict[str, msgspec.Raw]
 Headers = Iterable[tuple[str, str]]
 
 
-def hides(levels: Iterable[str]) -> bool:
+def obfuscates(levels: Iterable[str]) -> bool:
     """Whether one of the levels that a request names is one at which its answer is one of several."""
     return not _HIDING.isdisjoint(levels)
 

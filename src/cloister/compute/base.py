@@ -104,7 +104,7 @@ class LinkAsker(ABC):
         gets one instead of its link's. The caller closes them."""
         return []
 
-    def seat(self, link: int, place: int) -> None:
+    def attach_at(self, link: int, place: int) -> None:
         """As `attach`, at one of these."""
         raise SetupError("This device's links are made by others.")
 
@@ -164,7 +164,7 @@ class LinkAnswerer(ABC):
         return None
 
 
-class PromptHolder(ABC):
+class AttentionHost(ABC):
     """An attention process's end of several links: vaults compute keys and values into memory that it lends them, one
     piece for each place, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
 
@@ -346,7 +346,7 @@ class Device(ABC):
         """A vault's cache in memory that an attention process lends it, whose descriptor the caller closes."""
         raise SetupError("This device lends no memory.")
 
-    def holder(self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int) -> PromptHolder:
+    def holder(self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int) -> AttentionHost:
         """An attention process's end, for vaults with so many blocks each, at so many places of the links that this
         descriptor's memory is for; the caller closes it."""
         raise SetupError("This device has no attention processes.")

@@ -23,7 +23,7 @@ EDGE = (
     "cloister.controller.unsealer",
     "cloister.controller.gpu_reporter",
     "cloister.link.network.server_bridge",
-    "cloister.prefix.detection",
+    "cloister.detection",
 )
 """What the node runs beside what computes; none of it needs torch."""
 

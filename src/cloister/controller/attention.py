@@ -33,8 +33,8 @@ class Attention:
         self._clearing: dict[int, Callable[[], None]] = {}
         self._open = True
         self._child, ours = forkserver.spawn("attention", mailbox, places=places)
-        says, hear, ended = FromAttention, self._receive, self._ended
-        self._handle = Handle("attention process", self._child, ours, says, AttentionReady, hear=hear, on_end=ended)
+        says, handle, ended = FromAttention, self._receive, self._ended
+        self._handle = Handle("attention process", self._child, ours, says, AttentionReady, handle=handle, on_end=ended)
 
     async def ready(self) -> None:
         ready = await self._handle.ready

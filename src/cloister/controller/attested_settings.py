@@ -8,12 +8,12 @@ from math import ceil
 from pathlib import Path
 
 from cloister.attest.settings import AttestedSettings, Mpc, Parties, Sandbox
-from cloister.config import OutpostSettings, Settings
-from cloister.mpc.config import read_config
+from cloister.config import Settings, VaultHostSettings
+from cloister_mpc.config import read_config
 
 MATTERS = {
     "controller.allow_degraded_sandbox": "what confines the processes that hold prompts may be missing",
-    "controller.outpost": "vaults, and the prompts in them, are on that machine",
+    "controller.vault_host": "vaults, and the prompts in them, are on that machine",
     "controller.session_idle_s": "how long a kept session's vault holds its prompts",
     "controller.prefix_policy": "whether other tenants may tell, by timing, what was computed of a prompt at `open`",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
@@ -56,8 +56,8 @@ IRRELEVANT = {
     "controller.vault_ready_s": _PATIENCE,
     "controller.vault_deadline_s": _PATIENCE,
     "controller.service_deadline_s": _PATIENCE,
-    "controller.outpost_key": "opens the way to a vault host, whose own evidence says what it is",
-    "controller.outpost_policy": "what the node asks of a vault host; clients see its evidence and ask themselves",
+    "controller.vault_host_key": "opens the way to a vault host, whose own evidence says what it is",
+    "controller.vault_host_policy": "what the node asks of a vault host; clients see its evidence and ask themselves",
     "controller.sealed_weights": _WEIGHTS,
     "controller.provider_key": _WEIGHTS,
     "controller.attester": "the evidence itself shows who speaks for the machine",
@@ -99,7 +99,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         session_idle_ms=ceil(1000 * controls.session_idle_s),
         mpc=mode,
         parties=None if parties is None else _parties(parties),
-        vault_hosts=() if controls.outpost is None else (controls.outpost,),
+        vault_hosts=() if controls.vault_host is None else (controls.vault_host,),
         prefixes=controls.prefix_policy,
         first_token_ms=controls.quantise_ttft_ms,
         disk="encrypted" if settings.engine.cache_disk_bytes else "none",
@@ -107,7 +107,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
     )
 
 
-def attested_host_settings(settings: OutpostSettings) -> AttestedSettings:
+def attested_host_settings(settings: VaultHostSettings) -> AttestedSettings:
     """What a vault host's evidence says. Its sessions are the server's: nothing outlives a connection there."""
     sandbox: Sandbox = "degraded" if settings.allow_degraded_sandbox else "whole"
     return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from cloister.controller.routes.base import Node
 from cloister.controller.vaults import Vaults
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.levels import LEVELS, Decodes, Reader, ServedLevel
+from cloister.levels import LEVELS, Decodes, LevelName, Reader
 from cloister.messages.frontend import Serving
 
 UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
@@ -31,7 +31,7 @@ class Availability:
         return tuple(self._closed)
 
     @property
-    def now(self) -> tuple[ServedLevel, ...]:
+    def now(self) -> tuple[LevelName, ...]:
         """The levels at which a request is served now."""
         try:
             offered = self._serving().levels

@@ -70,7 +70,7 @@ def say_ready(
 
 def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
     """Only of interest where it is another machine, which may not be there."""
-    host = settings.controller.outpost
+    host = settings.controller.vault_host
     if host is None:
         return
     if trouble is None:

@@ -26,7 +26,7 @@ from cloister.errors import ProtocolError
 from cloister.fairness import OUTPUT_WEIGHT, ServiceMeter
 from cloister.messages.service import MAX_CHARGES, Pause, Resume
 from cloister.messages.vault import LeaseCores
-from cloister.pace import LEAST_TOKENS, Company, Pace
+from cloister.pace import LEAST_TOKENS, ActiveTenants, Pace
 
 ROUND_TOKENS = 512
 """Of work in a round, at most."""
@@ -125,7 +125,7 @@ class CoreLease:
         if self.service != "pausing":
             raise ProtocolError("The service paused unasked.")
         self.service = "paused"
-        self._meter.hear(charged)
+        self._meter.merge(charged)
         return self._go_on()
 
     def service_up(self) -> list[Command]:
@@ -153,7 +153,7 @@ class CoreLease:
         if self.service == "paused" and not self.holders:
             self._spent = 0
             self.service = "computing"
-            return [Resume(self._meter.told(MAX_CHARGES)), *self._go_on()]
+            return [Resume(self._meter.drain(MAX_CHARGES)), *self._go_on()]
         return granted
 
     def _grants(self) -> list[Command]:
@@ -212,10 +212,10 @@ class LeaseKeeper:
     """One lease for the service and all vaults. `company` is who is here, wherever their requests are computed."""
 
     def __init__(
-        self, cores: int, vault_deadline_s: float, service_deadline_s: float, company: Company | None = None
+        self, cores: int, vault_deadline_s: float, service_deadline_s: float, company: ActiveTenants | None = None
     ) -> None:
         self._cores = cores
-        self._company = company or Company()
+        self._company = company or ActiveTenants()
         self._pace = Pace(ROUND_TOKENS, SHORT_STEPS)
         self._lease = CoreLease(cores, self._size)
         self._tenants: dict[int, str] = {}
@@ -266,7 +266,7 @@ class LeaseKeeper:
             self._company.leave(tenant)
 
     def _size(self) -> int:
-        return self._pace.short if self._company.shared else self._pace.long
+        return self._pace.short if self._company.several else self._pace.long
 
     def paused(self, charged: Mapping[str, int] = NOTHING) -> None:
         commands = self._lease.paused(charged)

@@ -40,11 +40,11 @@ from cloister.process.handle import ModuleHandle
 from cloister.transparency.note import VerifierKey
 
 if TYPE_CHECKING:
-    from cloister.prefix.detection.signed_rules import SignedRules
+    from cloister.detection.signed_rules import SignedRules
 
 log = logging.getLogger(__name__)
 
-DETECTOR = "cloister.prefix.detection"
+DETECTOR = "cloister.detection"
 MAX_PENDING = 256
 MAX_PENDING_CHARACTERS = 16 << 20
 ANSWER_S = 10.0
@@ -76,7 +76,7 @@ def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> Detector
     if settings.detector_rules is not None:
         if settings.detector_key is None:
             raise SetupError("Rules are taken only if they are signed.", hint="Name the signer's key: --detector-key.")
-        from cloister.prefix.detection.signed_rules import SignedRules  # brings the matcher and numpy along
+        from cloister.detection.signed_rules import SignedRules  # brings the matcher and numpy along
 
         rules = SignedRules(settings.detector_rules, VerifierKey.parse(settings.detector_key))
     return DetectorKeeper(on_labels, rules=rules, allow_degraded=settings.allow_degraded_sandbox)
@@ -181,7 +181,7 @@ class DetectorKeeper:
     async def _start_once(self) -> None:
         self._ended.clear()
         handle = self._handle = ModuleHandle(
-            "detector", self._module, FromDetector, DetectorReady, hear=self._hear, on_end=self._ended.set
+            "detector", self._module, FromDetector, DetectorReady, handle=self._hear, on_end=self._ended.set
         )
         handle.send(StartDetector(VERSION, self._rules.text if self._rules else "", self._allow_degraded))
         ready = await handle.ready

@@ -30,13 +30,13 @@ class ForkServer:
         self._on_end = on_end
         self._closing = False
         self._numbers = itertools.count(1)
-        self._unborn: dict[int, Child] = {}
+        self._starting: dict[int, Child] = {}
         self._handle = ModuleHandle(
             "fork server",
             "cloister.forkserver",
             FromForkServer,
             Preloaded,
-            hear=self._receive,
+            handle=self._receive,
             on_end=self._ended,
         )
 
@@ -58,7 +58,7 @@ class ForkServer:
         vault the device's memory with the weights.
         """
         number, child = next(self._numbers), Child()
-        self._unborn[number] = child
+        self._starting[number] = child
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
             more = (one for one in (disk, weights) if one is not None)
@@ -77,9 +77,9 @@ class ForkServer:
         await self._handle.close(GOODBYE_S)
 
     def _receive(self, message: msgspec.Struct) -> None:
-        if not isinstance(message, Spawned) or message.child not in self._unborn:
+        if not isinstance(message, Spawned) or message.child not in self._starting:
             raise ProtocolError("The fork server sent a message out of turn.")
-        self._unborn.pop(message.child).born(self._handle.endpoint.take_descriptor())
+        self._starting.pop(message.child).born(self._handle.endpoint.take_descriptor())
 
     def _ended(self) -> None:
         if not self._closing:

@@ -65,7 +65,7 @@ class FrontendProcess(ABC):
         self._start()
 
     def _start(self) -> None:
-        handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
+        handle = ModuleHandle(self.name, self.module, self.says, self.ready, handle=self.handle, on_end=self._ended)
         self._handle: ModuleHandle[msgspec.Struct] = handle
         self.endpoint = handle.endpoint
         self.number = self.controller.relay.add_frontend(self.endpoint)
@@ -92,7 +92,7 @@ class FrontendProcess(ABC):
         await self._handle.close(self.grace_s, terminate=True)
 
     @abstractmethod
-    def hear(self, message: msgspec.Struct) -> None:
+    def handle(self, message: msgspec.Struct) -> None:
         """What it says beside being ready."""
 
     def gone(self) -> None:
@@ -137,7 +137,7 @@ class Gateway(FrontendProcess):
         self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
         return listening.url
 
-    def hear(self, message: msgspec.Struct) -> None:
+    def handle(self, message: msgspec.Struct) -> None:
         match message:
             case Sealed():
                 self.controller.sealed_requests.accept(self.number, self.endpoint, message)
@@ -169,7 +169,7 @@ class SealedApi(FrontendProcess):
         self.controller.sealed_requests.sealed_api_up(self.endpoint)
         return settled
 
-    def hear(self, message: msgspec.Struct) -> None:
+    def handle(self, message: msgspec.Struct) -> None:
         match message:
             case SealedPart() | Failed():
                 self.controller.sealed_requests.from_sealed_api(message)

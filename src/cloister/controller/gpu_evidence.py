@@ -77,7 +77,7 @@ class GpuEvidenceKeeper:
 
     async def _begin(self) -> GpusFound:
         self._reporter = ModuleHandle(
-            "GPU reporter", REPORTER, FromGpuReporter, GpusFound, hear=self._heard, on_end=self._ended
+            "GPU reporter", REPORTER, FromGpuReporter, GpusFound, handle=self._heard, on_end=self._ended
         )
         self._reporter.send(FindGpus(VERSION))
         try:

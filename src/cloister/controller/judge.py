@@ -20,11 +20,11 @@ import msgspec
 
 from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import frontend_of, wide
+from cloister.detection.judge import Judge
 from cloister.messages.detector import Category
 from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import JudgeForm
 from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
-from cloister.prefix.detection.judge import Judge
 
 MAX_CASES = 64
 MAX_DOUBTS = 8
@@ -109,7 +109,7 @@ class JudgeKeeper:
         """Whether this is the id of a question."""
         return frontend_of(request_id) == FRONTEND
 
-    def hear(self, message: Accepted | Tokens | Failed) -> None:
+    def handle(self, message: Accepted | Tokens | Failed) -> None:
         """What the service says of a question; of one that nobody waits for any more, nothing."""
         if message.request_id != self._asked or isinstance(message, Accepted):
             return

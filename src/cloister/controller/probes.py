@@ -32,7 +32,7 @@ class Probes:
         self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
         self._told = {name: at for name, at in self._told.items() if name in tenants}
 
-    def hear(self, message: Probed) -> None:
+    def handle(self, message: Probed) -> None:
         """Names that are nobody's are not repeated."""
         if not {message.owner, message.suspect} <= self._tenants:
             return

@@ -29,18 +29,16 @@ from cloister.controller.detector import find_detector
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.mpc_client import MpcClientKeeper
-from cloister.controller.mpc_offer import why_not_mpc
+from cloister.controller.link_slots import LinkSlots
 from cloister.controller.mps import mps_for
-from cloister.controller.places import Places
 from cloister.controller.rehearsal import Rehearsal
 from cloister.controller.relay import Relay
-from cloister.controller.remote_vaults import RemoteVaults, reach_remote_vaults
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
+from cloister.controller.vault_host import VaultHostClient, reach_vault_host
 from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
-from cloister.levels import LEVELS, MPC, Decodes, Needs, Reader, ServedLevel, default_of, served
+from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
 from cloister.messages.frontend import Serving
@@ -48,6 +46,8 @@ from cloister.messages.generation import Ready
 from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.process.watchdog import SILENT
+from cloister_mpc.client_keeper import MpcClientKeeper
+from cloister_mpc.offer import why_not_mpc
 
 log = logging.getLogger(__name__)
 
@@ -87,16 +87,16 @@ class Controller:
             gpus=self._gpus,
             vault_hosts=self._host_evidence,
         )
-        self._remote: RemoteVaults | None = None
+        self._remote: VaultHostClient | None = None
         self._mps = mps_for(settings)
         self._attention: AttentionProcesses | None = None
-        self._places: Places | None = None
+        self._places: LinkSlots | None = None
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._why_not_mpc = why_not_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
         self._detector = find_detector(settings.controller, self.relay.labelled)
         self._broken, self._untried = asyncio.Event(), asyncio.Event()
-        self._unfit: frozenset[ServedLevel] = frozenset()
+        self._unfit: frozenset[LevelName] = frozenset()
         """Levels that failed the first rehearsal: they are not offered."""
         self._keepers: list[asyncio.Task[None]] = []
 
@@ -258,11 +258,13 @@ class Controller:
             self._attention = attention
             await attention.ready(SERVICE_START_S)
             groups, weights = len(service.places), service.weights
-            self._places = Places(attention.memory, attention.end, groups, weights)
+            self._places = LinkSlots(attention.memory, attention.end, groups, weights)
         else:
-            self._places = Places(service.places, lambda vault, place, then: end(vault, then), weights=service.weights)
+            self._places = LinkSlots(
+                service.places, lambda vault, place, then: end(vault, then), weights=service.weights
+            )
 
-    def _open_vaults_at(self, places: Places, forkserver: ForkServer) -> None:
+    def _open_vaults_at(self, places: LinkSlots, forkserver: ForkServer) -> None:
         facts = self._preloaded
         assert facts is not None
         self.relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
@@ -282,9 +284,9 @@ class Controller:
             self._attention.close()
             self._attention = None
 
-    async def _reach_remote_vaults(self, weights: int, shape: LinkShape) -> RemoteVaults | None:
+    async def _reach_remote_vaults(self, weights: int, shape: LinkShape) -> VaultHostClient | None:
         maker = self.evidence_maker
-        return await reach_remote_vaults(
+        return await reach_vault_host(
             self._settings.controller, weights, shape, maker.tee, maker.measurement, self._vault_host_changed
         )
 
@@ -356,7 +358,7 @@ class Controller:
             self._unfit |= {level}
             self.relay.availability.open(level)
 
-    async def _rehearse(self) -> dict[ServedLevel, CloisterError]:
+    async def _rehearse(self) -> dict[LevelName, CloisterError]:
         """Try the closed levels, and open those that pass; why the others did not."""
         availability = self.relay.availability
         closed = [level for level in self.serving.levels if level in availability.closed]

@@ -118,7 +118,7 @@ class Delivery:
             "cloister.gateway.key_waiting",
             FromKeyWaiting,
             Listening,
-            hear=self._receive,
+            handle=self._receive,
             on_end=self._ended,
         )
         settings, degraded = self._settings.gateway, self._settings.controller.allow_degraded_sandbox
@@ -197,7 +197,7 @@ class Unsealing:
             "cloister.controller.unsealer",
             FromUnsealer,
             Unsealed,
-            hear=self._receive,
+            handle=self._receive,
             on_end=self._ended,
             lost=_lost(),
         )

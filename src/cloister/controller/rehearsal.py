@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from cloister.controller.relay import Relay
 from cloister.controller.requests import NEIGHBOUR, REHEARSAL
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
-from cloister.levels import LEVELS, OPEN, PARTITIONED, ConfidedLevel, Reader, ReadLevel, ServedLevel
+from cloister.levels import LEVELS, OPEN, PARTITIONED, LevelName, PrivateLevel, Reader, ReadLevel
 from cloister.messages.frontend import Ask, EndSession, Serving
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.lifecycle import raised
@@ -58,12 +58,12 @@ class Rehearsal:
         self._ids = count(1)
         self._said: dict[int, Said] = {}
         self._ends: dict[int, asyncio.Future[Said]] = {}
-        self.failed: dict[ServedLevel, CloisterError] = {}
+        self.failed: dict[LevelName, CloisterError] = {}
 
-    async def play(self, levels: Iterable[ServedLevel]) -> None:
+    async def play(self, levels: Iterable[LevelName]) -> None:
         tried = [level for level in levels if LEVELS[level].reader is not Reader.MPC_CLIENT]
         try:
-            alone: dict[ServedLevel, Said] = {}
+            alone: dict[LevelName, Said] = {}
             for level in tried:
                 if (said := await self._tried(level, "alone")) is not None:
                     alone[level] = said
@@ -78,7 +78,7 @@ class Rehearsal:
             self._relay.remove_frontend(self._number)
             self._relay.availability.rehearser = 0
 
-    async def _in_company(self, alone: dict[ServedLevel, Said]) -> None:
+    async def _in_company(self, alone: dict[LevelName, Said]) -> None:
         """All levels at once, beside neighbours that are there before them and for longer."""
         beside = [level for level in (OPEN, PARTITIONED) if level in alone]
         neighbours = [asyncio.create_task(self._neighbour(level)) for level in beside]
@@ -92,15 +92,15 @@ class Rehearsal:
             if said is not None and said != alone[level]:
                 self.failed[level] = _differs("depends on what is computed beside it")
 
-    def _compare_levels(self, alone: dict[ServedLevel, Said]) -> None:
-        for level in [level for level in alone if not LEVELS[level].hides]:
+    def _compare_levels(self, alone: dict[LevelName, Said]) -> None:
+        for level in [level for level in alone if not LEVELS[level].obfuscates]:
             if OPEN in alone and alone[level] != alone[OPEN]:
                 self.failed[level] = _differs(f"is another than at the level {OPEN!r}")
                 del alone[level]
 
     # ---- one request
 
-    async def _tried(self, level: ServedLevel, session: str, again_s: float | None = None) -> Said | None:
+    async def _tried(self, level: LevelName, session: str, again_s: float | None = None) -> Said | None:
         """What it says; None if it fails, with the reason noted. On a node that is full, it is asked again after
         `again_s`, if that is given: alone there is nobody to wait for but users."""
         try:
@@ -115,7 +115,7 @@ class Rehearsal:
             self.failed[level] = reason
             return None
 
-    async def _neighbour(self, level: ServedLevel) -> None:
+    async def _neighbour(self, level: LevelName) -> None:
         """Somebody who is there until it is cancelled, also if what it asks fails."""
         while True:
             with suppress(CloisterError):
@@ -124,7 +124,7 @@ class Rehearsal:
 
     async def _asked(
         self,
-        level: ServedLevel,
+        level: LevelName,
         session: str,
         tenant: str = REHEARSAL,
         prompt: tuple[int, ...] = SUBJECT,
@@ -137,18 +137,18 @@ class Rehearsal:
             raise RequestTimeout(f"There was no answer within {PATIENCE_S:.0f} s.") from None
 
     async def _answer(
-        self, level: ServedLevel, session: str, tenant: str, prompt: tuple[int, ...], params: SamplingParams
+        self, level: LevelName, session: str, tenant: str, prompt: tuple[int, ...], params: SamplingParams
     ) -> Said:
         number = next(self._ids)
         room = self._serving.max_context - params.max_tokens
         ids = tuple(token % self._serving.vocabulary for token in prompt[: max(1, room)])
         message: msgspec.Struct
-        if LEVELS[level].confides:
+        if LEVELS[level].uses_vault:
             if not self._relay.sessions.has_room(tenant, session):
                 raise QueueFull("Users have all vaults.", retry_after=1)
-            hides, keep = LEVELS[level].hides, tenant == REHEARSAL
+            hides, keep = LEVELS[level].obfuscates, tenant == REHEARSAL
             written, hiding = write_prompt(HIDDEN if hides else TokenPrompt(ids)), ObfuscationParams(fakes=1)
-            ask = Ask(number, tenant, cast(ConfidedLevel, level), session, keep, written, params)
+            ask = Ask(number, tenant, cast(PrivateLevel, level), session, keep, written, params)
             message = replace(ask, obfuscation=hiding) if hides else ask
         else:
             message = Submit(number, tenant, ids, params, level=cast(ReadLevel, level))
@@ -186,11 +186,11 @@ class Rehearsal:
         if service is not None:
             counted = asyncio.Event()
 
-            def hear(stats: Stats) -> None:
+            def handle(stats: Stats) -> None:
                 self._relay.totals.forget_rehearsal(stats)
                 counted.set()
 
-            service.ask_stats(hear)
+            service.ask_stats(handle)
             await counted.wait()
 
 

@@ -20,10 +20,9 @@ from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import JudgeKeeper, case_of
 from cloister.controller.probes import Probes
-from cloister.controller.requests import Request, Requests, frontend_of, in_own_words, local, wide
+from cloister.controller.requests import Request, Requests, frontend_of, local, sanitised, wide
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
-from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.routes.obfuscated import ObfuscatedRoute
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.routes.partitioned import PartitionedRoute
@@ -32,7 +31,7 @@ from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
 from cloister.controller.totals import Totals
-from cloister.controller.vault_queue import Asked, VaultQueue
+from cloister.controller.vault_queue import PendingRequest, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.views import Views
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
@@ -42,9 +41,10 @@ from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, Judg
 from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Forget, Label, Paused, Probed, View
-from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
+from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, PromptAccepted, Release, WantCores
 from cloister.prefix.policy import POLICIES
 from cloister.process.watchdog import SILENT
+from cloister_mpc.route import MpcRoute
 
 
 class Frontend(Protocol):
@@ -102,7 +102,7 @@ class Relay:
             settings.session_idle_s,
             self._session_begins,
             self._session_ended,
-            lambda: company.shared,
+            lambda: company.several,
         )
         self.views = Views(self.requests, lambda: self.vaults.shape, serving)
         self._node = Node(self.requests, self.sessions, serving)
@@ -227,7 +227,7 @@ class Relay:
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
         try:
             self.availability.check(message.level, frontend_of(message.request_id))
-            asked = Asked(
+            asked = PendingRequest(
                 message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
             )
             if message.level == self.mpc.level.name:
@@ -238,7 +238,7 @@ class Relay:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
 
-    def _confide(self, asked: Asked) -> None:
+    def _confide(self, asked: PendingRequest) -> None:
         route = self.routes[asked.ask.level]
         assert isinstance(route, VaultRoute)
         route.confide(asked)
@@ -296,12 +296,12 @@ class Relay:
             case Paused(charged=charged):
                 self.core_lease.paused(charged)
             case Probed():
-                self.probes.hear(message)
+                self.probes.handle(message)
             case Accepted() | Tokens() | Failed():
                 if self._judge is not None and self._judge.concerns(message.request_id):
-                    self._judge.hear(message)
+                    self._judge.handle(message)
                 elif (request := self.requests.get(message.request_id)) is not None:
-                    said = in_own_words(message) if isinstance(message, Failed) else message
+                    said = sanitised(message) if isinstance(message, Failed) else message
                     self._route_of(request).from_service(request, said)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
@@ -364,7 +364,7 @@ class Relay:
                 self.core_lease.done(vault.number)
             case LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
-            case Understood() | Prefilled() | Tokens() | Failed():
+            case PromptAccepted() | Prefilled() | Tokens() | Failed():
                 request = self.requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
                     if isinstance(message, Prefilled):

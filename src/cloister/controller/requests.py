@@ -30,7 +30,7 @@ from cloister.messages.frontend import Serving
 from cloister.messages.generation import Accepted, Failed, SamplingParams, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.obfuscation import ObfuscationParams
-from cloister.pace import Company
+from cloister.pace import ActiveTenants
 
 Holder = Literal["vault", "service", "mpc"]
 
@@ -116,7 +116,7 @@ class Requests:
         self._serving = serving
         self._ended = ended
         self._under_way: dict[int, Request] = {}
-        self.company = Company()
+        self.company = ActiveTenants()
         """The tenants they are of."""
         self.prompt_tokens = 0
         self.output_tokens = 0
@@ -284,7 +284,7 @@ _WORDS = {
 }
 
 
-def in_own_words(told: Failed) -> Failed:
+def sanitised(told: Failed) -> Failed:
     """The same failure if its code is one the service has, without any text that is not ours to the letter.
 
     The service is sealed: text it wrote itself would be a way out for what it holds of other users.

@@ -40,9 +40,9 @@ class Service:
         self.weights: int | None = None
         """The descriptor of the weights in its device's memory, where vaults share them."""
         child, ours = forkserver.spawn("service", disk=disk)
-        hear, ended = self._receive, self._ended
+        handle, ended = self._receive, self._ended
         self._handle = Handle(
-            "service", child, ours, FromSealedService, Ready, hear=hear, on_end=ended, patience=patience
+            "service", child, ours, FromSealedService, Ready, handle=handle, on_end=ended, patience=patience
         )
 
     async def ready(self, patience_s: float) -> Ready:

@@ -80,7 +80,7 @@ async def _start(
 ) -> str:
     """The gateway listens only when all is ready. Its URL."""
     serving = await controller.start()
-    if settings.controller.outpost is not None:
+    if settings.controller.vault_host is not None:
         await controller.relay.vaults.try_one()
     if unsealing:
         await unsealing.lock()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from cloister.controller.requests import Requests
 from cloister.controller.vaults import Vaults
-from cloister.levels import ServedLevel
+from cloister.levels import LevelName
 from cloister.messages.generation import Reuse, Stats
 
 MOST_BLOCKS = 1 << 24
@@ -23,7 +23,7 @@ class Totals:
         self._requests, self._vaults = requests, vaults
         self.not_counted = Stats()
 
-    def of(self, stats: Stats, waiting: int, sessions: int, levels: Collection[ServedLevel]) -> Stats:
+    def of(self, stats: Stats, waiting: int, sessions: int, levels: Collection[LevelName]) -> Stats:
         """What the service said, made plausible; `waiting` are the requests that wait for a vault."""
         held = len(self._requests.held_by("service"))
         there = min(max(stats.waiting, 0), held)

@@ -15,14 +15,14 @@ from cloister.errors import QueueFull
 from cloister.messages.frontend import Ask
 from cloister.messages.generation import Also, SamplingParams
 from cloister.messages.prompts import LockedPrompt
-from cloister.messages.vault import Confide
+from cloister.messages.vault import AssignPrompt
 
 MAX_BYTES_PER_TENANT = 32 * 1024 * 1024
 """Of prompts that wait for a vault."""
 
 
 @dataclass(eq=False, repr=False)
-class Asked:
+class PendingRequest:
     """What a frontend asks for, and the prompt as its reader will get it: once, however many answers are wanted.
 
     `seeds` has the seed of each answer by its request; who leaves before a vault is there is taken out of it.
@@ -51,24 +51,24 @@ class Asked:
         return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
 
     @property
-    def confided(self) -> Confide:
+    def confided(self) -> AssignPrompt:
         """The same for the process that is to have the prompt."""
         (first, params), *others = self.params.items()
         also = tuple(Also(one, each.seed) for one, each in others)
-        return Confide(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
+        return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 
 class VaultQueue:
     """First come, first served within a tenant. `serve` takes a request, or raises QueueFull while there is no vault
     for this tenant; `held` says how many vaults a tenant has."""
 
-    def __init__(self, most: int, serve: Callable[[Asked], None], held: Callable[[str], int]) -> None:
+    def __init__(self, most: int, serve: Callable[[PendingRequest], None], held: Callable[[str], int]) -> None:
         self._most = most
         self._most_of_one = max(1, most // 2) if most else 0
         self._serve = serve
         self._held = held
-        self._waiting: dict[int, Asked] = {}
-        self._lines: dict[str, list[Asked]] = {}
+        self._waiting: dict[int, PendingRequest] = {}
+        self._lines: dict[str, list[PendingRequest]] = {}
         self._moving = False
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class VaultQueue:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting
 
-    def enter(self, asked: Asked) -> None:
+    def enter(self, asked: PendingRequest) -> None:
         """Serve the request now, or let it wait for its turn; QueueFull where too much waits already."""
         line = self._lines.setdefault(asked.owner, [])
         line.append(asked)
@@ -117,7 +117,7 @@ class VaultQueue:
         finally:
             self._moving = False
 
-    def _is_full(self, asked: Asked) -> bool:
+    def _is_full(self, asked: PendingRequest) -> bool:
         """Answers to one prompt are one request here: there is room for all of them, or for none."""
         return len(self._waiting) - len(asked.seeds) >= self._most
 
@@ -132,7 +132,7 @@ class VaultQueue:
             return True
         return False
 
-    def _forget(self, asked: Asked) -> None:
+    def _forget(self, asked: PendingRequest) -> None:
         for request_id in asked.seeds:
             self._waiting.pop(request_id, None)
         line = self._lines.get(asked.owner, [])

@@ -16,8 +16,8 @@ from time import monotonic
 import msgspec
 
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.places import Places
-from cloister.controller.remote_vaults import RemoteVaults
+from cloister.controller.link_slots import LinkSlots
+from cloister.controller.vault_host import VaultHostClient
 from cloister.cores import usable_cores
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, VaultLost
 from cloister.link.memory import LinkMemory, LinkShape
@@ -43,13 +43,13 @@ class Vault:
     def __init__(
         self,
         number: int,
-        forkserver: ForkServer | RemoteVaults,
+        forkserver: ForkServer | VaultHostClient,
         shape: LinkShape,
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
-        places: Places | None = None,
+        places: LinkSlots | None = None,
         patience: Patience = SILENT["vault"],
     ) -> None:
         self.number = number
@@ -157,9 +157,9 @@ class Vaults:
         self._on_message = on_message
         self._on_end = on_end
         self._numbers = itertools.count(1)
-        self._forkserver: ForkServer | RemoteVaults | None = None
+        self._forkserver: ForkServer | VaultHostClient | None = None
         self._shape: LinkShape | None = None
-        self._places: Places | None = None
+        self._places: LinkSlots | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []
         """Those that were not sealed when we last looked."""
@@ -168,7 +168,7 @@ class Vaults:
         self._trouble: CloisterError | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, places: Places | None = None) -> None:
+    def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, places: LinkSlots | None = None) -> None:
         """Begin to take vaults from this fork server or vault host; their links are at these places, if there are."""
         self._forkserver, self._shape, self._places = forkserver, shape, places
         if places is not None:
@@ -277,7 +277,7 @@ class Vaults:
     def _vault_ended(self, vault: Vault) -> None:
         if vault.trouble is not None and str(vault.trouble) != str(self._trouble):
             log.error("There are no vaults. %s", vault.trouble)  # once: others are tried again and again
-        if isinstance(vault.trouble, ProtocolError) and isinstance(self._forkserver, RemoteVaults):
+        if isinstance(vault.trouble, ProtocolError) and isinstance(self._forkserver, VaultHostClient):
             self._forkserver.doubt()
         self._trouble = vault.trouble or (None if vault.sealed_at is not None else NEVER_SEALED)
         again = asyncio.get_running_loop().call_later

@@ -62,7 +62,7 @@ class Views:
         view = self._made_now(request)
         if not view.known:
             return
-        if not request.level.confides:
+        if not request.level.uses_vault:
             view = replace(view, prompt=(), found=0, found_shared=0, labels=b"", tiers=b"", categories=b"")
         loop = asyncio.get_running_loop()
         session = request.session.key if request.session is not None else None

@@ -193,7 +193,7 @@ class Engine:
 
     def seat_link(self, link: int, place: int) -> None:
         """As `attach_link`, for a vault that has the memory of this place (`export_links`)."""
-        self._attach(link, lambda asker: asker.seat(link, place))
+        self._attach(link, lambda asker: asker.attach_at(link, place))
 
     def _attach(self, link: int, attach: Callable[[LinkAsker], None]) -> None:
         if link in self._links:

@@ -28,7 +28,7 @@ from cloister.engine.sequence import Sequence
 from cloister.engine.tenants import WaitingRoom
 from cloister.engine.work import LinkRows, Work, within_links
 from cloister.fairness import ServiceMeter
-from cloister.pace import Company, Pace
+from cloister.pace import ActiveTenants, Pace
 from cloister.prefix.base import PrefixCache
 
 MAX_FORCED_ROWS = 64
@@ -52,7 +52,7 @@ class Scheduler:
     ) -> None:
         self._most = settings.chunk_tokens
         self._pace = pace
-        self._company = Company()
+        self._company = ActiveTenants()
         self._max_running = settings.max_running
         self._pool = pool
         self._prefix = prefix
@@ -102,7 +102,7 @@ class Scheduler:
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
         """How many tokens the step may have, and how many of them may be of prompts."""
-        if most is None and not self._company.shared:
+        if most is None and not self._company.several:
             return self._most, self._pace.long
         budget = min(self._most, max(self._pace.short, self.meter.active) if most is None else most)
         return budget, budget

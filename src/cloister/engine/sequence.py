@@ -262,7 +262,7 @@ def _check_partitions(request: Submit, vocabulary: int) -> None:
         raise InvalidRequest(f"The first token is outside the vocabulary of {vocabulary}.", param="partitions")
     if request.public not in (0, len(request.prompt)):
         raise InvalidRequest("With a partition the whole prompt given is public.", param="spans")
-    for name in {"repetition_penalty", "prompt_logprobs"} & request.params.wished:
+    for name in {"repetition_penalty", "prompt_logprobs"} & request.params.requested:
         raise InvalidRequest(
             f"{name} needs the whole prompt, which stays in its vault.", param=name, hint=f"Leave {name} out."
         )

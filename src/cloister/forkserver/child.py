@@ -21,6 +21,8 @@ from cloister.attention import process as attention
 from cloister.compute.base import Device
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
+from cloister.detection.openings import openings_of
+from cloister.detection.redaction import preload_redaction
 from cloister.errors import ProtocolError
 from cloister.link.region import links
 from cloister.messages.frames import encode_frame
@@ -31,8 +33,6 @@ from cloister.models.load import load_decoder
 from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
-from cloister.prefix.detection.openings import openings_of
-from cloister.prefix.detection.redaction import preload_redaction
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Layer, Profile
 from cloister.process.sandbox.namespaces import enter_own

@@ -94,7 +94,7 @@ class ForkServer:
     def run(self) -> None:
         while (order := self._endpoint.next_or_readable(set(self._living))) is not None:
             if isinstance(order, set):
-                self._bury(order)
+                self._reap(order)
             elif isinstance(order, Spawn):
                 self._fork(order)
             elif isinstance(order, Ping):
@@ -114,7 +114,7 @@ class ForkServer:
             os.close(descriptor)
         self._endpoint.send(Spawned(spawn.child, pid), pidfd)
 
-    def _bury(self, ended: set[int]) -> None:
+    def _reap(self, ended: set[int]) -> None:
         for pidfd in ended:
             os.waitpid(self._living.pop(pidfd), 0)
             os.close(pidfd)

@@ -29,8 +29,8 @@ from cloister.messages.prompts import (
     TokenPrompt,
     write_prompt,
 )
-from cloister.messages.vault import Confide, FromVault, LeaseCores, Release, ToVault, WantCores
-from cloister.vault.process import Unasked, Vault
+from cloister.messages.vault import AssignPrompt, FromVault, LeaseCores, Release, ToVault, WantCores
+from cloister.vault.process import NullAnswerer, Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),
@@ -71,16 +71,16 @@ def rehearse(model: PreloadedModel) -> None:
 
 def _play_all(model: PreloadedModel, runner: Runner, plays: Sequence[tuple[Prompt, SamplingParams]]) -> None:
     """At both levels, through a vault whose link nobody asks; on a runner that computes nothing, sealed prompts too."""
-    answerer = Unasked(slots=1)
+    answerer = NullAnswerer(slots=1)
     vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     numbers = itertools.count(1)
     for level in levels:
         for prompt, params in plays:
-            _play(vault, Confide(next(numbers), level, write_prompt(prompt), params))
+            _play(vault, AssignPrompt(next(numbers), level, write_prompt(prompt), params))
         for field, written in SEALED if isinstance(runner, IdleRunner) else ():
             for key in (bytearray(32), bytearray(b"?" * 32)):  # the second does not open it
-                _play(vault, Confide(next(numbers), level, _locked(field, written, key), WAYS[0]))
+                _play(vault, AssignPrompt(next(numbers), level, _locked(field, written, key), WAYS[0]))
     answerer.close()
 
 
@@ -89,7 +89,7 @@ def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
     return LockedPrompt(seal_prompt(bytes(32), enc, 0, written), key, enc, 0, field)
 
 
-def _play(vault: Vault, confided: Confide) -> None:
+def _play(vault: Vault, confided: AssignPrompt) -> None:
     replies = _over_the_wire(vault, confided)
     while any(isinstance(reply, WantCores) for reply in replies):
         replies = _over_the_wire(vault, LeaseCores(1))
@@ -101,7 +101,7 @@ def _over_the_wire(vault: Vault, message: ToVault) -> list[msgspec.Struct]:
     """What the vault says, after both messages went through bytes as they will."""
     to_vault: FrameReader[ToVault] = FrameReader(ToVault)
     from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
-    replies = vault.hear(to_vault.feed(encode_frame((message,))))
+    replies = vault.handle(to_vault.feed(encode_frame((message,))))
     if any(isinstance(reply, Failed) and reply.code == "internal_error" for reply in replies):
         raise RuntimeError("the rehearsal failed")
     return from_vault.feed(encode_frame(tuple(replies)))

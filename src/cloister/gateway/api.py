@@ -42,7 +42,7 @@ from cloister.gateway.schema import (
 from cloister.gateway.terms import Levels, Session, choose_session, header_terms
 from cloister.json_names import refuse_repeated_names
 from cloister.keys import Caller, KeyRing
-from cloister.levels import ConfidedLevel, Level, ReadLevel
+from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams
 from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
@@ -107,7 +107,7 @@ def _is_long(prompt: Prompt) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallContext:
     """Who asks, until when, and what the headers say of protection and session."""
 
     caller: Caller
@@ -133,15 +133,15 @@ class Api:
     index: Prf = field(default_factory=lambda: Prf(new_secret()))
     """At `obfuscated`, what the places of real answers come from over plain HTTP."""
 
-    async def answer(self, request: Request, asked: Asked, forms: Forms, reply_kind: type[Reply]) -> Answer:
+    async def answer(self, request: Request, asked: CallContext, forms: Forms, reply_kind: type[Reply]) -> Answer:
         """The response to a body of these forms: it generates every choice of every prompt, and sends them."""
         body = self._body(await read_body(request, self.settings), forms, sealed_request_of(request))
         level = self.levels.choose(body.protection, asked.protection)
-        level.refuse(body.wished, logits=body.mpc_reveal == "logits")
+        level.refuse(body.requested, logits=body.mpc_reveal == "logits")
         prompts = prompts_of(body.prompts, forms.field, level, sealed_request_of(request))
         session = choose_session(body.session, asked.session)
         if len(prompts) > 1:
-            level.refuse({"prompt"} if level.hides else ())
+            level.refuse({"prompt"} if level.obfuscates else ())
         if (body.n or 1) * len(prompts) > MAX_CHOICES:
             raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
         default_tokens = min(forms.default_tokens, level.default_tokens or forms.default_tokens)
@@ -149,7 +149,7 @@ class Api:
         choices: list[Choice] = []
         jobs: list[OpenJob | VaultJob] = []
         tenant = asked.caller.tenant
-        hiding = Hiding.of(body, prompts[0], tenant, session, self.index) if level.hides else None
+        hiding = Hiding.of(body, prompts[0], tenant, session, self.index) if level.obfuscates else None
         for number, prompt in enumerate(prompts):
             if hiding is not None:
                 prompt = hiding.hide(prompt)
@@ -189,7 +189,7 @@ class Api:
         unread: bytes | SealedPrompt
         if isinstance(prompt, SealedPrompt):
             unread = prompt
-        elif level.confides:
+        elif level.uses_vault:
             unread = write_prompt(prompt)
             check_size(len(unread))
         else:
@@ -199,7 +199,7 @@ class Api:
             may_share = read.tokens[: read.public] if read.marked else read.tokens
             shown = await self.prompts.by_block(may_share, block) if level.examined and may_share else ()
             return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt, *shown)
-        return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group, salt)
+        return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, caller.trust_group, salt)
 
     def _params(
         self, body: GenerationRequest, level: Level, job: OpenJob | VaultJob, default_tokens: int
@@ -311,10 +311,10 @@ def caller_of(request: Request, credentials: HTTPAuthorizationCredentials | None
 
 async def _asked(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
-) -> Asked:
+) -> CallContext:
     timeout = api_of(request).settings.request_timeout_s
     deadline = asyncio.get_running_loop().time() + timeout
-    return Asked(caller_of(request, credentials), deadline, *header_terms(request.headers.items()))
+    return CallContext(caller_of(request, credentials), deadline, *header_terms(request.headers.items()))
 
 
-AskedBy = Annotated[Asked, Depends(_asked)]
+AskedBy = Annotated[CallContext, Depends(_asked)]

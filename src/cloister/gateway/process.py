@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloister.config import GatewaySettings
+from cloister.detection.judge import form_of
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
@@ -17,7 +18,6 @@ from cloister.keys import KeyRing
 from cloister.messages.frontend import Listening
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
-from cloister.prefix.detection.judge import form_of
 from cloister.process.sandbox.confinement import confine_or_refuse
 from cloister.prompts.tokenizer import Tokenizer
 

@@ -253,7 +253,7 @@ class GenerationRequest(Given):
         return False
 
     @property
-    def wished(self) -> set[str]:
+    def requested(self) -> set[str]:
         """The fields that ask for what not every level serves (levels.Refusal)."""
         wishes = {
             "top_p": self.top_p not in (None, 1),
@@ -264,7 +264,7 @@ class GenerationRequest(Given):
             "obfuscation": self.obfuscation is not None,
             "n": (self.n or 1) > 1,
         }
-        return {name for name, wished in wishes.items() if wished}
+        return {name for name, requested in wishes.items() if requested}
 
     @property
     def stop_strings(self) -> list[str]:
@@ -306,8 +306,8 @@ class ChatOptions(GenerationRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def wished(self) -> set[str]:
-        return super().wished | ({"logprobs"} if self.logprobs else set())
+    def requested(self) -> set[str]:
+        return super().requested | ({"logprobs"} if self.logprobs else set())
 
     @field_validator("top_logprobs")
     @classmethod
@@ -361,9 +361,9 @@ class CompletionOptions(GenerationRequest):
         return bool(self.echo)
 
     @property
-    def wished(self) -> set[str]:
+    def requested(self) -> set[str]:
         wishes = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
-        return super().wished | {name for name, wished in wishes.items() if wished}
+        return super().requested | {name for name, requested in wishes.items() if requested}
 
     @model_validator(mode="after")
     def _best_is_all(self) -> CompletionOptions:
@@ -441,7 +441,7 @@ def prompts_of(
 ) -> Sequence[Prompt | SealedPrompt]:
     """The prompts, or the names of those that are sealed; InvalidRequest where they should be the other."""
     if not isinstance(given, SealedCount):
-        if sealed is not None and level.confides:
+        if sealed is not None and level.uses_vault:
             raise InvalidRequest(
                 f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone.",
                 param=field,
@@ -450,7 +450,7 @@ def prompts_of(
         return given
     if sealed is None or given.sealed != sealed.prompts:
         raise InvalidRequest(f"{field}: The number of sealed prompts is not the one that came.", param=field)
-    if not level.confides:
+    if not level.uses_vault:
         raise InvalidRequest(
             f"{field}: At the level {level.name!r} the prompt is read outside vaults and must not be sealed by itself.",
             param=field,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from cloister.errors import InvalidRequest, LevelUnavailable
-from cloister.levels import LEVELS, OPEN, Level, ServedLevel, default_of
+from cloister.levels import LEVELS, OPEN, Level, LevelName, default_of
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER
 
 SESSION_PATTERN = r"^[!-~]{1,128}$"
@@ -37,23 +37,23 @@ def header_terms(headers: Iterable[tuple[str, str]]) -> tuple[str | None, str | 
 
 
 class LevelInfo(Struct, frozen=True):
-    """What the page and /v1/models say of one level. `confides`: its prompt is in a process of its own."""
+    """What the page and /v1/models say of one level. `uses_vault`: its prompt is in a process of its own."""
 
     id: str
     enabled: bool
     provider_sees: str
-    confides: bool
+    uses_vault: bool
     slow: bool
 
 
 class Levels:
     """The levels of one server."""
 
-    def __init__(self, offered: Collection[str], why_not: Mapping[ServedLevel, str] | None = None) -> None:
+    def __init__(self, offered: Collection[str], why_not: Mapping[LevelName, str] | None = None) -> None:
         """`why_not` says of levels that are not offered what keeps this server from it, and what to do."""
         self._why_not: dict[str, str] = dict((why_not or {}).items())
         self.table = tuple(
-            LevelInfo(level.name, level.name in offered, level.provider_sees, level.confides, level.slow)
+            LevelInfo(level.name, level.name in offered, level.provider_sees, level.uses_vault, level.slow)
             for level in LEVELS.values()
         )
         self.offered = tuple(info.id for info in self.table if info.enabled)

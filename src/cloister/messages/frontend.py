@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from cloister.levels import ConfidedLevel, ServedLevel
+from cloister.levels import LevelName, PrivateLevel
 from cloister.messages.detector import Ends, Text
 from cloister.messages.generation import (
     MAX_ALSO,
@@ -49,7 +49,7 @@ class Ask(OfRequest, frozen=True, tag="ask"):
     """
 
     tenant: Name
-    level: ConfidedLevel
+    level: PrivateLevel
     session: Name
     keep: bool
     prompt: PromptBytes
@@ -146,10 +146,10 @@ class Serving(Ready, frozen=True, tag="serving"):
     """Controller → frontend, once: what is served and which levels work here. `quantised` says at which of them first
     tokens leave on a grid, and its step in milliseconds; `why_not`, why a level is not offered, with a next step."""
 
-    levels: tuple[ServedLevel, ...]
+    levels: tuple[LevelName, ...]
     missing_layers: tuple[str, ...] = ()
-    quantised: dict[ServedLevel, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
-    why_not: dict[ServedLevel, Annotated[str, Meta(max_length=1024)]] = field(default_factory=dict)
+    quantised: dict[LevelName, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
+    why_not: dict[LevelName, Annotated[str, Meta(max_length=1024)]] = field(default_factory=dict)
 
 
 class Examine(OfRequest, frozen=True, tag="examine"):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from cloister.levels import OPEN, PolicyName, ReadLevel, ServedLevel
+from cloister.levels import OPEN, LevelName, PolicyName, ReadLevel
 
 VERSION = 5
 MAX_SEQUENCES = 256
@@ -53,7 +53,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     mpc_reveal: Revealed = "token"
 
     @property
-    def wished(self) -> set[str]:
+    def requested(self) -> set[str]:
         """The fields that ask for more than the likeliest tokens or a plain draw; levels may refuse some of them."""
         wishes = {
             "max_tokens": self.max_tokens == 0,
@@ -65,7 +65,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
             "prompt_logprobs": self.prompt_logprobs is not None,
             "mpc_reveal": self.mpc_reveal != "token",
         }
-        return {name for name, wished in wishes.items() if wished}
+        return {name for name, requested in wishes.items() if requested}
 
 
 class OfRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,6 +280,6 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     evictions: int = 0
     offloads: int = 0
     recalls: int = 0
-    levels: tuple[ServedLevel, ...] = ()
+    levels: tuple[LevelName, ...] = ()
     vault_ready_ms: float | None = None
     vault_wait_ms: float | None = None

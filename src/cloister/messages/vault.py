@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from cloister.levels import ConfidedLevel
+from cloister.levels import PrivateLevel
 from cloister.messages.generation import (
     MAX_ALSO,
     MAX_SEQUENCES,
@@ -33,11 +33,11 @@ from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 Answer = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 
 
-class Confide(OfRequest, frozen=True, tag="confide"):
+class AssignPrompt(OfRequest, frozen=True, tag="assign_prompt"):
     """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes), and `also` so many
     times more."""
 
-    level: ConfidedLevel
+    level: PrivateLevel
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
     also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
@@ -78,7 +78,7 @@ class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=T
     version: int
 
 
-class Understood(OfRequest, frozen=True, tag="understood"):
+class PromptAccepted(OfRequest, frozen=True, tag="prompt_accepted"):
     """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's.
 
     At `obfuscated` so many `sequences` will be prefilled, and the length is that of the longest.
@@ -146,8 +146,8 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = Confide | Release | Cancel | Answered | LeaseCores | Verify | Ping
-AboutPrompts = Understood | Prefilled | Verified | Tokens | Failed
+ToVault = AssignPrompt | Release | Cancel | Answered | LeaseCores | Verify | Ping
+AboutPrompts = PromptAccepted | Prefilled | Verified | Tokens | Failed
 FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong
 """StartFailed is for a bridge that gets no vault; a vault that was sealed must not say it."""
 
@@ -189,7 +189,7 @@ class LocalPartiesReady(Struct, frozen=True, tag="local_parties_ready", forbid_u
     parties: Path
 
 
-ToMpcClient = StartMpcClient | Confide | Cancel | Ping
-FromMpcClient = MpcClientReady | StartFailed | Understood | Tokens | Failed | Pong
+ToMpcClient = StartMpcClient | AssignPrompt | Cancel | Ping
+FromMpcClient = MpcClientReady | StartFailed | PromptAccepted | Tokens | Failed | Pong
 ToLocalParties = StartLocalParties | Ping
 FromLocalParties = LocalPartiesReady | StartFailed | Pong

@@ -7,11 +7,11 @@ three strangers could take a common opening, and all that was computed after it,
 
 from __future__ import annotations
 
-from cloister.prefix.holding import Holding
 from cloister.prefix.node import Node
 from cloister.prefix.offload import LOST
 from cloister.prefix.owners import Owner
 from cloister.prefix.tree import Tree
+from cloister.prefix.tree_blocks import TreeBlocks
 
 MOST_HEIRS = 16
 """Tenants that keep a demoted run; any that came later compute it again. It bounds what one block takes in the tree.
@@ -19,7 +19,7 @@ What a monitor demotes seldom has so many: it serves eight strangers' hits on a 
 
 
 class Inheritance:
-    def __init__(self, tree: Tree, holding: Holding) -> None:
+    def __init__(self, tree: Tree, holding: TreeBlocks) -> None:
         self._tree, self._holding = tree, holding
 
     def divide(self, node: Node, barred_until: float | None) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage
-from cloister.prefix.holding import Holding
 from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
 from cloister.prefix.monitor import Monitor, Watched
@@ -23,6 +22,7 @@ from cloister.prefix.recall import Recall
 from cloister.prefix.runs import MOST
 from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
+from cloister.prefix.tree_blocks import TreeBlocks
 
 LOOKUPS_PER_EPOCH = 32
 
@@ -48,7 +48,7 @@ class RadixCache(PrefixCache):
         self._page = page_tokens * TOKEN_BYTES
         self.tree = Tree(self._page, self._owners.public, pool.total)
         offload = Offload(self.tree, self._tier, self._storage)
-        self._holding = Holding(pool, self.tree, offload, self._counts)
+        self._holding = TreeBlocks(pool, self.tree, offload, self._counts)
         self._recall = Recall(pool, self._holding, offload, self._counts, self.evict)
         self._inheritance = Inheritance(self.tree, self._holding)
 

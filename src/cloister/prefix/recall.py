@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cloister.prefix.base import Counts, Pool
-from cloister.prefix.holding import Holding
 from cloister.prefix.node import Node
 from cloister.prefix.offload import LOST, Offload
 from cloister.prefix.tier import State
 from cloister.prefix.tree import Path
+from cloister.prefix.tree_blocks import TreeBlocks
 
 
 class Recall:
     """`make_room` evicts so many pages, if it can."""
 
     def __init__(
-        self, pool: Pool, holding: Holding, offload: Offload, counts: Counts, make_room: Callable[[int], None]
+        self, pool: Pool, holding: TreeBlocks, offload: Offload, counts: Counts, make_room: Callable[[int], None]
     ) -> None:
         self._pool, self._holding, self._offload, self._counts = pool, holding, offload, counts
         self._make_room = make_room

@@ -56,18 +56,18 @@ class Child:
     def __init__(self) -> None:
         self.pid: int | None = None
         self._pidfd: int | None = None
-        self._doomed = False
+        self._kill_on_start = False
 
     def born(self, pidfd: int) -> None:
         self.pid, self._pidfd = _pid_of(pidfd), pidfd
-        if self._doomed:
+        if self._kill_on_start:
             self.kill()
 
     @property
     def ended(self) -> bool:
         """Whether it is known to be over: born, and gone."""
         if self._pidfd is None:
-            return self._doomed and self.pid is not None
+            return self._kill_on_start and self.pid is not None
         gone = select.poll()
         gone.register(self._pidfd, select.POLLIN)
         return bool(gone.poll(0))
@@ -82,7 +82,7 @@ class Child:
 
     def kill(self, wait_s: float = 0.0) -> None:
         """End it at once; its memory goes with it. Wait until that is so, but no longer than asked."""
-        self._doomed = True
+        self._kill_on_start = True
         if self._pidfd is not None:
             self._signal(signal.SIGKILL)
             ended = select.poll()  # unlike select, it takes descriptors beyond 1023
@@ -106,7 +106,7 @@ class StartedChild(Child):
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     def born(self, pidfd: int) -> None:
-        self._loop.add_reader(watched := os.dup(pidfd), self._bury, watched)
+        self._loop.add_reader(watched := os.dup(pidfd), self._reap, watched)
         super().born(pidfd)
 
     async def ends(self, patience_s: float | None = None) -> bool:
@@ -114,7 +114,7 @@ class StartedChild(Child):
         await asyncio.wait((self._ended,), timeout=patience_s)
         return self._ended.done()
 
-    def _bury(self, pidfd: int) -> None:
+    def _reap(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
         self._end()

@@ -45,7 +45,7 @@ class Template:
         self.entries = tuple(entries)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
-        self._unborn: dict[int, ForkedChild] = {}
+        self._starting: dict[int, ForkedChild] = {}
         self._process, ours = child.start_module(TEMPLATE, *entries)
         self._endpoint = Endpoint(ours, FromTemplate, self._forked, self._ended)
         self._endpoint.watch("template", lambda: self._process.stopped)
@@ -57,7 +57,7 @@ class Template:
     def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> ForkedChild:
         """A child with `peer`, which is closed here, and these descriptors under their own numbers."""
         number, born = next(self._numbers), ForkedChild()
-        self._unborn[number] = born
+        self._starting[number] = born
         with peer:
             self._endpoint.send(Fork(number, entry, tuple(inherited)), (peer.fileno(), *inherited))
         if not self._endpoint.open:
@@ -71,7 +71,7 @@ class Template:
         self._forget_unborn()
 
     def _forked(self, message: Forked) -> None:
-        if (born := self._unborn.pop(message.child, None)) is None:
+        if (born := self._starting.pop(message.child, None)) is None:
             raise ProtocolError("A template forked what nobody ordered.")
         born.born(self._endpoint.take_descriptor())
         self._endpoint.demand_answers(SILENT["template"])  # it has loaded all it forks
@@ -83,9 +83,9 @@ class Template:
             self.lost.set_result(None)
 
     def _forget_unborn(self) -> None:
-        for each in self._unborn.values():
+        for each in self._starting.values():
             each.never_born()
-        self._unborn.clear()
+        self._starting.clear()
 
 
 class Code:

@@ -4,7 +4,7 @@
 
 FD is a memory file with the settings; arguments could be read by anyone on the machine. The new process starts with
 nothing but its own code in memory, and with an allocator that wipes what it frees. Signals that ask it to end wait
-until it can hear them.
+until it can handle them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Ready = TypeVar("Ready", bound=msgspec.Struct)
 
 
 class Handle(Generic[Ready]):
-    """`ready` is what it says when it has started, or raises why it has not; `hear` gets what else it says.
+    """`ready` is what it says when it has started, or raises why it has not; `handle` gets what else it says.
 
     `on_end` is called once if it hangs up, breaks the protocol, is stopped or falls silent; the owner kills it then.
     `lost` is the error for who waits for a process that ended while it started. `patience`: what its kind has, unless
@@ -37,7 +37,7 @@ class Handle(Generic[Ready]):
         says: object,
         ready: type[Ready],
         *,
-        hear: Callable[[msgspec.Struct], None] | None = None,
+        handle: Callable[[msgspec.Struct], None] | None = None,
         on_end: Callable[[], None] | None = None,
         lost: CloisterError | None = None,
         patience: Patience | None = None,
@@ -46,7 +46,7 @@ class Handle(Generic[Ready]):
         self._patience = patience or SILENT.get(name)
         self._child = child
         self._is_ready = ready
-        self._hear = hear
+        self._hear = handle
         self._on_end = on_end
         self._lost = lost or ServiceUnavailable(f"The {name} ended while it started.")
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
@@ -104,12 +104,12 @@ class ModuleHandle(Handle[Ready]):
         says: object,
         ready: type[Ready],
         *,
-        hear: Callable[[msgspec.Struct], None] | None = None,
+        handle: Callable[[msgspec.Struct], None] | None = None,
         on_end: Callable[[], None] | None = None,
         lost: CloisterError | None = None,
     ) -> None:
         self._module, ours = start_module(module)
-        super().__init__(name, self._module, ours, says, ready, hear=hear, on_end=on_end, lost=lost)
+        super().__init__(name, self._module, ours, says, ready, handle=handle, on_end=on_end, lost=lost)
 
     async def ends(self) -> None:
         await self._module.ends()

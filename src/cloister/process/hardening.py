@@ -73,7 +73,7 @@ def _begin(role: str, *, forked: bool) -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Whoever is started meanwhile does not hear ENDING before it is ready to: Python would print a traceback."""
+    """Whoever is started meanwhile does not handle ENDING before it is ready to: Python would print a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -85,7 +85,7 @@ def signals_held() -> Iterator[None]:
 def ending_interrupts() -> Iterator[None]:
     """Whoever asks this process to end meanwhile, by whichever signal, raises KeyboardInterrupt here, as Ctrl-C does.
 
-    What somebody handles or ignores stays as it is; threads beside the main one hear no signals.
+    What somebody handles or ignores stays as it is; threads beside the main one handle no signals.
     """
     heard = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():

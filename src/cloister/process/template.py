@@ -74,7 +74,7 @@ class Template:
     def run(self) -> None:
         while (order := self._orders.next_or_readable(set(self._living))) is not None:
             if isinstance(order, set):
-                self._bury(order)
+                self._reap(order)
             elif isinstance(order, Ping):
                 self._orders.send(Pong())
             else:
@@ -94,7 +94,7 @@ class Template:
         self._living[pidfd] = pid
         self._orders.send(Forked(order.child), pidfd)
 
-    def _bury(self, ended: set[int]) -> None:
+    def _reap(self, ended: set[int]) -> None:
         for pidfd in ended:
             os.waitpid(self._living.pop(pidfd), 0)
             os.close(pidfd)

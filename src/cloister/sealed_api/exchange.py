@@ -188,7 +188,7 @@ class Exchanges:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._eager: dict[int, Exchange] = {}
 
-    def hear(self, message: Serve | Taken | Leave) -> None:
+    def handle(self, message: Serve | Taken | Leave) -> None:
         number = message.request_id
         if isinstance(message, Serve):
             self._exchanges[number] = exchange = Exchange(message, self._wants_out)

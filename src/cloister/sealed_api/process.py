@@ -53,8 +53,8 @@ class SealedApiClient(ControllerClient):
         self._hear: Callable[[Serve | Taken | Leave], None] | None = None
         super().__init__(reader, writer)
 
-    def serve_with(self, hear: Callable[[Serve | Taken | Leave], None]) -> None:
-        self._hear = hear
+    def serve_with(self, handle: Callable[[Serve | Taken | Leave], None]) -> None:
+        self._hear = handle
 
     def _dispatch(self, message: msgspec.Struct) -> None:
         if isinstance(message, Serve | Taken | Leave) and self._hear is not None:
@@ -93,7 +93,7 @@ async def _serve(control: socket.socket, start: StartFrontend, settings: Gateway
     app = create_api(client, tokenizer, start.name, settings, start.created, keys)
     app.state.api.prompts.start()
     exchanges = Exchanges(app, client.send)
-    client.serve_with(exchanges.hear)
+    client.serve_with(exchanges.handle)
     logging.getLogger().addHandler(_Reporter(client))
     seal(Profile("sealed_api", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
     client.send(Settled())

@@ -178,7 +178,7 @@ class Service:
             case Resume(charged=charged):
                 if not self._paused:
                     raise ProtocolError("The service was told to go on, and had not paused.")
-                self._engine.meter.hear(charged)
+                self._engine.meter.merge(charged)
                 self._paused, self._owes_step = False, True
 
     def _attach(self, link: int, question: int, answer: int) -> None:
@@ -197,4 +197,4 @@ class Service:
             self._owes_step = False
         if self._pausing:
             self._pausing, self._paused = False, True
-            self._replies.append(Paused(self._engine.meter.told(MAX_CHARGES)))
+            self._replies.append(Paused(self._engine.meter.drain(MAX_CHARGES)))

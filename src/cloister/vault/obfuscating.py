@@ -16,12 +16,13 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.engine.continuations import Continuations
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.generation import Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from cloister.messages.vault import Confide
+from cloister.messages.vault import AssignPrompt
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
@@ -35,7 +36,6 @@ from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted
 from cloister.obfuscation.variants import check_shape
-from cloister.prefix.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.vault.reading import Reader
 
 SHAPES_LIKE_TOKENS = 16
@@ -70,7 +70,7 @@ class Obfuscating:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting
 
-    def add(self, confided: Confide) -> None:
+    def add(self, confided: AssignPrompt) -> None:
         self._waiting[confided.request_id] = self._hidden(confided)
 
     def drop(self, request_id: int) -> None:
@@ -116,7 +116,7 @@ class Obfuscating:
             texts[variant] = self._tokenizer.decode(tokens[:end])
         self._answers.remember(turn, texts)
 
-    def _hidden(self, confided: Confide) -> Hiding:
+    def _hidden(self, confided: AssignPrompt) -> Hiding:
         prompt, params = self._reader.prompt(confided), confided.obfuscation or ObfuscationParams()
         if isinstance(prompt, TokenPrompt):
             raise TagsInvalid("Secrets are marked in text; token ids have no marks.", hint="Send the prompt as text.")
@@ -160,7 +160,7 @@ class Obfuscating:
         return [self._spelt[key] for key in self._known]
 
     def _marked(
-        self, confided: Confide, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
+        self, confided: AssignPrompt, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
     ) -> Generator[int, None, list[TaggedText]]:
         """The texts without their tags. Every other mention of a secret, and of one of this session, counts as marked:
         words only add secrets."""

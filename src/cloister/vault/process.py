@@ -28,13 +28,13 @@ from cloister.messages.generation import VERSION, Cancel, Failed, Submit
 from cloister.messages.lifecycle import Ping, Pong, failed
 from cloister.messages.vault import (
     Answered,
-    Confide,
+    AssignPrompt,
     CoresDone,
     LeaseCores,
     LinkBroken,
+    PromptAccepted,
     Release,
     ToVault,
-    Understood,
     VaultReady,
     Verify,
     WantCores,
@@ -76,7 +76,7 @@ def prepare(
         rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))
         rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
     if decoder.device.partition_refusal(decoder):
-        return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
+        return Vault(decoder, reading, settings, runner, NullAnswerer(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
     answerer.start()
     several = (OBFUSCATED,) if answerer.slots > MOST_FAKES else ()
@@ -88,7 +88,7 @@ def _sampled_rows(decoder: Decoder) -> int:
     return max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
 
 
-class Unasked(LinkAnswerer):
+class NullAnswerer(LinkAnswerer):
     """The answering end of a vault that nobody can ask: it never ends, and has slots for a rehearsal alone."""
 
     def __init__(self, slots: int = 0) -> None:
@@ -142,7 +142,7 @@ class Vault:
             model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: WantCores | None = None
-        self._unread: deque[Confide] = deque()
+        self._unread: deque[AssignPrompt] = deque()
         self._cancelled: set[int] = set()
         """Of those that are not read yet."""
 
@@ -172,17 +172,17 @@ class Vault:
             data = control.recv(RECEIVE_BYTES)
             if not data:
                 return
-            if replies := self.hear(frames.feed(data)):
+            if replies := self.handle(frames.feed(data)):
                 control.sendall(encode_frames(tuple(replies)))
 
-    def hear(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
+    def handle(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
         """Do what the messages ask; what to say in reply, and that cores are wanted if they are."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
     def _do(self, message: ToVault) -> list[msgspec.Struct]:
         match message:
-            case Confide():
+            case AssignPrompt():
                 return self._take(message)
             case Cancel(request_id=request_id) if self._leave_unread(request_id):
                 return []
@@ -207,7 +207,7 @@ class Vault:
             case Verify():
                 raise ProtocolError("This vault verifies no tokens.")
 
-    def _take(self, confided: Confide) -> list[msgspec.Struct]:
+    def _take(self, confided: AssignPrompt) -> list[msgspec.Struct]:
         """Read the prompt now if it is short; otherwise it waits for its turn."""
         unread = {one for waiting in self._unread for one in waiting.request_ids}
         held = self._partitioned, self._isolated, self._obfuscating, unread
@@ -222,11 +222,11 @@ class Vault:
         """The prompt that has waited longest, if anyone still wants an answer to it."""
         return self._read(self._unread.popleft()) if self._unread else []
 
-    def _read(self, confided: Confide) -> list[msgspec.Struct]:
+    def _read(self, confided: AssignPrompt) -> list[msgspec.Struct]:
         """Read the prompt once, and queue it for each answer that is wanted."""
         wanted = set(confided.request_ids) - self._cancelled
         self._cancelled -= set(confided.request_ids)
-        if LEVELS[confided.level].hides:
+        if LEVELS[confided.level].obfuscates:
             return self._hide(confided.request_id, confided)
         try:
             requests = self._reader.read(confided)
@@ -249,7 +249,7 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: Submit) -> Understood | Failed:
+    def _queue(self, generator: Isolated | Partitioned, *prompts: Submit) -> PromptAccepted | Failed:
         """`prompts` are those of one request."""
         request_id = prompts[0].request_id
         try:
@@ -258,9 +258,9 @@ class Vault:
             raise
         except Exception as error:
             return failed(request_id, error)
-        return Understood(request_id, max(len(one.prompt) for one in prompts), len(prompts))
+        return PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
-    def _hide(self, request_id: int, confided: Confide | None = None) -> list[msgspec.Struct]:
+    def _hide(self, request_id: int, confided: AssignPrompt | None = None) -> list[msgspec.Struct]:
         """Begin to find the prompts that this one goes among, or go on; when they are found, queue them all."""
         try:
             if confided is not None:

@@ -15,7 +15,7 @@ from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
 from cloister.messages.generation import SamplingParams, Submit, label_spans
 from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
-from cloister.messages.vault import Confide
+from cloister.messages.vault import AssignPrompt
 from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
 
@@ -46,7 +46,7 @@ class Reader:
         self._max_context = decoder.max_context
         self._levels = levels
 
-    def read(self, confided: Confide) -> list[Submit]:
+    def read(self, confided: AssignPrompt) -> list[Submit]:
         """The requests in tokens, with no more to generate than the context has room for."""
         [first] = self.several(confided, [self.prompt(confided)])
         replace = msgspec.structs.replace
@@ -58,12 +58,12 @@ class Reader:
             ),
         ]
 
-    def prompt(self, confided: Confide) -> Prompt:
+    def prompt(self, confided: AssignPrompt) -> Prompt:
         """The prompt as it was written, if what is asked of it can be done."""
         self._check(confided.params, confided.level)
         return opened(confided.prompt)
 
-    def several(self, confided: Confide, prompts: Sequence[Prompt]) -> list[Submit]:
+    def several(self, confided: AssignPrompt, prompts: Sequence[Prompt]) -> list[Submit]:
         """The prompts of one request in tokens; their answers may all be as long as the longest leaves room for."""
         params, read = confided.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
@@ -91,7 +91,7 @@ class Reader:
         """Refuse what needs the whole prompt where it must not be, and what names no token."""
         if level not in self._levels:
             raise LevelUnavailable(f"This model is not served at '{level}' here.", param="protection")
-        LEVELS[level].refuse(params.wished)
+        LEVELS[level].refuse(params.requested)
         if params.logit_bias and max(params.logit_bias) >= self._vocabulary:
             raise InvalidRequest(
                 f"logit_bias has ids outside the vocabulary of {self._vocabulary}.", param="logit_bias"

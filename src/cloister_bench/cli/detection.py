@@ -33,8 +33,8 @@ def bench_detection(
 
       cloister bench detection --data ../shared --json detection.json --plot-dir plots
     """
-    from cloister.prefix.detection.process import shipped_pipeline
-    from cloister.prefix.detection.tagger import shipped_tagger
+    from cloister.detection.process import shipped_pipeline
+    from cloister.detection.tagger import shipped_tagger
     from cloister_bench.detection.data import read_sets
     from cloister_bench.detection.figures import FIGURES
     from cloister_bench.detection.measure import judge, latencies

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import quantiles
 from time import process_time_ns
 
+from cloister.detection.folding import fold
+from cloister.detection.pipeline import Pipeline, blocks_of, even_blocks
+from cloister.detection.rules import RuleSet
+from cloister.detection.tagger import Tagger
 from cloister.messages.detector import Label
-from cloister.prefix.detection.folding import fold
-from cloister.prefix.detection.pipeline import Pipeline, blocks_of, even_blocks
-from cloister.prefix.detection.rules import RuleSet
-from cloister.prefix.detection.tagger import Tagger
 from cloister_bench.detection.data import Sample
 from cloister_bench.suite.intervals import wilson
 

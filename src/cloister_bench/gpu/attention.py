@@ -170,7 +170,7 @@ def partitioned(
         arenas.append(cache)
         taken -= whole(cache.arena.size)
         vaults.append((cache, LentAnswerer(decoder, cache)))
-        asker.seat(user, user)
+        asker.attach_at(user, user)
     for fd in (*mailboxes, *(arena for arenas in lent for arena in arenas)):
         os.close(fd)
     try:

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from msgspec.structs import replace
 
-from cloister.mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
-from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
-from cloister.mpc.cache.methods import FullCache, MPCache, sizes_of
-from cloister.mpc.cache.ranking import best_rows, gathered_rows, ranks
+from cloister_mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
+from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.methods import FullCache, MPCache, sizes_of
+from cloister_mpc.cache.ranking import best_rows, gathered_rows, ranks
 
 if TYPE_CHECKING:
     from cloister_bench.mpc.plan import BaselinePlan

@@ -19,13 +19,13 @@ from jax import Array
 from spu import libspu
 from spu.utils import frontend
 
-from cloister.mpc.cache.plan import CachePlan
-from cloister.mpc.model import decoder
-from cloister.mpc.model.programs import Outline, Program, Programs
-from cloister.mpc.model.shape import ModelShape
 from cloister_bench.mpc.cost import Cost, total, typical
 from cloister_bench.mpc.parties import Parties
 from cloister_bench.mpc.plan import Variant
+from cloister_mpc.cache.plan import CachePlan
+from cloister_mpc.model import decoder
+from cloister_mpc.model.programs import Outline, Program, Programs
+from cloister_mpc.model.shape import ModelShape
 
 LONG = 20.0  # seconds; what takes as long is not repeated
 LUCKY = 5  # runs of a program that ranks by random pivots: its bytes differ by a third from run to run

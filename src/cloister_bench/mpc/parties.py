@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cloister.errors import PartyLost, ProtocolError
-from cloister.mpc.config import PARTIES, Protocol
 from cloister_bench.mpc.cost import Cost, count_profiles, merge, read_profiles
 from cloister_bench.mpc.party import Done, Failed, Join, Keep, Reply, Request, Run
+from cloister_mpc.config import PARTIES, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from cloister.mpc.model.programs import Program
+    from cloister_mpc.model.programs import Program
 
 
 _MAIN = re.compile(r"func\.func @main\((.*?)\) -> ", re.DOTALL)
@@ -89,7 +89,7 @@ class Parties:
         self._controls: list[Connection] = []
 
     def __enter__(self) -> Parties:
-        from cloister.mpc.shares import Dealer
+        from cloister_mpc.shares import Dealer
 
         self._dealer = Dealer(self.protocol)
         try:

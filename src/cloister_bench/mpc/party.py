@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.mpc.config import Protocol
 from cloister.process.hardening import die_with_parent
+from cloister_mpc.config import Protocol
 
 PATIENCE_MS = 20 * 60 * 1000
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -83,7 +83,7 @@ class Party:
     def _join(self, order: Join) -> None:
         from spu import Runtime, libspu
 
-        from cloister.mpc.shares import runtime_config
+        from cloister_mpc.shares import runtime_config
 
         links = libspu.link.Desc()
         links.recv_timeout_ms = links.http_timeout_ms = PATIENCE_MS

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
 
-from cloister.mpc.cache.plan import RECOMMENDED, CachePlan
+from cloister_mpc.cache.plan import RECOMMENDED, CachePlan
 
 if TYPE_CHECKING:
-    from cloister.mpc.cache.base import Method
+    from cloister_mpc.cache.base import Method
 
 
 StaticName = Literal["streaming", "snapkv", "h2o", "tova"]

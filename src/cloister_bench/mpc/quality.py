@@ -22,17 +22,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from cloister.models.source import open_folder
-from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
-from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, leader
-from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.model.decoder import Angles
-from cloister.mpc.model.plain import PlainModel
-from cloister.mpc.model.shape import permutations, shape_of
-from cloister.mpc.model.weights import LayerWeights, read_weights
 from cloister.prompts.tokenizer import Tokenizer
 from cloister_bench.mpc.baselines import ForgettingCache
 from cloister_bench.mpc.plan import BaselinePlan, Plan, QualityMethod
 from cloister_bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
+from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.plan import RECOMMENDED, CachePlan, leader
+from cloister_mpc.functions.bundle import NAIVE
+from cloister_mpc.model.decoder import Angles
+from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.shape import permutations, shape_of
+from cloister_mpc.model.weights import LayerWeights, read_weights
 
 ANSWER_TOKENS = 16
 Decode = Callable[[Sequence[int]], str]

@@ -7,8 +7,6 @@ from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from cloister.mpc.config import Protocol
-from cloister.mpc.model.shape import ModelShape
 from cloister_bench.mpc.cost import total
 from cloister_bench.mpc.meter import Meter, Step, gatherings, measure_function
 from cloister_bench.mpc.parties import Parties
@@ -16,6 +14,8 @@ from cloister_bench.mpc.plan import PARTS, VARIANTS, Part, Variant, ablation, hi
 from cloister_bench.mpc.quality import QualityRow
 from cloister_bench.mpc.results import Results, cost_row
 from cloister_bench.suite.measurement import Measurement, Watcher
+from cloister_mpc.config import Protocol
+from cloister_mpc.model.shape import ModelShape
 
 Judge = Callable[[Callable[[str], None]], list[QualityRow]]
 PROFILED = ("full", "full_lean", "mpcache_paper", "mpcache")

@@ -36,7 +36,7 @@ LONG_BEFORE = " ".join(f"Note {number} says that the river is calm." for number 
 LONG_AFTER = " asks: " + " ".join(f"is line {number} of the letter long enough?" for number in range(40))
 
 
-class Asked(Protocol):
+class Ask(Protocol):
     """A server that is up: when the tokens of an answer came, and what the vaults of kept sessions hold."""
 
     def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
@@ -56,7 +56,7 @@ def gap_ms(times: Sequence[float]) -> float:
     return 1000 * (times[-1] - times[0]) / (len(times) - 1)
 
 
-def time_between_tokens(asked: Asked, users: int, fakes: int, tokens: int, rounds: int) -> float:
+def time_between_tokens(asked: Ask, users: int, fakes: int, tokens: int, rounds: int) -> float:
     """The median over users and rounds. The first round is not counted: vaults are made in it."""
     found: list[float] = []
     sessions = [f"bench-{fakes}-{user}" for user in range(users)]
@@ -70,7 +70,7 @@ def time_between_tokens(asked: Asked, users: int, fakes: int, tokens: int, round
     return median(found)
 
 
-def vault_memory(asked: Asked, fakes: Sequence[int]) -> list[Row]:
+def vault_memory(asked: Ask, fakes: Sequence[int]) -> list[Row]:
     """A vault that holds λ+1 long prompts, and what the formula says that these add to the first: λ times the keys and
     values from the secret's block on. (The paper shares what follows the secret, too: adr/0011.)"""
     rows: list[Row] = []

@@ -21,7 +21,7 @@ from cloister.obfuscation.sampler import block_for, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
 from cloister_bench.obfuscation.adversaries import Adversaries, Trial, reader_of
-from cloister_bench.obfuscation.decoding import Asked, time_between_tokens, vault_memory
+from cloister_bench.obfuscation.decoding import Ask, time_between_tokens, vault_memory
 from cloister_bench.obfuscation.distinguisher import BETS, Guesses, right, score
 from cloister_bench.obfuscation.letters import Letters
 from cloister_bench.obfuscation.plan import Part, Plan
@@ -57,7 +57,7 @@ class Bench(Measurement[Results]):
         watcher: Watcher,
         save: Callable[[], None],
         other: SamplingModel | None = None,
-        server: Callable[[], AbstractContextManager[Asked]] | None = None,
+        server: Callable[[], AbstractContextManager[Ask]] | None = None,
     ) -> None:
         super().__init__(results, watcher, save)
         self._plan: Plan = results.plan

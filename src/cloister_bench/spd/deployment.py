@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
-from cloister.levels import OPEN, ServedLevel
+from cloister.levels import OPEN, LevelName
 from cloister.models.source import ModelFolder
 from cloister_bench.connection import get, on_free_port
 from cloister_bench.load import User, measure
@@ -84,7 +84,7 @@ class Deployment(ServerProcess):
         return run
 
     async def ask(
-        self, level: ServedLevel, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
+        self, level: LevelName, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
     ) -> Answer:
         """One request of one user. Raises BrokenAnswer."""
         load = Workload(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cloister.levels import ISOLATED, OPEN, PARTITIONED, ServedLevel
+from cloister.levels import ISOLATED, OPEN, PARTITIONED, LevelName
 from cloister_bench.suite.measurement import Point
 
-LEVELS: tuple[ServedLevel, ...] = (OPEN, PARTITIONED, ISOLATED)
+LEVELS: tuple[LevelName, ...] = (OPEN, PARTITIONED, ISOLATED)
 """The levels that are compared: those whose tokens are the same."""
 
 Part = Literal["users", "lengths", "breakdown", "ttft", "vaults", "model", "memory"]
@@ -85,7 +85,7 @@ class Plan:
                 yield "lengths", Point(ISOLATED, self.shared_users, *tokens), why
 
     def _point(
-        self, level: ServedLevel, users: int, input_tokens: int, output_tokens: int, isolated_once: bool = False
+        self, level: LevelName, users: int, input_tokens: int, output_tokens: int, isolated_once: bool = False
     ) -> Point:
         if level == ISOLATED:
             rounds = 1 if isolated_once else min(self.rounds, 2)

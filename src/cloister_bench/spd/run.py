@@ -14,7 +14,7 @@ from typing import Any
 
 from cloister.controller.sessions import most_of_one
 from cloister.errors import ServiceUnavailable
-from cloister.levels import OPEN, PARTITIONED, ServedLevel
+from cloister.levels import OPEN, PARTITIONED, LevelName
 from cloister.models.source import ModelFolder
 from cloister_bench.messages import BrokenAnswer
 from cloister_bench.spd.deployment import (
@@ -132,7 +132,7 @@ class Bench(Measurement[Results]):
         """One user's wait for the first token of a long prompt, at `open` and at `partitioned` in turn."""
         plan = self._plan
         self._watcher.begin("ttft", plan.ttft_samples)
-        waits: dict[ServedLevel, list[float]] = {OPEN: [], PARTITIONED: []}
+        waits: dict[LevelName, list[float]] = {OPEN: [], PARTITIONED: []}
         for sample in range(plan.ttft_samples):
             for level in list(waits)[:: 1 if sample % 2 else -1]:
                 answer = await server.ask(level, plan.ttft_tokens, 2, seed=plan.seed + sample)

@@ -15,7 +15,7 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from cloister_bench.mpc.plan import FULL, QUICK
 from cloister_bench.mpc.run import Bench
 from tests.cloister_bench.mpc.fakes import results
-from tests.mpc.local import SHAPE
+from tests.cloister_mpc.local import SHAPE
 
 Run = Callable[..., Any]
 
@@ -34,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         told.append({"plan": bench._plan, "parts": parts})
 
     monkeypatch.setattr(Bench, "run", run)
-    monkeypatch.setattr("cloister.mpc.provider.calibration.prepare", lambda folder: (SHAPE, None))
+    monkeypatch.setattr("cloister_mpc.provider.calibration.prepare", lambda folder: (SHAPE, None))
     return told
 
 

@@ -1,3 +1,3 @@
 from __future__ import annotations
 
-from tests.mpc.quick import compile_quickly as compile_quickly
+from tests.cloister_mpc.quick import compile_quickly as compile_quickly

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cloister_bench.mpc.baselines import KeptCache, static_method
-from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, probabilities, windowed
+from tests.cloister_mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, probabilities, windowed
 
 TOKENS, READ = 96, 48
 MODULE = SimpleNamespace(config=SimpleNamespace(num_attention_heads=4, num_key_value_heads=2), head_dim=8)

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tests.mpc.local import SHAPE
+from tests.cloister_mpc.local import SHAPE
 
 pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 
-from cloister.mpc.cache.plan import CachePlan
-from cloister.mpc.model import decoder
 from cloister_bench.mpc.cost import total
 from cloister_bench.mpc.meter import Meter
 from cloister_bench.mpc.parties import Parties
 from cloister_bench.mpc.plan import VARIANTS, Variant
+from cloister_mpc.cache.plan import CachePlan
+from cloister_mpc.model import decoder
 
 TINY = replace(SHAPE, layers=4, context=512, rotation=(1.0, 0.5), scales=(1.0, 1.0, 0.5, 0.5))
 

@@ -16,8 +16,8 @@ from spu import libspu
 from spu.utils import frontend
 
 from cloister.errors import PartyLost
-from cloister.mpc.model.programs import Program
 from cloister_bench.mpc.parties import Input, Parties
+from cloister_mpc.model.programs import Program
 
 
 def compiled(function: Callable[..., Any], *sizes: tuple[int, ...]) -> Program:

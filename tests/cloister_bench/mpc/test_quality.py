@@ -5,14 +5,14 @@ import pytest
 
 pytest.importorskip("jax", reason="quality runs need the extra [mpc]")
 
-from cloister.mpc.cache.plan import CachePlan
-from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.model.plain import PlainModel
 from cloister_bench.mpc.plan import BaselinePlan
 from cloister_bench.mpc.quality import Reader, _greedy, judge, read_prompt
 from cloister_bench.mpc.quality_tasks import Sample, Task
-from tests.mpc.model.plain_generation import PlainGeneration, teacher_forced
-from tests.mpc.model.tiny import some_tokens, tiny_model
+from cloister_mpc.cache.plan import CachePlan
+from cloister_mpc.functions.bundle import NAIVE
+from cloister_mpc.model.plain import PlainModel
+from tests.cloister_mpc.model.plain_generation import PlainGeneration, teacher_forced
+from tests.cloister_mpc.model.tiny import some_tokens, tiny_model
 
 PROMPT, NEW = 64, 6
 SMALL = {

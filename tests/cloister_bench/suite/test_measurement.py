@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cloister.errors import ServiceUnavailable
-from cloister.levels import ServedLevel as Level
+from cloister.levels import LevelName as Level
 from cloister_bench.report import RunReport
 from cloister_bench.suite.measurement import Measured, Point, in_turn, measure_in_turn, ratio
 from tests.cloister_bench.spd.fakes import run

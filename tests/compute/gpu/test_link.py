@@ -88,7 +88,7 @@ def test_a_silent_vault_is_late_and_another_row_keeps_its_bits() -> None:
     memories = asker.export()
     vault = Vault(made, prompts, memories[0])
     for link in range(2):  # nobody has the second
-        asker.seat(link, link)
+        asker.attach_at(link, link)
     service, right = service_of(made, asker), opened(made, prompts[0], 1)[1]
     vault.expose(0, 40)
     layouts = [Layout(prompt=0, remote=Remote(link, 0)) for link in range(2)]

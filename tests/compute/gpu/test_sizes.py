@@ -171,7 +171,7 @@ def test_who_sits_elsewhere_is_asked_elsewhere_in_the_next_step(kernels: ModuleT
 
     places = [asker.shape.boxes(1 << 30)[0], asker.shape.boxes(1 << 31)[2]]
     for place, box in ((0, places[0]), (3, places[1])):
-        asker.seat(7, place)
+        asker.attach_at(7, place)
         assert asked() == (box, {}) == asked()
         asker.detach(7)
         assert asked() == (0, {7: "vault_lost"}), "nobody is asked in the place of who has left"

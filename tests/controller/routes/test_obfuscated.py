@@ -14,13 +14,13 @@ from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Token
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.service import AskView, View
 from cloister.messages.vault import (
-    Confide,
+    AssignPrompt,
     CoresDone,
     FirstToken,
     LeaseCores,
     Prefilled,
+    PromptAccepted,
     Release,
-    Understood,
     WantCores,
 )
 from tests.controller.fakes import PARAMS, FakeVault, Node
@@ -36,9 +36,9 @@ def ask(node: Node, **wish: int) -> None:
 async def begun(node: Node, sequences: int = 4, firsts: tuple[FirstToken, ...] = FIRSTS) -> FakeVault:
     """A vault that has prefilled as many sequences as it says."""
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
+    asked = await vault.next(AssignPrompt)
     assert asked.obfuscation is not None and asked.obfuscation.fakes == 3
-    vault.say(Understood(asked.request_id, 40, sequences), WantCores(40))
+    vault.say(PromptAccepted(asked.request_id, 40, sequences), WantCores(40))
     await vault.next(LeaseCores)
     vault.say(CoresDone(), Prefilled(asked.request_id, firsts, max_tokens=8))
     return vault
@@ -105,8 +105,8 @@ async def test_a_vault_whose_sequences_are_not_alike_is_ended(node: Node, firsts
 async def test_a_vault_that_hides_it_among_fewer_or_more_than_was_asked_is_ended(node: Node, sequences: int) -> None:
     ask(node)
     vault = await node.vault(0)
-    asked = await vault.next(Confide)
-    vault.say(Understood(asked.request_id, 40, sequences))
+    asked = await vault.next(AssignPrompt)
+    vault.say(PromptAccepted(asked.request_id, 40, sequences))
     assert (await node.failure()).code == "vault_lost"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cloister.compute.base import AttentionShape, CacheShape, LinkAnswerer, PromptHolder
+from cloister.compute.base import AttentionHost, AttentionShape, CacheShape, LinkAnswerer
 from cloister.compute.gpu.answering import AnswerStream, Blocks, Slots
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.device import GpuDevice
@@ -70,7 +70,7 @@ class LentAnswerer(LinkAnswerer):
         self._free.add(slot)
 
 
-class GpuHolder(PromptHolder):
+class GpuHolder(AttentionHost):
     """An attention process's end, for vaults at so many places, each with the next slots of a mailbox."""
 
     def __init__(

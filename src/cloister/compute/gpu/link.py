@@ -91,7 +91,7 @@ class GpuAsker(LinkAsker):
     def attach(self, link: int, question: int, answer: int) -> None:
         raise SetupError("On a GPU the service makes the links' memory itself.")
 
-    def seat(self, link: int, place: int) -> None:
+    def attach_at(self, link: int, place: int) -> None:
         """Nothing is left in the boxes of who was there before."""
         if link in self._taken or place in self._taken.values() or not 0 <= place < self._seats.places:
             raise SetupError("A place is taken by another link, or there is no such place.")

@@ -7,16 +7,16 @@ import msgspec
 from cloister.controller.requests import Request
 from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
-from cloister.controller.vault_queue import Asked
+from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
-from cloister.messages.vault import Understood
+from cloister.messages.vault import PromptAccepted
 
 
 class VaultRoute(Route):
     """Frontend → vault; what comes next differs by level."""
 
-    def confide(self, asked: Asked) -> None:
+    def confide(self, asked: PendingRequest) -> None:
         """Give a prompt to its session's vault; QueueFull if there is none for it now."""
         ask = asked.ask
         try:
@@ -55,7 +55,7 @@ class VaultRoute(Route):
 
     def from_vault(self, request: Request, message: msgspec.Struct) -> None:
         match message:
-            case Understood():
+            case PromptAccepted():
                 self.check_sequences(request, message.sequences)
                 self.node.requests.understood(request, message.prompt_tokens, message.sequences)
             case Failed():

@@ -37,7 +37,7 @@ async function ask(question, node) {
   const stopper = (running = new AbortController());
   const messages = [...history, { role: "user", content: question, ...(byId("public").checked && { public: true }) }];
   const body = {
-    model, messages, protection: level, ...(traits(level).confides && { session: (session ??= randomName()) }),
+    model, messages, protection: level, ...(traits(level).uses_vault && { session: (session ??= randomName()) }),
     ...(level === "obfuscated" && byId("auto-redact").checked && { obfuscation: { auto_redact: true } }),
     stream: true, stream_options: { include_usage: true },
     temperature: Number(byId("temperature").value), max_tokens: longestAnswer(),
@@ -101,8 +101,8 @@ function retry() {
 
 /** Where a token takes seconds, a long answer would not end before the server's own limit of time. */
 function longestAnswer() {
-  const wished = Number(byId("max-tokens").value);
-  return traits(level).slow ? Math.min(wished, 64) : wished;
+  const requested = Number(byId("max-tokens").value);
+  return traits(level).slow ? Math.min(requested, 64) : requested;
 }
 
 function stop() {

@@ -1,0 +1,33 @@
+"""Entry of the detector: `python -m cloister.detection FD`, started by the controller."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from cloister.process.hardening import begin_child
+from cloister.process.template import ONE_THREAD
+
+ROLE = "detector"
+CODE = ("cloister.detection.process",)
+
+
+def load() -> None:
+    """Weights and rules are read once, before anything is forked. Rules are compiled, which takes seconds, by the
+    detector itself: nobody waits for it."""
+    from cloister.detection.rules import shipped_rules
+    from cloister.detection.tagger import shipped_tagger
+
+    shipped_rules()
+    shipped_tagger()
+
+
+def main(control: socket.socket) -> None:
+    os.environ.update(ONE_THREAD)  # numpy must not start threads: it leaves the host as a lone one
+    from cloister.detection.process import serve
+
+    serve(control)
+
+
+if __name__ == "__main__":
+    main(begin_child(ROLE))

@@ -1,0 +1,139 @@
+"""Tiers 1 and 2 on one text: a label for each block, and what was found where (SafeKV §V-B).
+
+A block is private if anything found touches it. What follows a private block is private: its keys and values were
+computed from it (§V-D, descendants). Knows no request and no tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cloister.detection.folding import Folded, fold
+from cloister.detection.openings import NOBODYS, known_until
+from cloister.detection.rules import RuleSet
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger
+from cloister.detection.thresholds import lowered
+from cloister.messages.detector import Category, Label
+
+
+class Finding(NamedTuple):
+    """A span of the original text; `tier` 1 names its `rule`, tier 2 gives its `score`."""
+
+    start: int
+    end: int
+    tier: int
+    category: Category
+    rule: str = ""
+    score: float = 1.0
+
+
+class Verdict(NamedTuple):
+    """Of one block: its label, the tier that decided (0 where nothing was found), what about, and tier 2's score."""
+
+    label: Label
+    tier: int
+    category: Category
+    score: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Examined:
+    verdicts: list[Verdict]
+    findings: list[Finding]
+
+
+class Pipeline:
+    """Rules may be changed at any time; a text under examination keeps those it began with. `openings` are how prompts
+    begin that are nobody's."""
+
+    def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
+        self.rules = rules
+        self._tagger = tagger
+        self._calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
+        self.openings: tuple[str, ...] = NOBODYS
+
+    def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
+        """Each block by itself; `inherit` adds what follows from those before it."""
+        folded = fold(text)
+        calibration = lowered(self._calibration, load, suspicion)
+        findings = [
+            Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
+            for match in self.rules.find(folded.text)
+        ]
+        verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
+        if self._tagger is not None:
+            known = known_until(text, self.openings)
+            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known)
+        for finding in findings:
+            if finding.tier == 1:
+                for block in blocks_of(finding.start, finding.end, ends):
+                    if verdicts[block].tier != 1:  # the first finding names it
+                        verdicts[block] = Verdict(Label.PRIVATE, 1, finding.category, verdicts[block].score)
+        return Examined(verdicts, sorted(findings))
+
+    def _tagged(
+        self,
+        tagger: Tagger,
+        folded: Folded,
+        ends: Sequence[int],
+        calibration: Calibration,
+        verdicts: list[Verdict],
+        known: int,
+    ) -> list[Finding]:
+        """Fill in what tier 2 says of each block, and list what it is sure enough of to name. Words that end within
+        the first `known` characters are nobody's."""
+        tags = tagger.tag(folded.text)
+        if not len(tags.starts) or not len(ends):
+            return []
+        starts, until = tags.starts, tags.ends
+        if folded.origin is not None:
+            starts, until = folded.origin[starts], folded.origin[until]
+        tags.scores[until <= known] = 0.0
+        bounds = np.asarray(ends)
+        first = np.minimum(np.searchsorted(bounds, starts, side="right"), len(bounds) - 1)
+        last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)
+        best = np.full(len(bounds), -1, dtype=np.int64)
+        order = np.argsort(tags.scores, kind="stable")
+        best[first[order]] = order  # of several words in a block the last written stays, the highest
+        for word in np.flatnonzero(last > first):
+            for block in range(first[word] + 1, last[word] + 1):
+                if best[block] < 0 or tags.scores[word] > tags.scores[best[block]]:
+                    best[block] = word
+        for block in np.flatnonzero(best >= 0).tolist():
+            score, category = float(tags.scores[best[block]]), CATEGORIES[tags.classes[best[block]]]
+            if score >= calibration.public:
+                label = Label.PRIVATE if score >= calibration.private else Label.UNCERTAIN
+                verdicts[block] = Verdict(label, 2, category, score)
+            else:
+                verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
+        named = np.flatnonzero(tags.scores >= calibration.public)
+        kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
+        places = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
+        return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in places]
+
+
+def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:
+    """The blocks a span touches."""
+    first = int(np.searchsorted(ends, start, side="right"))
+    last = int(np.searchsorted(ends, max(start, end - 1), side="right"))
+    return range(min(first, len(ends)), min(last + 1, len(ends)))
+
+
+def inherit(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """What follows a private block is private, what follows an uncertain one no better than that."""
+    worst, result = Label.PUBLIC, []
+    for verdict in verdicts:
+        if verdict.label > worst:
+            verdict = Verdict(worst, 0, Category.INHERITED, verdict.score)
+        worst = min(worst, verdict.label)
+        result.append(verdict)
+    return result
+
+
+def even_blocks(text: str, characters: int = 64) -> list[int]:
+    """Blocks of so many characters: about the 16 tokens of a block of the KV cache."""
+    return [*range(characters, len(text), characters), len(text)] if text else []

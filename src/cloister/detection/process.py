@@ -1,0 +1,142 @@
+"""The detector's life: load, leave the host, seal itself off, and label texts until the controller hangs up.
+
+It has no network and no file. It keeps nothing of a text beyond its answer, and answers in codes alone. Texts that come
+together are labelled together, in the order they came.
+"""
+
+from __future__ import annotations
+
+import socket
+from functools import cache
+from itertools import pairwise
+
+from cloister.detection.openings import NOBODYS
+from cloister.detection.pipeline import Pipeline, inherit
+from cloister.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
+from cloister.detection.tagger import shipped_tagger
+from cloister.errors import ProtocolError
+from cloister.messages.detector import (
+    Classify,
+    DetectorReady,
+    KnowOpenings,
+    Labels,
+    LoadRules,
+    RulesLoaded,
+    StartDetector,
+    ToDetector,
+)
+from cloister.messages.frames import FrameReader, encode_frames
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Ping, Pong, start_failed
+from cloister.process.blocking import RECEIVE_BYTES, BlockingEndpoint
+from cloister.process.numpy_memory import use_pythons_memory
+from cloister.process.sandbox.credentials import give_up_powers
+from cloister.process.sandbox.layers import Profile
+from cloister.process.sandbox.namespaces import empty_root, leave_host
+from cloister.process.sandbox.seal import seal
+from cloister.process.sandbox.seccomp import filter_program
+
+MEMORY_BYTES = 512 << 20
+"""What it may take after the seal: a text is bounded, and is tagged piece by piece."""
+
+_REHEARSAL = "Rehearsal: naïve Ünïcode, 4111 1111 1111 1111, rehearsal@example.org, Миша, 王伟. " * 4
+
+
+@cache
+def shipped_pipeline() -> Pipeline:
+    """Tiers 1 and 2 as they come with Cloister, used once so that nothing is looked up later."""
+    pipeline = Pipeline(RuleSet(shipped_rules()), shipped_tagger())
+    pipeline.examine(_REHEARSAL, [len(_REHEARSAL)])
+    return pipeline
+
+
+def serve(control: socket.socket) -> None:
+    """Serve until the controller hangs up."""
+    endpoint: BlockingEndpoint[ToDetector] = BlockingEndpoint(control, ToDetector)
+    try:
+        order = endpoint.next()
+        if order is None:
+            return
+        if not isinstance(order, StartDetector) or order.version != VERSION:
+            raise ProtocolError("The detector was started by a controller of another version.")
+        use_pythons_memory()
+        pipeline = shipped_pipeline()
+        labeller = Labeller(pipeline)
+        if order.rules:
+            pipeline.rules = _with(order.rules)
+        filter_program(receives_descriptors=False, own_pid=1, futexes=None)
+        leave_host()
+        empty_root()
+        give_up_powers(())
+        kept = {control.fileno()}
+        report = seal(Profile("detector", kept, MEMORY_BYTES, allow_degraded=order.allow_degraded))
+        endpoint.send(DetectorReady(VERSION, len(pipeline.rules.rules), report.missing))
+    except Exception as wrong:
+        endpoint.send(start_failed(wrong, "The detector cannot start"))
+        return
+    labeller.run(control)
+
+
+class Labeller:
+    """Labels what comes."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def run(self, control: socket.socket) -> None:
+        """By recv alone: the filter lets no descriptor come in, so an endpoint's recvmsg would be its end."""
+        frames: FrameReader[ToDetector] = FrameReader(ToDetector)
+        while self._answer(control, frames):
+            pass
+
+    def _answer(self, control: socket.socket, frames: FrameReader[ToDetector]) -> bool:
+        """Whether the controller is there. A frame of its own: no text is held while the next is awaited."""
+        data = control.recv(RECEIVE_BYTES)
+        if not data:
+            return False
+        heard = [self.handle(message) for message in frames.feed(data)]
+        if answers := tuple(answer for answer in heard if answer is not None):
+            control.sendall(encode_frames(answers))
+        return True
+
+    def handle(self, message: ToDetector) -> Labels | RulesLoaded | Pong | None:
+        if isinstance(message, Classify):
+            return self.classify(message)
+        if isinstance(message, LoadRules):
+            return self.load(message)
+        if isinstance(message, KnowOpenings):
+            self._pipeline.openings = (*NOBODYS, *message.openings)
+            return None
+        if isinstance(message, Ping):
+            return Pong()
+        raise ProtocolError("The detector runs already.")
+
+    def classify(self, message: Classify) -> Labels:
+        """A label for each block; what follows a private block is private."""
+        ends = message.ends
+        if any(one > other for one, other in pairwise(ends)):
+            raise ProtocolError("Blocks do not follow one another.")
+        if ends and ends[-1] != len(message.text):
+            raise ProtocolError("Blocks do not cover their text.")
+        examined = self._pipeline.examine(message.text, ends, load=message.load, suspicion=message.suspicion)
+        verdicts = inherit(examined.verdicts)
+        return Labels(
+            message.request_id,
+            bytes(verdict.label for verdict in verdicts),
+            bytes(verdict.tier for verdict in verdicts),
+            bytes(verdict.category for verdict in verdicts),
+        )
+
+    def load(self, message: LoadRules) -> RulesLoaded:
+        """Take new rules, or keep those before and say what is wrong."""
+        before = len(self._pipeline.rules.rules)
+        try:
+            self._pipeline.rules = _with(message.rules)
+        except RuleBroken as broken:
+            return RulesLoaded(False, before, "pattern" if broken.wrong == "pattern" else "form", broken.rule)
+        return RulesLoaded(True, len(self._pipeline.rules.rules))
+
+
+def _with(text: str) -> RuleSet:
+    """The shipped rules and an operator's."""
+    return RuleSet((*shipped_rules(), *(read_rules(text) if text else ())))

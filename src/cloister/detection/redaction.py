@@ -1,0 +1,133 @@
+"""The secrets of a text, for who hides them (`obfuscation.tags.Detector`): tiers 1 and 2 as spans with a category.
+
+Not what `pipeline` asks, which holds a block private for a word that might be: of every secret found here λ others are
+made up. So a word must be likelier private than not (`SURE`); those between two such belong to them if they may be
+private (`LIKELY`).
+A rule counts where its match holds the secret (`Rule.secret`), not where it says that one is near.
+
+Runs where the text may be read: in a vault, or on the user's machine. Keeps nothing of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import lookup
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from cloister.detection.folding import fold
+from cloister.detection.openings import known_until
+from cloister.detection.rules import Match, RuleSet, shipped_rules
+from cloister.detection.tagger import CATEGORIES, Tagger, shipped_tagger
+from cloister.messages.detector import Category
+
+SURE, LIKELY = 0.5, 0.25
+PIECE, OVERLAP = 4096, 256
+"""A long text is looked at piece by piece, each of so many characters and some of its neighbours'."""
+
+Found = tuple[int, int, str]
+"""Where a secret begins and ends, in characters, and its category (`obfuscation.tags.Category`)."""
+
+_NAMES = {
+    Category.NAME: "name",
+    Category.LOCATION: "place",
+    Category.ORGANISATION: "organisation",
+    Category.TIME: "date",
+    Category.TRAIT: "free",
+}
+"""All others are an `id`."""
+_AGE = re.compile(r"\d{1,3}")
+_NUMBER = re.compile(r"\d+(?=\D*\Z)")
+
+
+class Redaction:
+    """A detector of secrets. `rules` are those whose matches hold one."""
+
+    def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
+        self._rules, self._tagger = rules, tagger
+        self._parts = {rule.id: rule.secret for rule in rules.rules}
+
+    def __call__(self, text: str) -> list[Found]:
+        return [found for piece in self.pieces(text) for found in piece]
+
+    def pieces(self, text: str) -> Iterator[list[Found]]:
+        """What is found, piece by piece: each takes as long as `PIECE` characters take."""
+        known = known_until(text)
+        for start in range(0, len(text), PIECE):
+            first = max(0, start - OVERLAP)
+            found = self._found(text[first : start + PIECE + OVERLAP])
+            yield [
+                (first + begin, first + end, category)
+                for begin, end, category in found
+                if start <= first + begin < start + PIECE and first + end > known
+            ]
+
+    def _found(self, text: str) -> list[Found]:
+        folded = fold(text)
+        spans = [self._matched(folded.text, match) for match in self._rules.find(folded.text)]
+        if self._tagger is not None:
+            spans += _tagged(self._tagger, folded.text)
+        whole = (_whole(folded.text, *span) for span in spans)
+        return [(*folded.original(start, end), name) for start, end, name in whole if start < end]
+
+    def _matched(self, text: str, match: Match) -> Found:
+        """The part of a match that is the secret."""
+        start, end, name = match.start, match.end, _NAMES.get(match.category, "id")
+        match self._parts.get(match.rule):
+            case "end":
+                while end < len(text) and not text[end].isspace():
+                    end += 1
+                start = max(text.rfind(space, 0, end) + 1 for space in " \t\n")
+            case "number" if number := _NUMBER.search(text[start:end]):
+                start, end, name = start + number.start(), start + number.end(), "age"
+        return start, end, name
+
+
+def _tagged(tagger: Tagger, text: str) -> list[Found]:
+    """Words in a row that may be private, from the first that is to the last; what they are, the surest says."""
+    tags = tagger.tag(text)
+    spans: list[Found] = []
+    row: list[int] = []
+
+    def end_row() -> None:
+        if sure := [word for word in row if tags.scores[word] >= SURE]:
+            start, end = int(tags.starts[sure[0]]), int(tags.ends[sure[-1]])
+            surest = sure[int(np.argmax(tags.scores[sure]))]
+            name = _NAMES.get(CATEGORIES[tags.classes[surest]], "id")
+            spans.append((start, end, "age" if name == "free" and _AGE.fullmatch(text[start:end]) else name))
+        row.clear()
+
+    for word in np.flatnonzero(tags.scores >= LIKELY).tolist():
+        if row and (word != row[-1] + 1 or text[tags.ends[row[-1]] : tags.starts[word]].strip(" ")):
+            end_row()
+        row.append(word)
+    end_row()
+    return spans
+
+
+def _whole(text: str, start: int, end: int, name: str) -> Found:
+    """The same without signs at its edges, and with the whole of the words it begins and ends in."""
+    while start < end and not text[start].isalnum():
+        start += 1
+    while start < end and not text[end - 1].isalnum():
+        end -= 1
+    while start < end and start and text[start - 1].isalnum():
+        start -= 1
+    while start < end < len(text) and text[end].isalnum():
+        end += 1
+    return start, end, name
+
+
+def preload_redaction() -> None:
+    """Read what `shipped_redaction` is made of and what it looks up: who may open files does it for who may not."""
+    shipped_rules()
+    shipped_tagger()
+    lookup("utf-32-le")
+
+
+@cache
+def shipped_redaction() -> Redaction:
+    """Tiers 1 and 2 as they come with Cloister. To compile the rules takes half a second."""
+    return Redaction(RuleSet(rule for rule in shipped_rules() if rule.secret), shipped_tagger())

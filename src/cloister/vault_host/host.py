@@ -1,0 +1,305 @@
+"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. It attests itself to whoever
+knows the key, with the TLS certificate of this life of its own in the channel key's place.
+
+One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
+ends takes all vaults with it and is started again; the servers see their connections end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import time
+
+import msgspec
+
+from cloister.attest.attester import find_attester
+from cloister.attest.evidence import HOST_DOMAIN, Statement, write_evidence
+from cloister.config import VaultHostSettings
+from cloister.controller.attested_settings import attested_host_settings
+from cloister.controller.channel_keys import ShownKey
+from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.forkserver import ForkServer
+from cloister.controller.gpu_evidence import GpuEvidenceKeeper
+from cloister.controller.weights import seal_weights
+from cloister.errors import CloisterError, ProtocolError, SetupError, where_raised
+from cloister.link.memory import LinkMemory, LinkShape
+from cloister.link.network.address import Address, address_of
+from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
+from cloister.link.network.handshake import digest_of, request_for, shape_of
+from cloister.messages.bridge import (
+    Accept,
+    Admitted,
+    Arrived,
+    FromVaultBridge,
+    HostEvidence,
+    UseVault,
+    WantEvidence,
+)
+from cloister.messages.lifecycle import Preloaded
+from cloister.messages.vault import CoresDone, WantCores
+from cloister.models.source import ModelFolder
+from cloister.process.child import Child, start_module
+from cloister.process.endpoint import Endpoint
+
+log = logging.getLogger(__name__)
+
+DOORKEEPER = "cloister.link.network.doorkeeper"
+FIRST_MESSAGE_S = 10.0
+"""How long a peer that knows the key may take to ask for a vault."""
+
+CERTIFICATE_HELD_S = 3600.0
+"""What evidence says; it is held as long as this process lives, and its connections have keys of their own."""
+
+SECONDS_BETWEEN_RESTARTS = 1.0
+WAIT_FOR_THE_KILLED_S = 2.0
+
+
+class Connection:
+    """One connection of a peer that knows the key: its bridge and, once it has asked for one, a vault of its own.
+
+    Bridge and vault end together, and with the connection; `on_end` is then called once.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        bridge: Child,
+        line: socket.socket,
+        shape: LinkShape,
+        forkserver: ForkServer,
+        core_lease: LeaseKeeper,
+        on_end: Callable[[Connection], None],
+        on_asked: Callable[[Connection, bytes], None],
+    ) -> None:
+        self.number = number
+        self._on_asked = on_asked
+        self._forkserver = forkserver
+        self._shape = shape
+        self._core_lease = core_lease
+        self._on_end = on_end
+        self._open = True
+        self._link: LinkMemory | None = None
+        self._vault: Child | None = None
+        self._bridge = bridge
+        self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
+        # Both are asked by the server, from end to end; a stopped one is found here too.
+        self._channel.watch("vault or its bridge", lambda: any(one.stopped for one in (bridge, self._vault) if one))
+        self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.give_up)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """The core lease gives the cores."""
+        self._channel.send(message)
+
+    def give_up(self) -> None:
+        """It takes too long: over its first message, or with the cores."""
+        log.warning("A vault kept the cores too long." if self._vault else "A peer knew the key and asked for nothing.")
+        self.close()
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """Kill both; what the vault held is gone with it."""
+        if not self._open:
+            return
+        self._open = False
+        self._patience.cancel()
+        self._channel.close()
+        self._bridge.kill(wait_s)
+        if self._vault is not None:
+            self._vault.kill(wait_s)
+        if self._link is not None:
+            self._link.close()
+        self._core_lease.gone(self.number)
+        self._on_end(self)
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        match message:
+            case WantEvidence() if self._vault is None:
+                self._on_asked(self, message.nonce)
+            case Admitted() if self._vault is None:
+                self._patience.cancel()
+                self._link = LinkMemory(self._shape)
+                self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
+                with control:
+                    self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
+            case WantCores() if self._vault is not None:
+                # Whose vault it is, is not told here: each is a tenant of its own.
+                self._core_lease.want(self.number, self, message.tokens, str(self.number), reading=message.reading)
+            case CoresDone() if self._vault is not None:
+                self._core_lease.done(self.number)
+            case _:
+                raise ProtocolError("A bridge sent a message out of turn.")
+
+
+class VaultHost:
+    """`start` returns where it listens; it serves until `close`."""
+
+    def __init__(self, folder: ModelFolder, settings: VaultHostSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
+        self._certificate = certificate_hash(self._credentials)
+        self._attested = attested_host_settings(settings)
+        self._started = int(time())
+        self._facts: tuple[bytes, tuple[str, ...]] | None = None
+        self._gpus = GpuEvidenceKeeper(settings.gpu_evidence)
+        self._evidence_maker = EvidenceMaker(
+            find_attester(settings.attester),
+            running_release(settings.release),
+            lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
+            self._statement,
+            gpus=self._gpus,
+            domain=HOST_DOMAIN,
+        )
+        self._answering: set[asyncio.Task[None]] = set()
+        self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
+        self._numbers = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._weights: int | None = None
+        self._forkserver: ForkServer | None = None
+        self._listener: socket.socket | None = None
+        self._broken = asyncio.Event()
+        self._doorkeeper: Child | None = None
+        self._door: Endpoint | None = None
+        self._reopening: asyncio.TimerHandle | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> Address:
+        address = Address.parse(self._settings.listen)
+        await self._gpus.start()
+        try:
+            self._listener = address.listen()
+        except OSError as reason:
+            raise SetupError(
+                f"Cannot listen on {address}: {reason.strerror}.", hint="Choose another --listen."
+            ) from None
+        self._weights = await seal_weights(self._folder, self._settings.engine)
+        facts = await self._start_forkserver()
+        if not facts.partitionable:
+            raise SetupError("This model's attention cannot be partitioned with these kernels.")
+        digest = await asyncio.to_thread(digest_of, self._weights)
+        self._facts = digest, facts.missing
+        request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
+        order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
+        self._open_door(order)
+        self._keeping = asyncio.create_task(self._keep())
+        return address_of(self._listener)
+
+    async def close(self) -> None:
+        """End everything, and wait until it has ended."""
+        self._evidence_maker.close()
+        await self._gpus.close()
+        for task in self._answering:
+            task.cancel()
+        if self._keeping:
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
+        self._close_door(WAIT_FOR_THE_KILLED_S)
+        if self._listener:
+            self._listener.close()
+        self._close_connections(WAIT_FOR_THE_KILLED_S)
+        if self._forkserver:
+            await self._forkserver.close()
+        if self._weights is not None:
+            os.close(self._weights)
+
+    async def _start_forkserver(self) -> Preloaded:
+        assert self._weights is not None
+        forkserver = ForkServer(self._forkserver_ended)
+        settings, allow = self._settings, self._settings.allow_degraded_sandbox
+        try:
+            facts = await forkserver.preload(self._folder, settings.engine, self._weights, allow_degraded=allow)
+        except BaseException:
+            await forkserver.close()
+            raise
+        self._forkserver = forkserver
+        return facts
+
+    def _forkserver_ended(self) -> None:
+        log.warning("The fork server ended, and all vaults with it; starting again.")
+        self._forkserver = None
+        self._close_connections()
+        self._broken.set()
+
+    def _close_connections(self, wait_s: float = 0.0) -> None:
+        for connection in list(self._connections.values()):
+            connection.close(wait_s)
+
+    async def _keep(self) -> None:
+        while True:
+            await self._broken.wait()
+            self._broken.clear()
+            while self._forkserver is None:
+                try:
+                    await self._start_forkserver()
+                except (CloisterError, OSError) as reason:
+                    log.error("The fork server does not start: %s.", type(reason).__name__)
+                    await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
+
+    def _open_door(self, order: Accept) -> None:
+        """Start the doorkeeper; again after a while, should it end. Whoever comes meanwhile waits in the kernel."""
+        assert self._listener is not None
+        self._doorkeeper, ours = start_module(DOORKEEPER)
+        self._door = Endpoint(
+            ours, Arrived, partial(self._arrived, shape_of(order.request)), partial(self._shut, order)
+        )
+        doorkeeper = self._doorkeeper
+        self._door.watch("doorkeeper", lambda: doorkeeper.stopped)
+        self._door.send(order, (self._listener.fileno(),))
+
+    def _shut(self, order: Accept) -> None:
+        log.error("The doorkeeper ended, and all connections with it; starting again.")
+        self._close_door()
+        self._reopening = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_RESTARTS, self._open_door, order)
+
+    def _close_door(self, wait_s: float = 0.0) -> None:
+        if self._reopening:
+            self._reopening.cancel()
+        if self._door and self._doorkeeper:
+            self._doorkeeper.kill(wait_s)  # first: it would write to a socket that is closed
+            self._door.close()
+
+    def _arrived(self, shape: LinkShape, _: Arrived) -> None:
+        """Begin a connection, if there is room; else it is just closed."""
+        assert self._door is not None
+        bridge = Child()
+        bridge.born(self._door.take_descriptor())
+        line = socket.socket(fileno=self._door.take_descriptor())
+        full = len(self._connections) >= self._settings.max_vaults
+        if full or self._forkserver is None:
+            log.warning("A connection was turned away: %s.", "no room" if full else "no fork server")
+            line.close()
+            bridge.kill()
+            return
+        number, lease = next(self._numbers), self._core_lease
+        self._connections[number] = Connection(
+            number, bridge, line, shape, self._forkserver, lease, self._ended, self._asked
+        )
+
+    def _asked(self, connection: Connection, nonce: bytes) -> None:
+        task = asyncio.create_task(self._show(connection, nonce))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _show(self, connection: Connection, nonce: bytes) -> None:
+        try:
+            connection.send(HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
+        except Exception as reason:
+            log.error("There is no evidence: %s.", where_raised(reason))
+            connection.close()
+
+    async def _statement(self) -> Statement:
+        assert self._facts is not None
+        settings, (digest, missing) = self._attested, self._facts
+        name, started = self._folder.name, self._started
+        return Statement(name, digest, settings, settings.hash, missing_layers=missing, started=started)
+
+    def _ended(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)

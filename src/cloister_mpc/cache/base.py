@@ -1,0 +1,134 @@
+"""What every way of keeping the KV cache has in common.
+
+Shapes are static and known to all; contents are secret. Tokens that are not there (padding of a prompt, slots not yet
+written) have zero values *and* a zero in the values' last column, so that numerator and denominator of the softmax come
+out of one product and such tokens weigh nothing, whatever their score. No mask is ever computed.
+
+    H query heads, G key-value heads (H = G x group), d head size, n new tokens in one pass, T prompt tokens (a bucket)
+
+The life of one layer's cache:
+
+    prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
+              cache = method.build(prompt, eviction)
+    step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
+              choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
+              out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
+
+All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+
+class PromptLayer(NamedTuple):
+    """One layer's prompt after the prefill: rotated keys, values with their last column, and the last queries."""
+
+    queries: Array  # (H, W, d): those of the last W = method.window tokens (W >= 1), scaled by 1/sqrt(d) already
+    keys: Array  # (G, T, d)
+    values: Array  # (G, T, d + 1)
+
+
+class Eviction(NamedTuple):
+    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens; shared between layers."""
+
+    rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
+    scores: Array | None  # (G, …) attention that the kept tokens have had, for methods that need it later
+
+
+class Cache(NamedTuple):
+    """One layer's cache. `body` is what may be selected from; `pinned` (first, recent, generated) is always read."""
+
+    keys: Array  # (G, S, d)
+    values: Array  # (G, S, d + 1)
+    marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
+    pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
+    pinned_values: Array  # (G, R, d + 1)
+    scores: Array | None  # (G, S) attention the body's tokens have had so far, for methods that need it
+
+
+class Choice(NamedTuple):
+    """Which clusters of the body a step reads."""
+
+    rows: Array  # (G, k, C) integers, one-hot, over the finest clusters, however many levels chose them
+
+
+Shuffles: TypeAlias = tuple[Array, ...]
+"""Secret random permutation matrices, fresh for every use and head: (G, C, C) integers per size a method names."""
+
+
+class Softmax(Protocol):
+    """How scores become weights, and weighted sums answers (cloister_mpc.functions)."""
+
+    def weigh(self, scores: Array, offset: Array) -> Array:
+        """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per head: (H, 1, 1)."""
+        ...
+
+    def divide(self, sums: Array) -> Array:
+        """(…, d + 1) → (…, d): all columns divided by the last."""
+        ...
+
+
+class Method(Protocol):
+    """One way of keeping the cache. Static facts are attributes, fixed before tracing."""
+
+    @property
+    def window(self) -> int:
+        """How many of the prompt's last queries `evict` looks at (at least 1, at most T)."""
+        ...
+
+    @property
+    def first_free(self) -> int:
+        """The pinned slot of the first generated token; there is room for the plan's new tokens from there on."""
+        ...
+
+    @property
+    def evict_shuffles(self) -> tuple[int, ...]:
+        """Sizes of the permutations `evict` uses up: one (G, C, C) each."""
+        ...
+
+    @property
+    def choose_shuffles(self) -> tuple[int, ...]:
+        """Sizes of the permutations `choose` uses up, at every call."""
+        ...
+
+    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
+        ...
+
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        """The cache after the prefill, with its clusters' marks (§4.3) where the method has them."""
+        ...
+
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+        """Query-aware selection (§4.3), one for all of queries (H, n, d); None where a method reads all it keeps."""
+        ...
+
+    def attend(
+        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
+    ) -> tuple[Array, Cache]:
+        """Attention of queries (H, n, d), scaled already, over what was chosen and what is pinned: (H, n, d).
+
+        The new tokens' own keys and values are in `cache.pinned_*` already. `seen` is public, (n, R) integers: 1 where
+        a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
+        Only methods that forget while decoding change the cache.
+        """
+        ...
+
+
+def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:
+    """The cache with new tokens' keys (G, n, d) and values (G, n, d + 1) in pinned slots from `slot` (public) on."""
+    return cache._replace(
+        pinned_keys=lax.dynamic_update_slice_in_dim(cache.pinned_keys, keys, slot, axis=1),
+        pinned_values=lax.dynamic_update_slice_in_dim(cache.pinned_values, values, slot, axis=1),
+    )
+
+
+def seen_slots(slots: int, slot: int | Array, new: int) -> Array:
+    """(new, slots) integers: token i, written to `slot` + i, sees every pinned slot up to its own."""
+    last = slot + jnp.arange(new)
+    return (jnp.arange(slots)[None, :] <= last[:, None]).astype(jnp.int32)

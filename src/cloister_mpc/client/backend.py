@@ -1,0 +1,86 @@
+"""A client in this process, as a Backend: what a gateway on a user's own machine computes with.
+
+The prompt stays in this process; what leaves it are shares. There is one level, `mpc`, and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.stream import Mailbox, TokenStream
+from cloister.errors import LevelUnavailable
+from cloister.levels import MPC
+from cloister.messages.frontend import Serving
+from cloister.messages.generation import VERSION, Cancel, Failed, SamplingParams, Stats, Tokens
+from cloister.messages.lifecycle import raised
+from cloister.messages.prompts import SealedPrompt
+from cloister.messages.service import View
+from cloister.messages.vault import AssignPrompt, PromptAccepted
+from cloister_mpc.client.client import Client, Reply
+
+
+class ClientBackend(Backend):
+    """`make_client` gets the function that takes what the client says."""
+
+    def __init__(
+        self, make_client: Callable[[Callable[[Reply], None]], Client], vocabulary: int, max_context: int
+    ) -> None:
+        self._serving = Serving(VERSION, vocabulary, max_context, 0, 16, "mpc", levels=(MPC,))
+        self._client = make_client(self._hear)
+        self._ids = itertools.count(1)
+        self._understood: dict[int, asyncio.Future[int]] = {}
+        self._events: dict[int, Mailbox] = {}
+        self._counted = [0, 0]
+
+    @property
+    def ready(self) -> Serving:
+        return self._serving
+
+    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> TokenStream:
+        if isinstance(job, OpenJob) or isinstance(job.prompt, SealedPrompt):
+            raise LevelUnavailable("Here prompts are served at the level 'mpc' alone.", param="protection")
+        request_id = next(self._ids)
+        events = self._events[request_id] = Mailbox()
+        understood = self._understood[request_id] = asyncio.get_running_loop().create_future()
+        self._client.handle(AssignPrompt(request_id, job.level, job.prompt, params))
+        try:
+            prompt_tokens = await understood
+        except BaseException:
+            self._leave(request_id)
+            raise
+        return TokenStream(request_id, prompt_tokens, events, lambda: self._leave(request_id))
+
+    async def stats(self) -> Stats:
+        return Stats(running=len(self._events), prompt_tokens=self._counted[0], output_tokens=self._counted[1])
+
+    async def view(self, request_id: int) -> View:
+        """There is no provider's process here."""
+        return View(request_id, known=False)
+
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
+        """Nothing outlives a request."""
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _hear(self, said: Reply) -> None:
+        request_id = said.request_id
+        if isinstance(said, PromptAccepted):
+            self._counted[0] += said.prompt_tokens
+            self._understood.pop(request_id).set_result(said.prompt_tokens)
+            return
+        ended = isinstance(said, Failed) or said.finish is not None
+        events = self._events.pop(request_id, None) if ended else self._events.get(request_id)
+        if isinstance(said, Failed) and (waiting := self._understood.pop(request_id, None)):
+            waiting.set_exception(raised(said))
+        elif events is not None:
+            self._counted[1] += len(said.tokens) if isinstance(said, Tokens) else 0
+            events.put(said)
+
+    def _leave(self, request_id: int) -> None:
+        self._understood.pop(request_id, None)
+        if self._events.pop(request_id, None) is not None:
+            self._client.handle(Cancel(request_id))

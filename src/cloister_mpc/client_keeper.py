@@ -1,0 +1,233 @@
+"""The controller's handle on the MPC client, which holds prompts at the level `mpc`, and on parties of its own.
+
+    (parties on this machine, dealt the model) → client → requests
+
+Started at once or with the first request, and again when it ends; its requests fail at once when it does. Requests that
+come while all this starts are told so, and for about how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from cloister.config import MpcSettings, cache_folder
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
+from cloister.messages.generation import VERSION
+from cloister.messages.vault import (
+    AssignPrompt,
+    FromLocalParties,
+    FromMpcClient,
+    LocalPartiesReady,
+    MpcClientReady,
+    StartLocalParties,
+    StartMpcClient,
+)
+from cloister.models.source import ModelFolder
+from cloister.process.handle import ModuleHandle
+from cloister_mpc.offer import require_memory
+from cloister_mpc.route import MpcRoute
+
+log = logging.getLogger(__name__)
+
+CLIENT, LOCAL_PARTIES = "cloister_mpc.client.process", "cloister_mpc.local_parties"
+SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
+SECONDS_FOR_CLIENT_TO_END = 5.0
+SECONDS_FOR_PARTIES_TO_END = 30.0
+ABOUT_SECONDS_TO_START = 90
+"""To start three parties and deal them the default model on two cores; what a first request is told."""
+
+
+class MpcClientKeeper:
+    """`route` gets what the client says of requests. `start` begins; otherwise the first request does."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        settings: MpcSettings,
+        route: MpcRoute,
+        *,
+        vocabulary: int,
+        max_context: int,
+        identity: bytes = b"",
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._route = route
+        self._vocabulary = vocabulary
+        self._identity = identity
+        self._max_context = min(max_context, settings.max_context)
+        self._local_parties: ModuleHandle[LocalPartiesReady] | None = None
+        self._client: ModuleHandle[MpcClientReady] | None = None
+        self._up = False
+        self._place: SharesFolder | None = None
+        self._begun = 0.0
+        self._trouble: CloisterError | None = None
+        self._any_ended = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def client_pid(self) -> int | None:
+        return self._client.pid if self._client and self._up else None
+
+    def start(self) -> None:
+        """Start what is needed, unless that is being done already; ServiceUnavailable if there is no memory for it."""
+        if self._keeping is None:
+            if self._settings.parties is None:
+                require_memory(self._folder)
+            self._begun = monotonic()
+            self._keeping = asyncio.create_task(self._keep())
+
+    def confide(self, confided: AssignPrompt) -> None:
+        """Give the client a prompt; StartingUp, with an honest guess, while there is none."""
+        if self._up and self._client is not None:
+            self._client.send(confided)
+            return
+        self.start()
+        if self._trouble is not None:
+            raise ServiceUnavailable(f"The level mpc does not start: {self._trouble.message}", hint=self._trouble.hint)
+        left = max(5, round(ABOUT_SECONDS_TO_START - (monotonic() - self._begun)))
+        raise StartingUp(
+            "The parties of the level mpc are being started and dealt the model, which takes a minute or two.",
+            hint="Try again then, or choose another level.",
+            retry_after=left,
+        )
+
+    def send(self, message: msgspec.Struct) -> None:
+        if self._up and self._client is not None:
+            self._client.send(message)
+
+    async def close(self) -> None:
+        """End the client, then the parties that are ours."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._place is not None:
+            self._place.clear()  # first: parties may take longer to end than the server has
+        if self._client is not None:
+            await self._client.close(SECONDS_FOR_CLIENT_TO_END)
+        if self._local_parties is not None:
+            await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
+        self._forget_shares()
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._start_once()
+                failures = 0
+                await self._any_ended.wait()
+                log.warning("The MPC client or its parties ended; starting again.")
+            except CloisterError as reason:
+                self._trouble = reason
+                log.error("The level mpc does not start: %s", reason.message)
+            self._up = False
+            self._route.client_gone()
+            self._begun = monotonic()
+            if self._client is not None:
+                await self._client.close(SECONDS_FOR_CLIENT_TO_END)
+            await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
+            failures += 1
+
+    async def _start_once(self) -> None:
+        self._any_ended.clear()
+        parties = self._settings.parties or await self._started_parties()
+        self._client = ModuleHandle(
+            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._hear, on_end=self._any_ended.set
+        )
+        folder = self._folder
+        self._client.send(
+            StartMpcClient(
+                VERSION,
+                folder.name,
+                str(folder.path),
+                str(parties),
+                self._max_context,
+                self._vocabulary,
+                self._settings.draft_tokens,
+                self._identity,
+                self._settings.cache,
+            )
+        )
+        await self._client.ready
+        self._up, self._trouble = True, None
+        log.info("The level mpc is served.")
+
+    def _hear(self, message: msgspec.Struct) -> None:
+        if self._client is None or not self._client.started:
+            raise ProtocolError("The client spoke before it was ready.")
+        self._route.handle(message)
+
+    def _forget_shares(self) -> None:
+        if self._place is not None:
+            self._place.remove()
+            self._place = None
+
+    async def _started_parties(self) -> Path:
+        """The file that says where our own parties are; they are started if they do not run."""
+        if self._local_parties is None or not self._local_parties.endpoint.open:
+            if self._local_parties is not None:
+                await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
+            self._forget_shares()
+            self._place = SharesFolder(cache_folder() / "mpc")
+            self._local_parties = ModuleHandle(
+                "parties", LOCAL_PARTIES, FromLocalParties, LocalPartiesReady, on_end=self._any_ended.set
+            )
+            self._local_parties.send(
+                StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
+            )
+        told = await asyncio.shield(self._local_parties.ready)
+        return Path(told.parties)
+
+
+_PREFIX, _OWNER = "serve-", "owner"
+
+
+class SharesFolder:
+    """Where parties of our own keep their shares: a new folder within `parent`, for as long as this process lives.
+
+    All parties' shares together are the weights: gigabytes that nobody else may find. A server that was killed leaves
+    its folder behind, and the next one removes it: a folder whose owner lives is locked. It is on disk: a folder for
+    temporary files may be in memory.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._owner = os.open(self.path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._owner, fcntl.LOCK_EX)
+
+    def clear(self) -> None:
+        """Remove what is in it, but for the lock: what a party that still starts may write, the next server finds."""
+        for each in self.path.glob("*"):
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != _OWNER:
+                each.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """With all that is in it, once nobody writes there."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._owner)
+
+
+def sweep(parent: Path) -> None:
+    """Remove folders whose owners are gone."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # somebody else's, or being made or swept this moment
+            owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(owner)

@@ -1,0 +1,172 @@
+"""The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run.
+
+Paths in it are relative to the file. A party needs its own private key only; nothing in the file itself is secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from cloister.errors import ProtocolError, SetupError
+from cloister.link.network.address import Address
+from cloister_mpc.messages import VERSION, ShareHead
+
+T = TypeVar("T")
+Protocol = Literal["aby3", "cheetah", "semi2k"]
+Beaver = Literal["multi_party", "trusted_first_party"]
+
+PARTIES = {"aby3": 3, "cheetah": 2, "semi2k": 2}
+INSECURE_BEAVER = (
+    "With the beaver setting 'trusted_first_party' the first party makes the others' correlated randomness and can "
+    "compute every secret from what it sees."
+)
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What dealers may ask for, and how patient a party is, in seconds."""
+
+    sessions: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=16)] = 4096
+    new_tokens: Annotated[int, msgspec.Meta(ge=1)] = 1024
+    session_mib: Annotated[int, msgspec.Meta(ge=1)] = 2048  # of shares put for one session, over its life
+    weights_mib: Annotated[int, msgspec.Meta(ge=1)] = 65536
+    connections: Annotated[int, msgspec.Meta(ge=1)] = 32
+    idle_s: Annotated[float, msgspec.Meta(gt=0)] = 300.0  # a client that asks for nothing
+    silence_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0  # a party that does not beat
+    run_silence_s: Annotated[float, msgspec.Meta(gt=0)] = 180.0  # an engine without progress; compiling is included
+    start_s: Annotated[float, msgspec.Meta(gt=0)] = 180.0  # a new epoch, weights loaded
+
+
+class PartyPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One party. `shelf`, where given, keeps its weights' shares over restarts; else they end with the party.
+
+    `programs` keeps what it compiled, else a folder within the shelf does. Parties of one owner may share it.
+    """
+
+    control: str
+    link: str
+    certificate: str
+    key: str
+    fingerprint: str = ""  # SHA-256 of the certificate, hex; pins it, so that not even the authority can replace it
+    shelf: str = ""
+    programs: str = ""
+
+
+class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`base` is the folder the file lies in."""
+
+    authority: str
+    party: tuple[PartyPlace, ...]
+    protocol: Protocol = "aby3"
+    beaver: Beaver = "multi_party"
+    limits: Limits = Limits()
+    base: str = "."
+
+    def path(self, relative: str) -> Path:
+        return Path(self.base) / relative
+
+    @property
+    def agreement(self) -> bytes:
+        """Digest of what all parties must have in common: protocol, numbers, who the parties are."""
+        common = (VERSION, self.protocol, self.beaver)
+        places = [(place.control, place.link, place.fingerprint) for place in self.party]
+        return hashlib.sha256(msgspec.json.encode((common, places))).digest()
+
+    def identity(self) -> bytes:
+        """Digest of all that says who the parties are: the agreement, and who signs their certificates."""
+        path = self.path(self.authority)
+        try:
+            authority = path.read_bytes()
+        except OSError as reason:
+            raise SetupError(f"{path} cannot be read: {reason.strerror}.", hint="Copy the parties' `ca.crt`.") from None
+        return hashlib.sha256(self.agreement + hashlib.sha256(authority).digest()).digest()
+
+
+def read_config(file: Path) -> PartiesConfig:
+    """The file, decoded and checked."""
+    try:
+        raw = msgspec.toml.decode(file.read_bytes())
+    except OSError as reason:
+        raise SetupError(
+            f"{file} cannot be read: {reason.strerror}.", hint="`cloister mpc up` makes one for local parties."
+        ) from None
+    except msgspec.DecodeError as reason:
+        raise SetupError(f"{file} is not TOML: {reason}.") from None
+    try:
+        config = msgspec.convert({**raw, "base": str(file.absolute().parent)}, PartiesConfig)
+    except msgspec.ValidationError as reason:
+        raise SetupError(f"{file}: {reason}.", hint="docs/mpc.md has an example.") from None
+    _check(config, file)
+    return config
+
+
+def decode_settings(settings: bytes, kind: type[T]) -> T:
+    """Settings as a party passes them on to its engine and tunnel."""
+    try:
+        return msgspec.json.decode(settings, type=kind)
+    except msgspec.MsgspecError:
+        raise ProtocolError("Settings do not decode.") from None
+
+
+def _check(config: PartiesConfig, file: Path) -> None:
+    wanted = PARTIES[config.protocol]
+    if len(config.party) != wanted:
+        raise SetupError(f"{file}: {config.protocol} has {wanted} parties, not {len(config.party)}.")
+    addresses = [Address.parse(text) for place in config.party for text in (place.control, place.link)]
+    if any(not isinstance(address.host, str) or address.port == 0 for address in addresses):
+        raise SetupError(f"{file}: every party needs fixed HOST:PORT addresses.")
+    if len(set(addresses)) != len(addresses):
+        raise SetupError(f"{file}: two addresses are the same.")
+
+
+def refuse_insecure(config: PartiesConfig, *, allow_insecure_beaver: bool) -> str | None:
+    """Raises where the protocol protects nothing or cannot run; returns a warning where there is one.
+
+    SPU 0.9.5 has three makers of semi2k's correlated randomness: the first party (which then knows everything), a
+    third party's server (not in its Python package), and the parties among themselves, which it refuses to run.
+    """
+    if config.protocol != "semi2k":
+        return None
+    if config.beaver == "multi_party":
+        raise SetupError(
+            "This SPU does not make semi2k's correlated randomness between the parties, and no other way is safe.",
+            hint="Choose protocol = 'cheetah' (two parties) or 'aby3' (three).",
+        )
+    if not allow_insecure_beaver:
+        raise SetupError(INSECURE_BEAVER, hint="Choose 'cheetah'; or --allow-insecure-beaver, for tests alone.")
+    return f"INSECURE: {INSECURE_BEAVER}"
+
+
+def config_text(config: PartiesConfig) -> str:
+    """The config as a TOML file that `read_config` reads."""
+    lines = ["# The parties of a computation on shares; the same file for every party and dealer. See docs/mpc.md."]
+    for name in ("protocol", "beaver", "authority"):
+        value = getattr(config, name)
+        lines.append(f"{name} = {_quoted(value)}")
+    for rank, place in enumerate(config.party):
+        lines += ["", f"[[party]]  # rank {rank}"]
+        facts = msgspec.structs.asdict(place)
+        lines += [f"{name} = {_quoted(value)}" for name, value in facts.items() if value]
+    defaults = msgspec.structs.asdict(Limits())
+    changed = {name: value for name, value in msgspec.structs.asdict(config.limits).items() if value != defaults[name]}
+    if changed:
+        lines += ["", "[limits]", *(f"{name} = {value}" for name, value in changed.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_ELEMENTS: dict[Protocol, int] = {"aby3": 2, "cheetah": 1, "semi2k": 1}
+"""Ring elements that one party holds of a secret: two of the three of ABY3's replicated sharing."""
+
+
+def share_bytes(head: ShareHead, protocol: Protocol, element_bytes: int = 8) -> int:
+    """Size of one party's share of a secret; elements of arithmetic shares have 64 bits."""
+    return math.prod(head.dims) * _ELEMENTS[protocol] * element_bytes

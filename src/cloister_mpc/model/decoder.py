@@ -1,0 +1,222 @@
+"""The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, alike on shares and on plain numbers.
+
+`embed` makes columns of the residual stream from a client's one-hots, `prompt_layer` and `step_layer` compute one
+layer, `answer` gives the next token or its logits. Knows neither how caches nor how functions work inside. `present` is
+(1, n): 1 where a column holds a token, 0 where it pads. A padding column is zero on entry and small noise afterwards;
+its values are exactly zero, so whatever keys or scores its noise leads to weigh nothing.
+
+One-hots are integers, so nothing is truncated: the two of a token are multiplied (one message), then meet the matrix.
+Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so nobody else learns its
+temperature or its draw.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from cloister_mpc.cache.attention import scores, shown, weighted
+from cloister_mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.functions.bundle import Functions
+from cloister_mpc.functions.largest import largest
+from cloister_mpc.functions.ring import fine, integers, numbers, settled
+from cloister_mpc.messages import Answer
+from cloister_mpc.model.shape import ModelShape
+from cloister_mpc.model.weights import LayerWeights, OuterWeights
+
+BLOCK = 256
+"""Columns of a prompt computed at once: a block's scores are the most memory a prefill needs."""
+
+FAR = 48
+"""How far the first token's score of itself is lowered (see `_causal`): e^-48 of anything is nothing."""
+
+EMBED_BLOCK = 64
+"""Columns whose one-hots are multiplied at once, to bound memory."""
+
+
+class Angles(NamedTuple):
+    """Cosines and sines of the columns' positions, (n, d) each and public; no columns where positions are learned."""
+
+    cosine: Array
+    sine: Array
+
+
+class Attended(NamedTuple):
+    """What attention reads of new columns: queries (H, n, d), scaled; keys (G, n, d); values (G, n, d + 1)."""
+
+    queries: Array
+    keys: Array
+    values: Array
+
+
+class Decoder:
+    """One model's layers, with one choice of functions."""
+
+    def __init__(self, shape: ModelShape, functions: Functions) -> None:
+        self.shape = shape
+        self.functions = functions
+
+    def embed(self, outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> tuple[Array, Array]:
+        """Columns (D, n), and which hold a token, (1, n). `places`: one-hots of learned positions, else (0, n)."""
+        blocks = []
+        for start in range(0, coarse.shape[1], EMBED_BLOCK):
+            here = slice(start, start + EMBED_BLOCK)
+            tokens = (coarse[:, None, here] * fine[None, :, here]).reshape(-1, coarse[:, here].shape[1])
+            block = self._rows(outer.embedding, tokens[: self.shape.vocabulary])
+            if self.shape.positions:
+                block = block + self._rows(outer.places, places[:, here])
+            blocks.append(block)
+        return jnp.concatenate(blocks, axis=1), jnp.sum(coarse, axis=0, keepdims=True)
+
+    def _rows(self, matrix: Array, one_hots: Array) -> Array:
+        # An integer scale costs nothing here, and the matrix itself must stay as the head needs it.
+        # As rows: a single column's product with the transposed matrix takes half as long again.
+        return ((one_hots.T * int(self.shape.scales[0])).astype(jnp.float32) @ matrix).T
+
+    def prompt_layer(
+        self, window: int, epsilon: Array, hidden: Array, present: Array, weights: LayerWeights, angles: Angles
+    ) -> tuple[Array, PromptLayer]:
+        """A whole prompt (D, T) through one layer, every token seeing those before it, block by block of columns."""
+        blocks: list[Array] = []
+        queries: list[Array] = []
+        keys: list[Array] = []
+        values: list[Array] = []
+        # Padding is on the left, so the first token is where `present` rises.
+        first = present - jnp.concatenate([jnp.zeros_like(present[:, :1]), present[:, :-1]], axis=1)
+        for start in range(0, hidden.shape[1], BLOCK):
+            here = slice(start, start + BLOCK)
+            columns, there = hidden[:, here], present[:, here]
+            new = self._project(columns, weights, Angles(*(angle[here] for angle in angles)), there, epsilon)
+            new = new._replace(values=new.values * there.reshape(1, -1, 1).astype(hidden.dtype))
+            queries.append(new.queries)
+            keys.append(new.keys)
+            values.append(new.values)
+            out = self._causal(new.queries, keys, values, weights.offset, there, first[:, here])
+            blocks.append(self.finish(columns, out, weights, there, epsilon))
+        last = jnp.concatenate(queries, axis=1)[:, -window:]
+        prompt = PromptLayer(last, jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
+        return jnp.concatenate(blocks, axis=1), prompt
+
+    def _causal(
+        self, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array, first: Array
+    ) -> Array:
+        """Causal attention of the last block over itself and over all blocks before it.
+
+        The first token sees only itself, so its score does not matter, but calibration cannot keep it in range: it is
+        lowered to nothing, and the answer is put in its place. Padding sees nothing: its denominator is made one.
+        """
+        softmax, columns = self.functions.softmax, queries.shape[1]
+        every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
+        before = every_key.shape[1] - columns
+        visible = jnp.tri(columns, before + columns, before, dtype=jnp.int32)
+        itself = jnp.eye(columns, before + columns, before, dtype=jnp.int32)
+        lowered = scores(queries, every_key) - (first.reshape(columns, 1) * itself * FAR).astype(queries.dtype)
+        sums = weighted(shown(softmax.weigh(lowered, offset), visible), every_value)
+        alone = values[-1] * first.reshape(1, columns, 1).astype(queries.dtype)
+        padding = jnp.pad((1 - present).reshape(1, columns, 1), ((0, 0), (0, 0), (alone.shape[-1] - 1, 0)))
+        instead = jnp.repeat(alone + padding.astype(queries.dtype), queries.shape[0] // alone.shape[0], axis=0)
+        return softmax.divide(sums + instead)
+
+    def step_layer(
+        self,
+        method: Method,
+        epsilon: Array,
+        hidden: Array,
+        weights: LayerWeights,
+        cache: Cache,
+        angles: Angles,
+        slot: Array,
+        choice: Choice | None,
+        shuffles: Shuffles,
+        following: bool,
+    ) -> tuple[Array, Cache, Choice | None, Array]:
+        """Generated tokens (D, n) through one layer: the stream, the cache, the choice used and the layer's queries."""
+        new = self.new_columns(epsilon, hidden, weights, angles)
+        cache = write_slots(cache, slot, new.keys, new.values)
+        if not following:
+            choice = method.choose(new.queries, cache, shuffles)
+        seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
+        out, cache = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
+        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
+
+    def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
+        """Of generated tokens: no column is padding."""
+        return self._project(hidden, weights, angles, _ones(hidden), epsilon)
+
+    def _project(
+        self, hidden: Array, weights: LayerWeights, angles: Angles, present: Array, epsilon: Array
+    ) -> Attended:
+        shape, columns = self.shape, hidden.shape[1]
+        normed = self._normalise(hidden, epsilon)
+        every = (weights.qkv @ self._with_biases(normed, present)).reshape(-1, shape.head_size, columns)
+        every = every.transpose(0, 2, 1)
+        turning = shape.heads + shape.kv_heads
+        turned = rotate(every[:turning], angles)
+        last = jnp.broadcast_to(present.reshape(1, columns, 1), (shape.kv_heads, columns, 1))
+        values = jnp.concatenate([every[turning:], last.astype(every.dtype)], axis=-1)
+        return Attended(turned[: shape.heads], turned[shape.heads :], values)
+
+    def finish(self, hidden: Array, out: Array, weights: LayerWeights, present: Array, epsilon: Array) -> Array:
+        """What follows attention's answer (H, n, d): its matrix, then the MLP; both added to the stream."""
+        shape, functions = self.shape, self.functions
+        answer = out.transpose(0, 2, 1).reshape(-1, hidden.shape[1])
+        hidden = hidden + weights.out @ self._with_biases(answer, present)
+        normed = self._normalise(hidden, epsilon)
+        wide = weights.up @ self._with_biases(normed, present)
+        if shape.calm:
+            inner = functions.ordered_silu(wide[: shape.inner], shape.calm) * wide[shape.inner :]
+        else:
+            activation = functions.silu if shape.activation == "silu" else functions.gelu
+            inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
+        written: Array = hidden + weights.down @ self._with_biases(inner, present)
+        return written
+
+    def logits(self, outer: OuterWeights, hidden: Array) -> Array:
+        """(V, n), fine (functions.ring): comparing them needs no truncation."""
+        normed = self._normalise(hidden, self.shape.epsilon * self.shape.scales[-1] ** 2)
+        if self.shape.tied:
+            matrix, columns = outer.embedding, normed * outer.gain
+        else:
+            matrix, columns = outer.head, self._with_biases(normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
+        # A number times an integer is not truncated; scaling the much larger matrix would copy it.
+        fine_logits: Array = matrix @ integers(columns).astype(matrix.dtype)
+        return fine_logits
+
+    def answer(self, kind: Answer, outer: OuterWeights, hidden: Array, noise: Array | None) -> Array:
+        """What is fetched after a pass: (n,) numbers of tokens, or logits (V, n)."""
+        values = self.logits(outer, hidden)
+        if kind == "logits":
+            return settled(values)
+        return largest(values + fine(noise) if noise is not None else values)
+
+    def _normalise(self, hidden: Array, epsilon: Array | float) -> Array:
+        """RMSNorm without its gain (weights hold it); `epsilon` is public and scaled as the stream's squares are."""
+        return hidden * self.functions.rms_scale(_squares(hidden) * (1 / self.shape.hidden) + epsilon)
+
+    def _with_biases(self, columns: Array, present: Array) -> Array:
+        """The input of a matrix, with the row that its column of biases is multiplied by."""
+        return jnp.concatenate([columns, present.astype(columns.dtype)]) if self.shape.biases else columns
+
+
+def _squares(hidden: Array) -> Array:
+    """(D, n) → (1, n), each column with itself: a product costs by its output, and n is less than D."""
+    elements, columns = integers(hidden), hidden.shape[1]
+    own = (elements.T @ elements) * np.eye(columns, dtype=elements.dtype)
+    return settled(numbers(jnp.ones((1, columns), elements.dtype) @ own))
+
+
+def _ones(hidden: Array) -> Array:
+    """Made from shares: public ones would have to be shared first, which is a message."""
+    return hidden[:1] - hidden[:1] + 1
+
+
+def rotate(heads: Array, angles: Angles) -> Array:
+    """Rotary positions on (…, n, d): one truncation of what two public products add up to."""
+    if not angles.cosine.size:
+        return heads
+    half = heads.shape[-1] // 2
+    turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
+    return settled(numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)))

@@ -1,0 +1,194 @@
+"""One party's side of one generation: which programs run, in which order, over which variables of its runtime.
+
+Every party calls the same methods in the same order. Nothing here sees a plain value of a prompt, a token or a weight.
+
+Variables a provider deals once (float32, secret; `ModelWeights.named()` yields them):
+
+    w/embedding (V, D)      w/places (positions, D)*    w/gain (D, 1)*      w/head (V, D+)*        * where it has them
+    w/{layer}/qkv ((H + 2G) d, D+)   w/{layer}/out (D, H d+)   w/{layer}/up (2F, D+)   w/{layer}/down (D, F+)
+    w/{layer}/offset (H, 1, 1)
+
+Variables a client deals, secret; `{g}` is the generation's name, n the columns of the pass (T for the prefill):
+
+    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: shape.one_hots
+    {g}/places (positions, n) int32                                 the same, where positions are learned
+    {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
+    {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` says which, for
+    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 shape.permutations; used once, then deleted
+
+What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
+prefill. `programs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from spu import Runtime, libspu
+
+from cloister.errors import CloisterError
+from cloister_mpc.model.programs import Program, Programs
+from cloister_mpc.shares import Dealer
+
+OUTSIDE = {"outer": "w"}
+"""Where the programs before and after the layers find the model."""
+
+Progress = Callable[[int, int], None]
+"""Called after every program: how many are done, of how many in this pass."""
+
+
+class GenerationError(CloisterError):
+    """A generation on shares was asked for a pass it cannot make."""
+
+    code = "mpc_generation"
+
+
+class Generation:
+    """A generation under way. `name` is a prefix of variables; `dealer` makes public values."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        programs: Programs,
+        dealer: Dealer,
+        *,
+        name: str,
+        progress: Progress | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._programs = programs
+        self._dealer = dealer
+        self._name = name
+        self._progress = progress
+        self._written = -1
+        self._queries = 0
+        self._variables: set[str] = set()
+        self._done = self._total = 0
+
+    @property
+    def answer(self) -> str:
+        """The variable to fetch after a pass."""
+        return f"{self._name}/answer"
+
+    def prefill(self) -> None:
+        """The prompt through all layers: fills the cache and gives the first answer."""
+        programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
+        self._begin()
+        self._place(-columns, columns)
+        for number, scale in enumerate(shape.scales):
+            self._publish(f"{number}/epsilon", np.float32(shape.epsilon * scale * scale))
+        self._run(programs.embed(columns))
+        for number in range(shape.layers):
+            self._rescale(number, columns)
+            leading = programs.leads(number)
+            self._run(programs.prompt(leading), self._layer(number))
+            self._used(number, len(programs.method.evict_shuffles) if leading else 0)
+        self._run(programs.last(columns), counts=False)
+        self._run(programs.head(1))
+        self._written, self._queries = 0, 1
+
+    def step(self, at: int, columns: int = 1) -> None:
+        """Generated tokens at positions `at`, `at` + 1, … through all layers; an answer for each of them.
+
+        The prefill's token goes to position 0. Columns beyond the first are drafts; those that prove wrong are
+        forgotten by the next step, whose `at` lies before them.
+        """
+        programs, shape = self._programs, self._programs.shape
+        if not 0 <= at <= self._written:
+            raise GenerationError(f"Position {at} does not follow what was computed so far.")
+        if columns < 1 or at + columns > programs.outline.new_tokens:
+            raise GenerationError(
+                "There is no room for so many tokens.", hint="Ask for room when the prompt is shared."
+            )
+        self._begin()
+        self._place(at, columns)
+        self._publish("slot", np.int32(programs.method.first_free + at))
+        self._run(programs.embed(columns))
+        if programs.ahead:
+            self._select()
+        for number in range(shape.layers):
+            self._rescale(number, columns)
+            leading = programs.leads(number)
+            self._run(programs.step(columns, leading), self._layer(number))
+            if leading and not programs.ahead:
+                self._used(number, len(programs.method.choose_shuffles))
+        self._run(programs.head(columns))
+        self._written, self._queries = at + columns, columns
+
+    def close(self) -> None:
+        """Forget everything but the model."""
+        for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
+            self._runtime.del_var(variable)
+        self._variables.clear()
+
+    def _select(self) -> None:
+        programs, name = self._programs, self._name
+        where = {"shuffles": f"{name}/ahead/shuffles"}
+        for at, number in enumerate(programs.leaders):
+            where |= {f"queries/{at}": f"{name}/{number}/queries", f"caches/{at}": f"{name}/{number}/cache"}
+            where[f"choice/{at}"] = f"{name}/{number}/choice"
+        self._run(programs.select(self._queries), where)
+        self._used("ahead", len(programs.method.choose_shuffles))
+
+    def _rescale(self, number: int, columns: int) -> None:
+        scales = self._programs.shape.scales
+        if number and scales[number] != scales[number - 1]:
+            self._publish("factor", np.float32(scales[number] / scales[number - 1]))
+            self._run(self._programs.rescale(columns), counts=False)
+
+    def _layer(self, number: int) -> dict[str, str]:
+        own = {part: f"{self._name}/{number}/{part}" for part in ("cache", "epsilon", "queries", "shuffles")}
+        leader = self._programs.leader(number)
+        shared = {part: f"{self._name}/{leader}/{part}" for part in ("eviction", "choice")}
+        return own | shared | {"weights": f"w/{number}"}
+
+    def _place(self, first: int, columns: int) -> None:
+        cosine, sine = self._programs.shape.angles(first, columns)
+        if cosine.size:
+            self._publish("angles/cosine", cosine)
+            self._publish("angles/sine", sine)
+
+    def _publish(self, name: str, value: np.ndarray | np.generic) -> None:  # type: ignore[type-arg]
+        variable = f"{self._name}/{name}"
+        self._runtime.set_var(variable, self._dealer.publish(np.asarray(value)))
+        self._variables.add(variable)
+
+    def _begin(self) -> None:
+        self._done, self._total = 0, self._programs.shape.layers + 2 + int(self._programs.ahead and self._written >= 0)
+
+    def _run(self, program: Program, where: Mapping[str, str] = OUTSIDE, counts: bool = True) -> None:
+        outputs = [self._variable(where, output) for output in program.outputs]
+        inputs = [self._variable(where, given) for given in program.inputs]
+        executable = libspu.Executable(
+            name=program.name,
+            input_names=[*inputs, *self._constants(program)],
+            output_names=outputs,
+            code=program.code,
+        )
+        self._runtime.run(executable)
+        self._variables.update(outputs)
+        if counts:
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+
+    def _constants(self, program: Program) -> list[str]:
+        """Variables of the program's constants, published when it is first run."""
+        names = [f"constant/{program.name}/{number}" for number in range(len(program.constants))]
+        for name, values in zip(names, program.constants, strict=True):
+            if f"{self._name}/{name}" not in self._variables:
+                self._publish(name, values)
+        return [f"{self._name}/{name}" for name in names]
+
+    def _used(self, whose: int | str, shuffles: int) -> None:
+        for at in range(shuffles):
+            self._runtime.del_var(f"{self._name}/{whose}/shuffles/{at}")
+
+    def _variable(self, where: Mapping[str, str], path: str) -> str:
+        """The variable of `path`: by the longest beginning of it that `where` knows, else the generation's own."""
+        parts = path.split("/")
+        for length in range(len(parts), 0, -1):
+            if (prefix := where.get("/".join(parts[:length]))) is not None:
+                return "/".join([prefix, *parts[length:]])
+        return f"{self._name}/{path}"

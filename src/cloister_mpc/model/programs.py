@@ -1,0 +1,361 @@
+"""What parties compute: named programs, compiled by each party from its own code for public shapes.
+
+A program's inputs and outputs are trees with names ("cache/keys", "weights/qkv"); `generation` knows which variables of
+a runtime they are. An input that a program returns unchanged is not written again. Knows no shares.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from functools import cached_property, lru_cache
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax import Array, ShapeDtypeStruct
+from spu import libspu
+from spu.utils import frontend
+
+from cloister.errors import InvalidRequest
+from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
+from cloister_mpc.cache.plan import CachePlan, leader
+from cloister_mpc.functions.bundle import BUNDLES
+from cloister_mpc.functions.ring import tracing_for_shares
+from cloister_mpc.messages import Answer, Bundle, GenerationSpec
+from cloister_mpc.model.decoder import Angles, Decoder
+from cloister_mpc.model.program_store import Program as Program
+from cloister_mpc.model.program_store import ProgramStore
+from cloister_mpc.model.shape import FINE, ModelShape
+from cloister_mpc.model.weights import LayerWeights, OuterWeights
+
+Tree = Any
+_compiling = threading.Lock()
+
+
+class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is public of one generation, and all that its programs depend on beside the model's shape."""
+
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=16, le=65_536, multiple_of=16)]  # a bucket (shape.bucket_of)
+    new_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+    cache: CachePlan = CachePlan(method="full")
+    functions: Bundle = "lean"
+    answer: Answer = "token"
+
+
+def outline_of(spec: GenerationSpec) -> Outline:
+    """Decodes the spec; InvalidRequest where it makes no sense."""
+    try:
+        return msgspec.convert(msgspec.structs.asdict(spec) | {"cache": msgspec.json.decode(spec.cache)}, Outline)
+    except (msgspec.MsgspecError, ValueError):
+        raise InvalidRequest("The terms of the generation make no sense.") from None
+
+
+class Programs:
+    """All programs of one outline, compiled when first asked for. Threads may share it."""
+
+    def __init__(
+        self, shape: ModelShape, outline: Outline, like: Programs | None = None, store: ProgramStore | None = None
+    ) -> None:
+        """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once.
+
+        `store`: where programs are kept, and found, beyond this process.
+        """
+        self.shape = shape
+        self.outline = outline
+        self.decoder = Decoder(shape, BUNDLES[outline.functions])
+        self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
+        self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
+        self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
+        self._store = store
+
+    def leader(self, number: int) -> int:
+        return leader(number, self.outline.cache)
+
+    def leads(self, number: int) -> bool:
+        return self.leader(number) == number
+
+    @property
+    def ahead(self) -> bool:
+        """Whether all layers' selections are made in one batch before the step, with the last step's queries."""
+        return self.outline.cache.selection == "ahead" and self._choice is not None
+
+    def embed(self, columns: int) -> Program:
+        shape = self.shape
+        inputs = {
+            "outer": self._outer(),
+            "coarse": _integers(shape.coarse, columns),
+            "fine": _integers(FINE, columns),
+            "places": _integers(shape.positions, columns),
+        }
+
+        def run(outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> Tree:
+            hidden, present = self.decoder.embed(outer, coarse, fine, places)
+            return {"hidden": hidden, "present": present}
+
+        return self._program("embed", columns, run, lambda: inputs)
+
+    def prompt(self, leading: bool) -> Program:
+        """One layer over the whole prompt, and its cache; followers keep what their leader kept."""
+
+        def inputs() -> dict[str, Tree]:
+            following = {} if leading else {"eviction": self._prompt_results["eviction"], "shuffles": ()}
+            return self._prompt_inputs | following
+
+        name = f"prompt_{'leading' if leading else 'following'}"
+        return self._program(name, self.outline.prompt_tokens, self._run_prompt, inputs, PUBLIC)
+
+    def step(self, columns: int, leading: bool) -> Program:
+        """One layer over `columns` generated tokens; leaders choose what to read, unless that was done ahead."""
+        chooses = leading and not self.ahead
+
+        def inputs() -> dict[str, Tree]:
+            return {
+                "hidden": _floats(self.shape.hidden, columns),
+                "weights": self._layer(),
+                "cache": self._prompt_results["cache"],
+                "angles": self._angles(columns),
+                "epsilon": _floats(),
+                "slot": _integers(),
+                "choice": None if chooses else self._choice,
+                "shuffles": self._shuffles(self.method.choose_shuffles if chooses else ()),
+            }
+
+        def run(**given: Tree) -> Tree:
+            hidden, cache, choice, queries = self.decoder.step_layer(self.method, **given, following=not chooses)
+            kept = queries if self.ahead and leading else None
+            return {"hidden": hidden, "cache": cache, "choice": choice, "queries": kept}
+
+        return self._program(f"step_{'leading' if leading else 'following'}", columns, run, inputs, PUBLIC)
+
+    def select(self, columns: int) -> Program:
+        """The selections of all leading layers in one batch, with queries of `columns` tokens (§4.3, made ahead)."""
+        count, shape = len(self.leaders), self.shape
+
+        def inputs() -> dict[str, Tree]:
+            return {
+                "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
+                "caches": tuple(self._prompt_results["cache"] for _ in range(count)),
+                "shuffles": self._shuffles(self.method.choose_shuffles, count),
+            }
+
+        def run(queries: tuple[Array, ...], caches: tuple[Cache, ...], shuffles: Shuffles) -> Tree:
+            stacked = jax.tree_util.tree_map(lambda *parts: jnp.concatenate(parts), *caches)
+            choice = self.method.choose(jnp.concatenate(queries), stacked, shuffles)
+            heads = shape.kv_heads
+            return {
+                "choice": tuple(
+                    jax.tree_util.tree_map(lambda rows, at=at: rows[at * heads : (at + 1) * heads], choice)
+                    for at in range(count)
+                )
+            }
+
+        return self._program("select", columns, run, inputs)
+
+    def rescale(self, columns: int) -> Program:
+        """The stream multiplied by a public factor, where the next layer's scale differs."""
+        inputs = {"hidden": _floats(self.shape.hidden, columns), "factor": _floats()}
+
+        def run(hidden: Array, factor: Array) -> Tree:
+            return {"hidden": hidden * factor}
+
+        return self._program("rescale", columns, run, lambda: inputs, PUBLIC)
+
+    def last(self, columns: int) -> Program:
+        """The stream's last column alone. Not in the head, which then is the same after a prompt and after a step."""
+        inputs = {"hidden": _floats(self.shape.hidden, columns)}
+
+        def run(hidden: Array) -> Tree:
+            return {"hidden": hidden[:, -1:]}
+
+        return self._program("last", columns, run, lambda: inputs)
+
+    def head(self, columns: int) -> Program:
+        """The answer for each of these columns."""
+        noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None
+        inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, columns), "noise": noise}
+
+        def run(outer: OuterWeights, hidden: Array, noise: Array | None) -> Tree:
+            return {"answer": self.decoder.answer(self.outline.answer, outer, hidden, noise)}
+
+        return self._program("head", columns, run, lambda: inputs)
+
+    def _run_prompt(self, weights: LayerWeights, eviction: Eviction | None, shuffles: Shuffles, **given: Tree) -> Tree:
+        hidden, prompt = self.decoder.prompt_layer(self.method.window, weights=weights, **given)
+        if eviction is None:
+            eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
+        cache = self.method.build(prompt, eviction)
+        return {"hidden": hidden, "cache": cache, "eviction": eviction, "queries": prompt.queries[:, -1:]}
+
+    @property
+    def _prompt_inputs(self) -> dict[str, Tree]:
+        """Of a leading layer's program."""
+        columns = self.outline.prompt_tokens
+        return {
+            "hidden": _floats(self.shape.hidden, columns),
+            "present": _integers(1, columns),
+            "weights": self._layer(),
+            "angles": self._angles(columns),
+            "epsilon": _floats(),
+            "eviction": None,
+            "shuffles": self._shuffles(self.method.evict_shuffles),
+        }
+
+    @cached_property
+    def _prompt_results(self) -> Tree:
+        return jax.eval_shape(self._run_prompt, **self._prompt_inputs)
+
+    @cached_property
+    def _choice(self) -> Choice | None:
+        queries = _floats(self.shape.heads, 1, self.shape.head_size)
+        shuffles = self._shuffles(self.method.choose_shuffles)
+        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._prompt_results["cache"], shuffles)
+        return choice
+
+    def _outer(self) -> OuterWeights:
+        shape = self.shape
+        return OuterWeights(
+            embedding=_floats(shape.vocabulary, shape.hidden),
+            places=_floats(shape.positions, shape.hidden),
+            gain=_floats(shape.hidden, 1) if shape.tied else _floats(0, 0),
+            head=_floats(0, 0) if shape.tied else _floats(shape.vocabulary, shape.hidden + shape.extra),
+        )
+
+    def _layer(self) -> LayerWeights:
+        shape = self.shape
+        attended = shape.heads * shape.head_size
+        return LayerWeights(
+            qkv=_floats(attended + 2 * shape.kv_heads * shape.head_size, shape.hidden + shape.extra),
+            out=_floats(shape.hidden, attended + shape.extra),
+            up=_floats(shape.inner * (2 if shape.gated else 1), shape.hidden + shape.extra),
+            down=_floats(shape.hidden, shape.inner + shape.extra),
+            offset=_floats(shape.heads, 1, 1),
+        )
+
+    def _angles(self, columns: int) -> Angles:
+        size = 2 * len(self.shape.rotation)
+        return Angles(_floats(columns, size), _floats(columns, size))
+
+    def _shuffles(self, sizes: tuple[int, ...], layers: int = 1) -> tuple[Any, ...]:
+        return tuple(_integers(layers * self.shape.kv_heads, size, size) for size in sizes)
+
+    def _program(
+        self,
+        name: str,
+        columns: int,
+        run: Callable[..., Tree],
+        inputs: Callable[[], dict[str, Tree]],
+        public: Collection[str] = (),
+    ) -> Program:
+        """`inputs` is asked, and so traced for, only where the program has to be compiled."""
+        key = (name, columns, self.outline.answer if name == "head" else "any")
+
+        def compiled() -> Program:
+            return _compiled(f"{name}_{columns}", run, inputs(), public)
+
+        with _compiling:
+            if key not in self._compiled:
+                self._compiled[key] = self._store.get(self._terms(key), compiled) if self._store else compiled()
+            return self._compiled[key]
+
+    def _terms(self, key: tuple[str, int, str]) -> object:
+        """All that the program depends on beside the code. What is around the layers knows nothing of the cache."""
+        outline = self.outline
+        kept = None if key[0] in AROUND else (outline.prompt_tokens, outline.new_tokens, outline.cache)
+        return key, self.shape, outline.functions, kept
+
+
+AROUND = ("embed", "rescale", "last", "head")
+PUBLIC = ("angles", "epsilon", "slot", "factor")
+
+APART = 64
+"""Constants of at least so many numbers are given beside a program's text, not within it."""
+
+
+@lru_cache(maxsize=8)
+def programs_for(shape: ModelShape, outline: Outline, store: ProgramStore | None = None) -> Programs:
+    """The programs of these shapes, kept for the next generation with the same."""
+    plain = msgspec.structs.replace(outline, answer="token")
+    return Programs(shape, outline, None if outline == plain else programs_for(shape, plain, store), store)
+
+
+def _compiled(name: str, run: Callable[..., Tree], inputs: dict[str, Tree], public: Collection[str]) -> Program:
+    paths, tree = jax.tree_util.tree_flatten_with_path(inputs)
+    leaves = [leaf for _, leaf in paths]
+    given = [at for at, leaf in enumerate(leaves) if leaf.size]
+    names = [_name(path) for path, _ in paths]
+
+    def on_leaves(*arrays: Array) -> Tree:
+        filled = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+        for at, array in zip(given, arrays, strict=True):
+            filled[at] = array
+        return run(**jax.tree_util.tree_unflatten(tree, filled))
+
+    with tracing_for_shares():
+        traced, results = jax.make_jaxpr(on_leaves, return_shape=True)(*(leaves[at] for at in given))
+    given_vars = set(traced.jaxpr.invars)
+    out_paths, _ = jax.tree_util.tree_flatten_with_path(results)
+    new = [
+        at
+        for at, variable in enumerate(traced.jaxpr.outvars)
+        if out_paths[at][1].size and not (isinstance(variable, jax.core.Var) and variable in given_vars)
+    ]
+
+    apart = [at for at, constant in enumerate(traced.consts) if np.size(constant) >= APART]
+    constants = tuple(np.asarray(traced.consts[at]) for at in apart)
+
+    def changed(*arrays: Array) -> list[Array]:
+        known = list(traced.consts)
+        for at, constant in zip(apart, arrays[len(given) :], strict=True):
+            known[at] = constant
+        every = jax.core.eval_jaxpr(traced.jaxpr, known, *arrays[: len(given)])
+        return [every[at] for at in new]
+
+    visible = [
+        libspu.Visibility.VIS_PUBLIC if names[at].split("/")[0] in public else libspu.Visibility.VIS_SECRET
+        for at in given
+    ]
+    visible += [libspu.Visibility.VIS_PUBLIC] * len(constants)
+    outputs = [_name(out_paths[at][0]) for at in new]
+    inputs_named = [names[at] for at in given] + [f"constant/{at}" for at in range(len(constants))]
+    executable, _ = frontend.compile(
+        frontend.Kind.JAX, changed, [*(leaves[at] for at in given), *constants], {}, inputs_named, visible,
+        lambda _: outputs, copts=libspu.CompilerOptions(),
+    )  # fmt: skip
+    return Program(name, executable.code, tuple(inputs_named[: len(given)]), tuple(outputs), constants)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))) for key in path)
+
+
+def _floats(*sizes: int) -> Any:
+    return ShapeDtypeStruct(sizes, jnp.float32)  # type: ignore[no-untyped-call]
+
+
+def _integers(*sizes: int) -> Any:
+    return ShapeDtypeStruct(sizes, jnp.int32)  # type: ignore[no-untyped-call]
+
+
+def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What a client deals before a step of `columns`, or before the prefill: name without `{g}/` → shape, type."""
+    shape, method = programs.shape, programs.method
+    wide = columns or programs.outline.prompt_tokens
+    needed = {"coarse": ((shape.coarse, wide), "int32"), "fine": ((FINE, wide), "int32")}
+    if shape.positions:
+        needed["places"] = ((shape.positions, wide), "int32")
+    if programs.outline.answer == "sampled":
+        needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
+    if columns and programs.ahead:
+        heads = shape.kv_heads * len(programs.leaders)
+        sizes = {f"ahead/shuffles/{at}": (heads, size) for at, size in enumerate(method.choose_shuffles)}
+    else:
+        per_layer = method.choose_shuffles if columns else method.evict_shuffles
+        sizes = {
+            f"{number}/shuffles/{at}": (shape.kv_heads, size)
+            for number in programs.leaders
+            for at, size in enumerate(per_layer)
+        }
+    return needed | {name: ((heads, size, size), "int32") for name, (heads, size) in sizes.items()}

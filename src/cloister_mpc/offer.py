@@ -1,0 +1,78 @@
+"""Whether this server can offer the level `mpc`, and whether this machine has the memory for parties of its own.
+
+Looks at what is installed and at sizes; imports none of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cloister.config import Settings
+from cloister.errors import CloisterError, ModelUnsupported, ServiceUnavailable, SetupError
+from cloister.models.source import ModelFolder
+from cloister_mpc.packages import require_packages
+
+PARTIES = 3
+BYTES_PER_NUMBER = 16
+"""Replicated sharing: each party holds two of a number's three shares, eight bytes each."""
+BYTES_BESIDE_WEIGHTS = 700 << 20
+"""What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""
+_MODELS = ("llama", "gpt2")
+
+
+def why_not_mpc(settings: Settings, folder: ModelFolder) -> str | None:
+    """None where `mpc` is offered; else what keeps this server from it, and what its operator can do about that.
+    An error where `mpc` was asked for and cannot be offered."""
+    mpc = settings.mpc
+    if mpc.mode == "off" and mpc.parties is None:
+        return "It was started with `--mpc off`; without that, its operator may offer 'mpc'."
+    try:
+        _require(settings, folder)
+    except CloisterError as reason:
+        if mpc.mode == "auto" and mpc.parties is None:
+            return f"For its operator: {reason}"
+        raise
+    return None
+
+
+def _require(settings: Settings, folder: ModelFolder) -> None:
+    require_packages()
+    if settings.controller.sealed_weights is not None and settings.mpc.parties is None:
+        raise SetupError(
+            "Parties on this machine cannot be dealt weights that are sealed.",
+            hint="Their provider can deal them to parties elsewhere (--mpc-parties).",
+        )
+    if folder.config and folder.config.get("model_type") not in _MODELS:
+        raise ModelUnsupported(
+            f"Models of the kind '{folder.config.get('model_type')}' are not computed on shares.",
+            hint="Llama- and GPT-2-style models are.",
+        )
+    parties = settings.mpc.parties
+    if parties is not None and not parties.is_file():
+        raise SetupError(f"There is no file {parties}.", hint="`cloister mpc up` makes one; see docs/mpc.md.")
+
+
+def bytes_per_party(folder: ModelFolder) -> int:
+    """What a party's process takes with this model, as its files' sizes tell."""
+    stored = sum(file.stat().st_size for file in folder.path.glob("*.safetensors"))
+    dtype = folder.config.get("dtype") or folder.config.get("torch_dtype")
+    return stored // (4 if dtype == "float32" else 2) * BYTES_PER_NUMBER + BYTES_BESIDE_WEIGHTS
+
+
+def require_memory(folder: ModelFolder, meminfo: Path = Path("/proc/meminfo")) -> None:
+    """ServiceUnavailable, with numbers, if three parties do not fit into what this machine has left."""
+    needed = PARTIES * bytes_per_party(folder)
+    available = _available(meminfo)
+    if available < needed:
+        raise ServiceUnavailable(
+            f"Three parties on this machine would take {needed / 1e9:.1f} GB of memory for this model, and "
+            f"{available / 1e9:.1f} GB are free.",
+            hint="Run them on machines of their own (docs/mpc.md), or choose another level.",
+        )
+
+
+def _available(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,246 @@
+"""A party's engine: the process that holds shares and computes on them, for one epoch.
+
+It compiles every program from its own code, or takes what its party compiled before; it runs what its party tells it,
+and gives back the results' shares. It speaks to its party and, through sockets in a private folder, to the tunnel;
+where the kernel allows it, it has no network. The party checks whether a dealer may ask for something (sessions); the
+engine checks whether it makes sense.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
+from cloister_mpc.config import PartiesConfig, decode_settings, share_bytes
+from cloister_mpc.messages import (
+    Close,
+    Done,
+    Listening,
+    Load,
+    Loaded,
+    Open,
+    Opened,
+    Piece,
+    Progress,
+    Put,
+    Refused,
+    Result,
+    Run,
+    ShareHead,
+    StartEngine,
+    ToEngine,
+)
+
+if TYPE_CHECKING:
+    from cloister_mpc.model.generation import Generation
+    from cloister_mpc.model.program_store import ProgramStore
+    from cloister_mpc.model.programs import Programs
+    from cloister_mpc.model.shape import ModelShape
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_RETRY_MS = 250
+
+
+class Engine:
+    """SPU's runtime and the sessions in it."""
+
+    def __init__(self, start: StartEngine, party: BlockingEndpoint[msgspec.Struct]) -> None:
+        from cloister_mpc import shares
+
+        self._config = decode_settings(start.settings, PartiesConfig)
+        self._rank = start.rank
+        self._folder = Path(start.folder)
+        self._party = party
+        self._kind = shares.storage(self._config.protocol)
+        self._dealer = shares.Dealer(self._config.protocol)
+        self._shape: ModelShape | None = None
+        self._store: ProgramStore | None = None
+        self._sessions: dict[bytes, _Session] = {}
+
+    def connect(self) -> None:
+        from spu import Runtime, libspu
+
+        from cloister_mpc import shares
+
+        limits = self._config.limits
+        described = libspu.link.Desc()
+        described.id = "cloister"
+        described.recv_timeout_ms = int(limits.run_silence_s * 1000)
+        described.http_timeout_ms = int(limits.run_silence_s * 1000)
+        described.connect_retry_interval_ms = _RETRY_MS
+        described.connect_retry_times = max(1, int(limits.start_s * 1000 / _RETRY_MS))
+        for rank in range(len(self._config.party)):
+            name = "engine.sock" if rank == self._rank else f"to-{rank}.sock"
+            described.add_party(f"party-{rank}", f"unix:{self._folder / name}")
+        self._link = libspu.link.create_brpc(described, self._rank)
+        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol, self._config.beaver))
+
+    def load(self, order: Load) -> None:
+        """Take the weights' shares into memory, one file at a time."""
+        from cloister_mpc import shares
+        from cloister_mpc.model.program_store import ProgramStore
+        from cloister_mpc.model.shape import ModelShape
+        from cloister_mpc.party.weight_store import file_of
+
+        self._shape = decode_settings(order.shape, ModelShape)
+        self._store = ProgramStore(Path(order.programs)) if order.programs else None
+        for weight in order.weights:
+            content = file_of(Path(order.folder), weight).read_bytes()
+            self._runtime.set_var(weight.head.name, shares.share_of(weight.head, self._kind, content))
+
+    def handle(self, order: Open | Put | Piece | Run) -> None:
+        match order:
+            case Open():
+                self.open(order)
+                self._party.send(Opened(order.session, 0))
+            case Put():
+                session = self._session(order.session)
+                session.coming, session.bytes = order.head, bytearray()
+            case Piece():
+                self.piece(order)
+            case Run():
+                self.run(order)
+
+    def open(self, order: Open) -> None:
+        """A new session: its programs are known from here on, and found or compiled when first run."""
+        from cloister_mpc.model.generation import Generation
+        from cloister_mpc.model.programs import outline_of, programs_for
+
+        if self._shape is None:
+            raise InvalidRequest("No model's weights are here.")
+        programs = programs_for(self._shape, outline_of(order.spec), self._store)
+        name = f"s/{order.session.hex()}"
+
+        def told(done: int, total: int) -> None:
+            self._party.send(Progress(order.session, session.number, done, total))
+
+        generation = Generation(self._runtime, programs, self._dealer, name=name, progress=told)
+        session = self._sessions[order.session] = _Session(name, programs, generation)
+
+    def piece(self, order: Piece) -> None:
+        """More of a share; a whole one becomes one of the session's variables."""
+        from cloister_mpc import shares
+
+        session = self._session(order.session)
+        if session.coming is None:
+            raise ProtocolError("Bytes of a share that was not announced.")
+        session.bytes += order.data
+        if len(session.bytes) == share_bytes(session.coming, self._config.protocol):
+            share = shares.share_of(session.coming, self._kind, bytes(session.bytes))
+            session.given[session.coming.name] = session.coming
+            self._runtime.set_var(f"{session.name}/{session.coming.name}", share)
+            session.coming, session.bytes = None, bytearray()
+
+    def run(self, order: Run) -> None:
+        from cloister_mpc import shares
+
+        session = self._session(order.session)
+        session.number = order.number
+        session.check(order)
+        if order.kind == "prefill":
+            session.generation.prefill()
+        else:
+            session.generation.step(order.at, order.columns)
+        session.given.clear()
+        share = self._runtime.get_var(session.generation.answer)
+        head, kind = shares.described("answer", share)
+        content = shares.content_of(share)
+        self._party.send(Result(order.session, head, kind, len(content)))
+        for data in shares.pieces(content):
+            self._party.send(Piece(order.session, data))
+        self._party.send(Done(order.session, order.number))
+
+    def close(self, name: bytes) -> None:
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return
+        session.generation.close()
+        for given in session.given:
+            with suppress(RuntimeError):
+                self._runtime.del_var(f"{session.name}/{given}")
+
+    def _session(self, name: bytes) -> _Session:
+        if name not in self._sessions:
+            raise ProtocolError("A session that is not open.")
+        return self._sessions[name]
+
+
+class _Session:
+    def __init__(self, name: str, programs: Programs, generation: Generation) -> None:
+        self.name = name
+        self.programs = programs
+        self.generation = generation
+        self.number = 0
+        self.given: dict[str, ShareHead] = {}
+        self.coming: ShareHead | None = None
+        self.bytes = bytearray()
+
+    def check(self, order: Run) -> None:
+        """Exactly what this pass needs must have been dealt. All parties reach the same verdict: heads are compared."""
+        from cloister_mpc.model.programs import dealt
+
+        needed = dealt(self.programs, None if order.kind == "prefill" else order.columns)
+        given = {name: (head.dims, head.dtype) for name, head in self.given.items()}
+        if given != {name: (tuple(dims), dtype) for name, (dims, dtype) in needed.items()}:
+            raise InvalidRequest("What was dealt is not what this pass needs.", hint="model.programs.dealt lists it.")
+
+
+def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
+    start = party.next()
+    if not isinstance(start, StartEngine):
+        raise ProtocolError("An engine is told its settings first.")
+    _leave_network()
+    _silence()
+    engine = Engine(start, party)
+    party.send(Listening())
+    while (message := party.next()) is not None:
+        match message:
+            case Load():
+                engine.connect()
+                engine.load(message)
+                party.send(Loaded())
+            case Close():
+                engine.close(message.session)
+            case Open() | Put() | Piece() | Run():
+                try:
+                    engine.handle(message)
+                except CloisterError as reason:
+                    party.send(Refused.of(reason, message.session))
+
+
+def _leave_network() -> None:
+    """Moves to an empty network: its sockets are files. Where the kernel refuses, it stays in its party's."""
+    ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+
+
+def _silence() -> None:
+    """SPU logs on its own, and we cannot be sure that what it logs is no secret."""
+    null = os.open("/dev/null", os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(null, standard)
+
+
+def main() -> NoReturn:
+    """Hardens first of all. Prints nothing but the type and place of an error of ours."""
+    control = begin_child("mpc-engine")
+    status = 0
+    try:
+        serve(BlockingEndpoint(control, ToEngine))
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)  # SPU's threads are not waited for
+
+
+if __name__ == "__main__":
+    main()

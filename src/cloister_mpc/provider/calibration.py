@@ -1,0 +1,205 @@
+"""Measures once, in the clear on an ordinary text, how large a model's numbers get, so that fixed point can hold them.
+
+Results: the residual stream's scale per layer, public; what each head's scores are lowered by before exp, secret and
+dealt with the weights; and how far every gate reaches, of which one number becomes public: how many of a layer's gates
+need no tails. The owner of the weights runs this; no user's text is ever used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from cloister.errors import InvalidRequest
+from cloister.models.source import ModelFolder
+from cloister.prompts.tokenizer import Tokenizer
+from cloister_mpc.cache.attention import scores
+from cloister_mpc.cache.base import PromptLayer
+from cloister_mpc.functions.activations import CALM_WITHIN
+from cloister_mpc.functions.bundle import NAIVE
+from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.shape import CALM_STEP, ModelShape, bucket_of, shape_of
+from cloister_mpc.model.weights import ModelWeights, read_weights
+
+LARGEST_MEAN_SQUARE = 2048.0
+"""Half of what the functions' 1/sqrt is made for: users' texts will exceed ours a little."""
+
+TYPICAL_BELOW = 64.0
+
+WEIGHTS_ABOVE = 12.0
+SUMS_ABOVE = -6.0
+"""exp of a score must not exceed e^12, and a row's sum must not fall below e^-6 (functions.exponential, reciprocal)."""
+
+BEYOND_SEEN = 4.0
+"""How much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`."""
+
+STRANGE_TEXTS, STRANGE_TOKENS = 4, 512
+
+
+class Calibration(NamedTuple):
+    scales: tuple[float, ...]
+    offsets: NDArray[np.float32]  # (layers, H)
+    reach: NDArray[np.float32]  # (layers, F): how large each gate may get; no columns where nothing gates
+
+
+def prepare(folder: ModelFolder, texts: Sequence[Sequence[int]] | None = None) -> tuple[ModelShape, ModelWeights]:
+    """A folder's model as it is shared: calibrated (on `texts`, else on our own), folded. The shape is public."""
+    shape = shape_of(folder)
+    strange = [] if texts else _strange_texts(shape)
+    found = calibrate(folder, texts or _own_texts(folder), strange)
+    shape = msgspec.structs.replace(shape, scales=found.scales, calm=_calm(found.reach))
+    return shape, read_weights(folder, shape, found.offsets, found.reach.argsort(axis=1))
+
+
+def calibrate(
+    folder: ModelFolder, texts: Sequence[Sequence[int]], strange: Sequence[Sequence[int]] = ()
+) -> Calibration:
+    """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
+
+    Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says. No text is longer
+    than what the model may be asked: beyond that it has no positions, and its numbers say nothing.
+    """
+    shape = shape_of(folder)
+    gates = _Gates(shape)
+    model = PlainModel(shape, read_weights(folder, shape), replace(NAIVE, silu=gates.silu))
+    squares = np.zeros((shape.layers, 2))  # largest and median mean square
+    highest = np.full((shape.layers, shape.heads), -np.inf)
+    lowest = np.full((shape.layers, shape.heads), np.inf)
+    for at, text in enumerate((*texts, *strange)):
+        tokens = text[: shape.context]
+        wide = bucket_of(len(tokens))
+        hidden, present = model.columns(tokens, wide, 0)
+        for number in range(shape.layers):
+            before = hidden
+            hidden, prompt = model.prompt_layer(number, wide, hidden, present, model.angles(-wide, wide))
+            gates.belong_to(number)
+            if at >= len(texts):
+                continue
+            seen = np.asarray(jnp.mean(jnp.stack([before, hidden])[:, :, wide - len(tokens) :] ** 2, axis=1))
+            squares[number] = np.maximum(squares[number], [seen.max(), np.median(seen[0])])
+            top, bottom = _extremes(prompt, len(tokens))
+            highest[number] = np.maximum(highest[number], top)
+            lowest[number] = np.minimum(lowest[number], bottom)
+    return Calibration(_scales(squares), _offsets(highest, lowest), gates.reach(model.weights))
+
+
+class _Gates:
+    """The largest gate of every neuron, reported by the activation itself while layers run, one at a time."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        self._shape = shape
+        self._told: list[NDArray[np.float32]] = []
+        self._largest = np.zeros((shape.layers, shape.inner if shape.gated else 0), np.float32)
+
+    def silu(self, x: Array) -> Array:
+        jax.debug.callback(lambda largest: self._told.append(np.asarray(largest)), jnp.abs(x).max(axis=1))
+        return NAIVE.silu(x)
+
+    def belong_to(self, number: int) -> None:
+        """What was reported since the last call belongs to this layer."""
+        jax.effects_barrier()  # type: ignore[no-untyped-call]
+        for told in self._told:
+            self._largest[number] = np.maximum(self._largest[number], told)
+        self._told.clear()
+
+    def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
+        """The largest seen plus a multiple of the row's length, which is the standard deviation of its gate on a normed
+        column of random direction. Rows that reacted to none of our words differ in little else."""
+        gates = self._largest.shape[1]
+        lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
+        reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)
+        return reach
+
+
+def _calm(reach: NDArray[np.float32]) -> int:
+    """How many gates of every layer stay small: as many in each, so that one program serves all."""
+    fewest = min(int(count) for count in (reach < CALM_WITHIN).sum(axis=1))
+    return fewest // CALM_STEP * CALM_STEP
+
+
+def _extremes(prompt: PromptLayer, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Per head: the largest score a token sees, and the least log of a row's sum; not of the first token (decoder)."""
+    every: Array = scores(prompt.queries[:, -count:], prompt.keys[:, -count:])
+    past = jnp.where(jnp.tri(count, dtype=bool), every, -jnp.inf)[:, 1:]
+    top = past.max(axis=-1)
+    sums = jnp.log(jnp.exp(past - top[..., None]).sum(axis=-1)) + top
+    return np.asarray(top.max(axis=-1)), np.asarray(sums.min(axis=-1))
+
+
+def _scales(squares: NDArray[np.float64]) -> tuple[float, ...]:
+    """Powers of two, never rising, and lowered only where they must be, since a change costs two messages."""
+    scales: list[float] = []
+    for number, (largest, typical) in enumerate(squares):
+        if number and largest * scales[-1] ** 2 <= LARGEST_MEAN_SQUARE and typical * scales[-1] ** 2 <= TYPICAL_BELOW:
+            scales.append(scales[-1])
+            continue
+        power = math.floor(math.log2(min(math.sqrt(LARGEST_MEAN_SQUARE / largest), math.sqrt(4 / typical))))
+        # The embedding can only be multiplied by an integer (see decoder).
+        scales.append(min([*scales, 2.0 ** max(power, -8)]) if number else 2.0 ** min(max(power, 0), 6))
+    return tuple(scales)
+
+
+def _offsets(highest: NDArray[np.float64], lowest: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The middle of what is allowed: as far from weights too large as from sums too small."""
+    middle = (highest - WEIGHTS_ABOVE + lowest - SUMS_ABOVE) / 2
+    return middle.astype(np.float32)
+
+
+def _own_texts(folder: ModelFolder) -> list[list[int]]:
+    """A chat, like most requests; and all of it in a row, since scores depend on distance."""
+    tokenizer = Tokenizer(folder)
+    turns = [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, TEXTS[:3], strict=False)]
+    try:
+        chat = tokenizer.render_chat(turns)
+    except InvalidRequest:
+        chat = tokenizer.encode(TEXTS[0], add_special_tokens=True)
+    return [chat, tokenizer.encode("\n\n".join(TEXTS), add_special_tokens=True)]
+
+
+def _strange_texts(shape: ModelShape) -> list[list[int]]:
+    """Tokens in random order: they cover more of the vocabulary than a short text."""
+    if not shape.gated:
+        return []
+    drawn = np.random.default_rng(0).integers(0, shape.vocabulary, (STRANGE_TEXTS, STRANGE_TOKENS))
+    return [[int(token) for token in text] for text in drawn]
+
+
+TEXTS = (
+    "What is the capital of France, and why did it become the capital?",
+    "Write a short poem about the sea in autumn.",
+    """Explain to a child of ten why the sky is blue. The light of the sun looks white, but it is made of all colours.
+When it meets the air, the short waves are scattered much more than the long ones, in every direction, and so
+blue light comes to our eyes from everywhere above us. In the evening the light travels a longer way through the
+air; most of the blue is gone before it reaches us, and what remains is orange and red.""",
+    """def mean(values: list[float]) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+print(mean([1.5, 2.25, 1024, -3]))  # 256.1875
+Why does this function fail for an empty list? Give a corrected version with a test.""",
+    """The meeting of 14 March 2019 began at 9:30. Present: A. Novak, B. Osei, C. Lindqvist (chair). 1. Accounts:
+income of $48,210.55 against expenses of $51,007.10, a deficit of 5.8%. The board asked for quarterly figures
+from now on. 2. The roof of the old building leaks again; three offers were compared, and the second (12,400
+euros, four weeks) was accepted with two votes to one. 3. Any other business: none. Summarise these minutes in
+two sentences.""",
+    """My grandmother kept a garden behind the house, narrow and long, with beans along the fence and a walnut tree at
+the far end which her father had planted. She knew every bed by the year in which it had done well. "Potatoes
+forgive you," she used to say, "roses never do." When she grew too old to dig, she sat on a chair in the shade
+and told us where to put the spade. After she died we kept the garden for two more summers. Then the house was
+sold, and the new owners laid a lawn. I walked past it last week. The walnut tree is still there, taller than
+the roof, and somebody has hung a swing from it.""",
+    "Translate into German: Good morning, how much are these apples? I would like two kilograms, please. Danke schön!",
+    "You are a careful doctor. A patient has had a fever of 39.2 °C for three days, a cough, and pain when "
+    "breathing in. Which questions do you ask, which tests do you order, and what must not be missed?",
+)

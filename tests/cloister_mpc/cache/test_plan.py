@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.config import MpcCache, MpcSettings
+from cloister_bench.mpc.plan import BaselineName
+from cloister_mpc.cache.methods import sizes_of
+from cloister_mpc.cache.plan import PLANS, CachePlan, PlanError, leader
+from tests.cloister_mpc.cache.drawn import plan_of
+
+WRONG: list[dict[str, object]] = [
+    {"budget": 0.0},
+    {"budget": 1.5},
+    {"clusters": (), "ratios": ()},
+    {"clusters": (16, 5), "ratios": (0.5,)},
+    {"clusters": (16,), "ratios": (0.5,)},
+    {"clusters": (1024,), "ratios": ()},
+    {"granularity": 0},
+    {"granularity": 3, "clusters": (16,), "ratios": ()},
+    {"shared_layers": 0},
+    {"pinned_first": -1},
+]
+
+
+@pytest.mark.parametrize("settings", WRONG, ids=str)
+def test_what_cannot_be_computed_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(PlanError):
+        CachePlan(**settings)  # type: ignore[arg-type]
+
+
+def test_a_wrong_plan_in_a_message_is_a_malformed_message() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"budget": 2.0}), type=CachePlan)
+
+
+def test_plans_survive_the_wire() -> None:
+    plan = CachePlan(clusters=(32, 16), ratios=(0.5,), granularity=1)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=CachePlan) == plan
+
+
+@pytest.mark.parametrize("method", get_args(BaselineName))
+def test_a_party_refuses_the_methods_that_only_the_bench_knows(method: str) -> None:
+    sent = msgspec.json.encode(plan_of(method))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(sent, type=CachePlan)
+
+
+@pytest.mark.parametrize("method", ["mpcache", "longcache", "infllm", "h2o", "snapkv", "tova", "streaming"])
+def test_a_short_prompt_is_read_whole(method: str) -> None:
+    assert type(plan_of(method).make_method(64, 8)).__name__ == "FullCache"
+
+
+def test_the_faster_plan_is_served_unless_the_other_is_asked_for() -> None:
+    assert set(PLANS) == set(get_args(MpcCache))
+    context = MpcSettings().max_context
+    served, other = PLANS[MpcSettings().cache].make_method(context, 16), PLANS["mpcache"].make_method(context, 16)
+    assert (type(served).__name__, type(other).__name__) == ("FullCache", "MPCache")
+    assert not served.choose_shuffles and other.choose_shuffles, "where nothing is selected no rank is revealed"
+
+
+@given(
+    tokens=st.integers(1, 128).map(lambda sixteens: 16 * sixteens),
+    budget=st.floats(0.02, 1),
+    keep=st.floats(0.05, 1),
+    always=st.floats(0, 1),
+    granularity=st.sampled_from((1, 2, 4, 8, 16)),
+    clusters=st.sampled_from(((4,), (8,), (16,), (32, 16), (16, 4), (8, 4, 2))),
+    pinned=st.integers(0, 32),
+)
+def test_sizes_fit_together_and_the_budget_is_kept(
+    tokens: int, budget: float, keep: float, always: float, granularity: int, clusters: tuple[int, ...], pinned: int
+) -> None:
+    settings = CachePlan(
+        budget=budget,
+        at_least=0,
+        window=0.2,
+        static_keep=keep,
+        granularity=granularity,
+        always=always,
+        pinned_first=pinned,
+        pinned_last=pinned,
+        clusters=clusters,
+        ratios=(0.5,) * (len(clusters) - 1),
+    )
+    sizes = sizes_of(settings, tokens)
+    if sizes is None:
+        return
+    assert sizes.read <= round(budget * tokens) + granularity
+    assert sizes.first + (sizes.middle.stop - sizes.middle.start) + sizes.last == tokens
+    assert sizes.always + sizes.body <= sizes.middle.stop - sizes.middle.start
+    assert sizes.body % granularity == 0 and sizes.body % clusters[0] == 0
+    assert sizes.candidates[0] * clusters[0] == sizes.body
+    for size, offered, count in zip(clusters, sizes.candidates, sizes.counts, strict=True):
+        assert 1 <= count <= offered
+        assert count * size >= sizes.counts[-1] * clusters[-1]
+
+
+def test_pairs_share_but_for_the_first_two_layers() -> None:
+    assert [leader(layer, CachePlan(shared_layers=2)) for layer in range(8)] == [0, 1, 2, 2, 4, 4, 6, 6]
+
+
+@given(layer=st.integers(0, 60), shared=st.integers(1, 8))
+def test_a_leader_comes_before_whom_it_leads_and_leads_itself(layer: int, shared: int) -> None:
+    plan = CachePlan(shared_layers=shared)
+    found = leader(layer, plan)
+    assert leader(found, plan) == found and layer - shared < found <= layer
+
+
+def test_no_other_method_shares() -> None:
+    assert leader(7, plan_of("snapkv", shared_layers=2)) == 7
+    assert leader(7, plan_of("full", shared_layers=2)) == 7

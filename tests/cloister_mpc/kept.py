@@ -1,0 +1,14 @@
+"""Programs as local parties keep them: what one test compiled, or an earlier run with the same code, is there."""
+
+from __future__ import annotations
+
+from cloister_mpc.local_parties import local_programs
+from cloister_mpc.model.program_store import ProgramStore
+from cloister_mpc.model.programs import Outline, Programs, programs_for
+from cloister_mpc.model.shape import ModelShape
+from cloister_mpc.party.program_folder import program_folder
+
+
+def kept_programs(shape: ModelShape, outline: Outline) -> Programs:
+    folder = program_folder(local_programs())
+    return programs_for(shape, outline, ProgramStore(folder) if folder else None)

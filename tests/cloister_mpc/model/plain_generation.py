@@ -1,0 +1,100 @@
+"""What a generation on shares would answer with numbers of unlimited precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles
+from cloister_mpc.cache.plan import CachePlan, leader
+from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.shape import bucket_of, permutations
+
+
+def teacher_forced(model: PlainModel, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Logits (n, V) after every one of the tokens, in one pass with full attention."""
+    wide = bucket_of(len(tokens))
+    hidden, present = model.columns(tokens, wide, 0)
+    angles = model.angles(-wide, wide)
+    for number in range(model.shape.layers):
+        hidden, _ = model.prompt_layer(number, 1, hidden, present, angles)
+    return model.logits(hidden[:, wide - len(tokens) :])
+
+
+class PlainGeneration:
+    """One prompt's caches, layer by layer, as a generation on shares keeps them; the prompt padded to its bucket."""
+
+    def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, new_tokens: int) -> None:
+        self._model = model
+        self._plan = plan
+        self._bucket = bucket_of(prompt_tokens)
+        self.method = plan.make_method(self._bucket, new_tokens)
+        self.caches: list[Cache] = []
+        self._length = 0
+        self._step = jax.jit(self._run_step, static_argnames="following")
+        self._keep = jax.jit(self._run_keep)
+        self._build = jax.jit(self.method.build)
+        self._choose = jax.jit(self.method.choose)
+        self._queries: dict[int, Array] = {}
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits (V,) after the prompt."""
+        model, method = self._model, self.method
+        hidden, present = model.columns(tokens, self._bucket, 0)
+        angles = model.angles(-self._bucket, self._bucket)
+        self._length, self.caches = len(tokens), []
+        evictions: dict[int, Eviction | None] = {}
+        for number in range(model.shape.layers):
+            hidden, prompt = model.prompt_layer(number, method.window, hidden, present, angles)
+            leading = leader(number, self._plan)
+            if leading == number:
+                offset = model.weights.layers[number].offset
+                evictions[number] = self._keep(prompt, offset, self._shuffles(method.evict_shuffles))
+                self._queries[number] = prompt.queries[:, -1:]
+            self.caches.append(self._build(prompt, evictions[leading]))
+        answers: NDArray[np.float32] = model.logits(hidden[:, -1:])[0]
+        return answers
+
+    def step(self, at: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits (n, V) after generated tokens at positions `at`, `at` + 1, …"""
+        model, columns = self._model, len(tokens)
+        hidden, _ = model.columns(tokens, columns, self._length + at)
+        angles, slot = model.angles(at, columns), jnp.int32(self.method.first_free + at)
+        ahead = self._plan.selection == "ahead"
+        choices: dict[int, Choice | None] = {}
+        for number in range(model.shape.layers):
+            leading = leader(number, self._plan)
+            shuffles = self._shuffles(self.method.choose_shuffles) if leading == number else ()
+            if ahead and leading == number:
+                choices[number] = self._choose(self._queries[number], self.caches[number], shuffles)
+            hidden, self.caches[number], choice, queries = self._step(
+                model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number],
+                self.caches[number], angles, slot, choices.get(leading), shuffles,
+                following=ahead or leading != number,
+            )  # fmt: skip
+            if leading == number:
+                choices[number], self._queries[number] = choice, queries
+        return model.logits(hidden)
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The likeliest next tokens, one by one."""
+        answer = [int(self.prefill(tokens).argmax())]
+        while len(answer) < count:
+            answer.append(int(self.step(len(answer) - 1, answer[-1:])[0].argmax()))
+        return answer
+
+    def _run_keep(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        return self.method.evict(prompt, self._model.decoder.functions.softmax, offset, shuffles)
+
+    def _run_step(self, *given: Any, following: bool) -> tuple[Array, Cache, Choice | None, Array]:
+        return partial(self._model.decoder.step_layer, following=following)(self.method, *given)
+
+    def _shuffles(self, sizes: Sequence[int]) -> Shuffles:
+        return tuple(jnp.asarray(permutations(self._model.shape.kv_heads, size)) for size in sizes)
