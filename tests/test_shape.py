@@ -1,0 +1,118 @@
+"""The size and shape of the house: small files, short functions, no circle of imports, docs that a user finishes."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+MOST_LINES = {"cloister": 45_000, "*": 60_000}
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 80
+MOST_PARAMETERS = 10
+MOST_WORDS_OF_DOCS = 20_000
+
+FILES = sorted(SOURCE.rglob("*.py"))
+NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return len([one for one in every if one.arg not in ("self", "cls")])
+
+
+def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A command line: each parameter is an option that a user reads in --help."""
+    return any(isinstance(one, ast.Call) and "command" in ast.unparse(one.func) for one in function.decorator_list)
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_file_is_small(path: Path) -> None:
+    assert lines_of(path) <= MOST_LINES_OF_A_FILE
+    for function in functions_of(tree_of(path)):
+        assert (function.end_lineno or 0) - function.lineno + 1 <= MOST_LINES_OF_A_FUNCTION, function.name
+        assert parameters_of(function) <= MOST_PARAMETERS or is_command(function), function.name
+
+
+def test_the_sources_are_few() -> None:
+    counted = {folder.name: sum(map(lines_of, folder.rglob("*.py"))) for folder in SOURCE.iterdir() if folder.is_dir()}
+    assert counted["cloister"] <= MOST_LINES["cloister"], counted
+    assert sum(counted.values()) <= MOST_LINES["*"], counted
+
+
+def imported_files(path: Path) -> set[str]:
+    """Modules of ours that this file imports, at the top, inside functions and for the type checker."""
+    found = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {
+                whole if (whole := f"{node.module}.{name.name}") in MODULES else node.module for name in node.names
+            }
+    return found & set(MODULES)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def circle_in(imports: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as found:
+        return list(found.args[1])
+    return []
+
+
+def test_no_circle_of_imports_between_files() -> None:
+    assert not circle_in({name: imported_files(path) - {name} for name, path in MODULES.items()})
+
+
+def test_a_circle_would_be_found() -> None:
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}}) and not circle_in({"a": {"b"}, "b": set()})
+
+
+def test_a_user_finishes_the_docs() -> None:
+    documents = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if "archive" not in path.parts)]
+    words = {str(path.relative_to(ROOT)): len(path.read_text().split()) for path in documents}
+    assert sum(words.values()) <= MOST_WORDS_OF_DOCS, words
+
+
+def report(room: str) -> None:
+    """`python tests/test_shape.py src/cloister/gateway`: what one folder has."""
+    inside = [path for path in FILES if path.is_relative_to((ROOT / room).resolve())]
+    print(f"{sum(map(lines_of, inside))} lines in {len(inside)} files")
+    for path in inside:
+        try:
+            test_a_file_is_small(path)
+        except AssertionError as found:
+            print(f"{path.relative_to(ROOT)}: {str(found).splitlines()[0] if str(found) else 'too long'}")
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        report(each)
