@@ -41,17 +41,12 @@ def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len([one for one in every if one.arg not in ("self", "cls")])
 
 
-def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """A command line: each parameter is an option that a user reads in --help."""
-    return any(isinstance(one, ast.Call) and "command" in ast.unparse(one.func) for one in function.decorator_list)
-
-
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_a_file_is_small(path: Path) -> None:
     assert lines_of(path) <= MOST_LINES_OF_A_FILE
     for function in functions_of(tree_of(path)):
         assert (function.end_lineno or 0) - function.lineno + 1 <= MOST_LINES_OF_A_FUNCTION, function.name
-        assert parameters_of(function) <= MOST_PARAMETERS or is_command(function), function.name
+        assert parameters_of(function) <= MOST_PARAMETERS, function.name
 
 
 def test_the_sources_are_few() -> None:
