@@ -13,6 +13,7 @@ from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.cli.detection import bench_detection
 from cloister_bench.cli.gpu import bench_gpu
 from cloister_bench.cli.obfuscation import bench_obfuscation
+from cloister_bench.cli.peers import bench_peers
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
 from cloister_bench.messages import Endpoint, Workload
@@ -34,6 +35,7 @@ bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("gpu")(bench_gpu)
+bench.command("peers")(bench_peers)
 
 
 @bench.command("serve")

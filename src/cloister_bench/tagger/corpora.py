@@ -14,10 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tagger import names
-from tagger.values import NAME, NUMBER, ONLINE, ORG, PLACE, SECRET, TIME, TRAIT, UNIT
-
 from cloister_bench.detection.data import Sample, quarter_of, read_sets, units_in
+from cloister_bench.tagger import names
+from cloister_bench.tagger.values import NAME, NUMBER, ONLINE, ORG, PLACE, SECRET, TIME, TRAIT, UNIT
 
 Span = tuple[int, int, int]
 Text = tuple[str, list[Span]]

@@ -12,7 +12,7 @@ import pytest
 from cloister.detection.tagger import CATEGORIES, Tagger
 from cloister.detection.words import BUCKETS, FEATURES, split
 
-SCRIPT = Path(__file__).parents[2] / "scripts/fuse_taggers.py"
+MODULE = "cloister_bench.tagger.fuse"
 TEXT = "Ada met Bo in the old town, twice."
 UNITS = 4
 
@@ -45,7 +45,7 @@ def test_logits_are_the_weighted_mean_of_files_of_both_forms(tmp_path: Path) -> 
     np.savez(tmp_path / "new.npz", **new)
     np.savez(tmp_path / "old.npz", **first_form(old), thresholds=np.array([0.1, 0.9]))
     parts = [f"{tmp_path}/old.npz=0.25", f"{tmp_path}/new.npz:0,2=0.75"]
-    subprocess.run([sys.executable, SCRIPT, "--out", tmp_path / "fused.npz", *parts], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", MODULE, "--out", tmp_path / "fused.npz", *parts], check=True, timeout=60)
     with np.load(tmp_path / "fused.npz") as loaded:
         fused = dict(loaded)
     assert "thresholds" not in fused, "they are chosen anew"
@@ -59,7 +59,7 @@ def test_logits_are_the_weighted_mean_of_files_of_both_forms(tmp_path: Path) -> 
 def test_a_table_in_fewer_steps_says_about_the_same(tmp_path: Path) -> None:
     new = made(3, 2, 2, BUCKETS)
     np.savez(tmp_path / "new.npz", **new)
-    command = [sys.executable, SCRIPT, "--levels", "15", "--out", tmp_path / "fused.npz", f"{tmp_path}/new.npz=1"]
+    command = [sys.executable, "-m", MODULE, "--levels", "15", "--out", tmp_path / "fused.npz", f"{tmp_path}/new.npz=1"]
     subprocess.run(command, check=True, timeout=60)
     with np.load(tmp_path / "fused.npz") as loaded:
         fused = dict(loaded)

@@ -1,22 +1,19 @@
 """One tagger of several that were trained apart: the weighted mean of their logits.
 
-`python scripts/fuse_taggers.py --out TAGGER.npz new.npz:0,2,3=0.9 old.npz=0.1`
+`python -m cloister_bench.tagger.fuse --out TAGGER.npz new.npz:0,2,3=0.9 old.npz=0.1`
 
-FILE=WEIGHT takes all nets of a file, FILE:0,2=WEIGHT those alone, whose mean counts so much. Also reads the first form
-of such files: one net, a table of half as many rows (a hash without its last bit), two layers, and no feature for how
-a word is cased. Thresholds are not taken over: scripts/calibrate_tagger.py chooses them anew. With --levels 15 the
-tables are rounded to numbers of that size at most, which a file packs into less.
+FILE=WEIGHT takes all nets of a file, FILE:0,2=WEIGHT two of them, weighted by WEIGHT. It also reads the first form of
+such files: one net, a table of half as many rows (a hash without its last bit), two layers, and no feature for how a
+word is cased. It does not take over thresholds: `calibrate` chooses them. With --levels 15 it rounds the tables to numbers of
+that size at most, which makes a smaller file.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from cloister.detection.words import BUCKETS, FEATURES
 

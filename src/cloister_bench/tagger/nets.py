@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tagger.values import UNIT
 from torch import nn
 
 from cloister.detection.words import BUCKETS
+from cloister_bench.tagger.values import UNIT
 
 CLASSES = 9
 WIDTH = 5
@@ -170,6 +170,7 @@ def train(nets: Nets, pools: list[Tensors], steps: int, rate: float, seed: int) 
         loss = loss_of(nets(features, trigrams, offsets), labels, small, nets)
         optimizer.zero_grad()
         loss.sum().backward()
+        assert nets.table.grad is not None
         nets.table.grad.view(len(pools), BUCKETS + 1, -1)[:, BUCKETS] = 0
         optimizer.step()
         schedule.step()

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, SIM905 (lists of words)
+# ruff: noqa: E501, SIM905 (patterns, one a line)
 # fmt: off
 """What fills a template's slots: numbers with valid check digits, addresses, dates, secrets, all drawn at random.
 
@@ -11,56 +11,26 @@ import random
 import string
 from collections.abc import Callable
 
-from tagger import names
+from cloister_bench.tagger import names
+from cloister_bench.tagger.words import read_words
 
 OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET = range(9)
 UNIT = 9  # somebody's, of a kind that is not known
 
-JOBS = [
-    "nurse", "teacher", "accountant", "software engineer", "plumber", "electrician", "lawyer", "dentist", "surgeon",
-    "bus driver", "pharmacist", "architect", "journalist", "waiter", "chef", "paralegal", "data analyst", "librarian",
-    "project manager", "sales manager", "civil engineer", "social worker", "receptionist", "mechanic", "pilot",
-    "firefighter", "police officer", "professor", "Branch Manager", "Quality Inspector", "Office Manager", "Head Chef",
-    "Senior Lecturer", "Director of Studies", "Chief Scientist", "Creative Director", "Site Engineer", "School Principal",
-    "Travel Agent", "Midwife", "Warehouse Supervisor", "Lab Technician", "Flight Attendant", "Tax Adviser",
-]  # fmt: skip
-ILLS = [
-    "diabetes", "asthma", "depression", "breast cancer", "HIV", "epilepsy", "high blood pressure", "Sickle Cell Anaemia",
-    "Crohn's disease", "migraine", "bipolar disorder", "Lyme Disease", "kidney stones", "hepatitis C", "gout", "psoriasis",
-    "an eating disorder", "Chronic Fatigue Syndrome", "multiple sclerosis", "leukemia", "lupus", "a brain tumour", "ADHD",
-    "Parkinson's disease", "endometriosis", "schizophrenia", "Irritable Bowel Syndrome", "PTSD", "pneumonia", "Glaucoma",
-]  # fmt: skip
+WORDS = read_words("values")
+JOBS = WORDS["JOBS"]
+ILLS = WORDS["ILLS"]
 DRUGS = "Ibuprofen Amoxicillin Fluoxetine Methadone Levothyroxine Tramadol Lithium Ritalin Xanax Oxycodone Insulin".split()
-NATIONS = """American British French German Spanish Italian Polish Turkish Indian Pakistani Chinese Japanese Korean Mexican
-Brazilian Nigerian Kenyan Egyptian Iranian Syrian Russian Ukrainian Dutch Swedish Norwegian Irish Scottish Canadian
-Australian Catholic Muslim Jewish Hindu Buddhist Protestant Sikh Republican Democrat Kurdish Basque Hispanic""".split()
+NATIONS = WORDS["NATIONS"]
 ORG_TAILS = "Inc. Ltd LLC GmbH AG S.A. Corp Group Holdings & Sons Industries Solutions Technologies Bank Consulting".split()
 ORG_TAILS += ["Systems", "Partners", "Insurance", "Airlines", "Hospital", "University", "Foundation", "Clinic", "Pharma"]
-ORGS = """Northgate Brightwater Silverline Quantex Veridian Halcyon Redwood Bluepeak Ironbridge Kestrel Lumina Nimbus Oakfield
-Contoso Fabrikam Northwind Litware Proseware Siemens Bosch Nestle Unilever Danone Renault Fiat Barclays Santander Wipro
-Infosys Tata Samsung Toyota Nokia Ericsson Volvo Philips Shell Airbus Lufthansa Ryanair Deloitte Accenture KPMG""".split()
+ORGS = WORDS["ORGS"]
 STREETS = "St Street Ave Avenue Rd Road Dr Drive Ln Lane Blvd Boulevard Way Court Ct Place Terrace Close Crescent Square".split()
-MAIL = """gmail.com yahoo.com outlook.com hotmail.com icloud.com protonmail.com aol.com zoho.com fastmail.com gmx.de web.de
-orange.fr free.fr libero.it mail.ru qq.com 163.com yandex.ru example.com example.org company.co.uk uni-bonn.de""".split()
+MAIL = WORDS["MAIL"]
 MONTHS = "January February March April May June July August September October November December".split()
-MONTHS_IN = {
-    "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split(),
-    "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(),
-    "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre".split(),
-    "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre".split(),
-    "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro".split(),
-    "nl": "januari februari maart april mei juni juli augustus september oktober november december".split(),
-}
+MONTHS_IN = WORDS["MONTHS_IN"]
 STATES = "AL AK AZ AR CA CO CT FL GA IL IN IA KS KY LA ME MD MA MI MN MO MT NE NV NH NJ NM NY NC ND OH OK OR PA TX WA".split()
-TITLES = {
-    "en": ["Mr.", "Mrs.", "Ms.", "Dr.", "Miss", "Prof.", "Mr", "Dr", "Sir", "Judge", "Captain"],
-    "de": ["Herr", "Frau", "Dr.", "Prof. Dr."],
-    "fr": ["M.", "Mme", "Monsieur", "Madame", "Dr", "Maître"],
-    "es": ["Sr.", "Sra.", "Don", "Doña", "Dr.", "Dra."],
-    "it": ["Sig.", "Sig.ra", "Dott.", "Signor", "Signora"],
-    "pt": ["Sr.", "Sra.", "Dr.", "Dona"],
-    "nl": ["meneer", "mevrouw", "dhr.", "mevr."],
-}
+TITLES = WORDS["TITLES"]
 
 
 def digits(draw: random.Random, count: int) -> str:

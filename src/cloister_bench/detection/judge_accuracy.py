@@ -1,5 +1,5 @@
 """How well tier 3 tells private from clean among what tiers 1 and 2 are not sure of, with a model of transformers:
-`python scripts/judge_accuracy.py --shared DIR --model FOLDER`.
+`python -m cloister_bench.detection.judge_accuracy --shared DIR --model FOLDER`.
 
 On blocks of 16 tokens, as the service has them; with `--quarter 3`, texts that nothing was trained or calibrated on.
 Prints how often "public" wins among private and among clean blocks by margin, and the area under the curve: 0.5 is
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from copy import deepcopy
 from itertools import accumulate
 from pathlib import Path
@@ -20,16 +19,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
-
-from cloister.detection.judge import Judge, Question, form_of  # noqa: E402
-from cloister.detection.pipeline import Pipeline, blocks_of  # noqa: E402
-from cloister.detection.process import shipped_pipeline  # noqa: E402
-from cloister.messages.detector import Label  # noqa: E402
-from cloister.messages.frontend import JudgeForm  # noqa: E402
-from cloister_bench.detection.data import read_sets  # noqa: E402
-from cloister_bench.detection.measure import UNKNOWN  # noqa: E402
+from cloister.detection.judge import Judge, Question, form_of
+from cloister.detection.pipeline import Pipeline, blocks_of
+from cloister.detection.process import shipped_pipeline
+from cloister.messages.detector import Label
+from cloister.messages.frontend import JudgeForm
+from cloister_bench.detection.data import read_sets
+from cloister_bench.detection.measure import UNKNOWN
 
 BLOCK_TOKENS = 16
 

@@ -1,6 +1,6 @@
 """What the prefix cache's tree costs: bytes for each block it keeps, and time to look up and insert a prompt.
 
-    python scripts/measure_tree.py [NODES]
+    python -m cloister_bench.sharing.tree_cost [NODES]
 
 Runs of one, two, four and 32 pages, each a tenant's own; conversations of 32 turns, a page each; then a prompt of 512
 tokens whose first page is known, to its own tenant or to another.

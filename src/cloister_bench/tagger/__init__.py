@@ -1,0 +1,1 @@
+"""Training of the detector's tagger: texts that it learns from, nets, calibration. No node imports it."""

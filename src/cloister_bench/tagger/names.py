@@ -1,0 +1,100 @@
+"""Common given names, family names and places of many languages, and more made from their letters.
+
+Nobody in particular is meant: any pairing with a real person is chance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+from cloister_bench.tagger.words import read_words
+
+WORDS = read_words("names")
+GIVEN = WORDS["GIVEN"]
+FAMILY = WORDS["FAMILY"]
+NATIVE_GIVEN = WORDS["NATIVE_GIVEN"]
+NATIVE_FAMILY = WORDS["NATIVE_FAMILY"]
+CITIES = WORDS["CITIES"]
+TWO_WORD_CITIES = WORDS["TWO_WORD_CITIES"]
+COUNTRIES = WORDS["COUNTRIES"]
+NATIVE_CITIES = WORDS["NATIVE_CITIES"]
+PARTICLES = (
+    "van",
+    "van der",
+    "van den",
+    "de",
+    "de la",
+    "von",
+    "da",
+    "dos",
+    "di",
+    "bin",
+    "al-",
+    "Mc",
+    "Mac",
+    "O'",
+    "St.",
+)
+
+
+class Letters:
+    """Makes words like those it was given: what follows two letters."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._after: dict[str, list[str]] = defaultdict(list)
+        for word in words:
+            padded = f"^^{word.lower()}$"
+            for place in range(2, len(padded)):
+                self._after[padded[place - 2 : place]].append(padded[place])
+
+    def word(self, draw: random.Random) -> str:
+        for _ in range(50):
+            made = "^^"
+            while made[-1] != "$" and len(made) < 14:
+                made += draw.choice(self._after[made[-2:]])
+            if 3 <= len(word := made[2:].rstrip("$")) <= 11:
+                return word.capitalize()
+        return "Ada"
+
+
+LANGUAGES = tuple(GIVEN)
+_GIVEN = {language: names.split() for language, names in GIVEN.items()}
+_FAMILY = {language: names.split() for language, names in FAMILY.items()}
+_MADE = {language: (Letters(_GIVEN[language]), Letters(_FAMILY[language])) for language in LANGUAGES}
+
+
+def given(draw: random.Random, language: str | None = None) -> str:
+    language = language if language in _GIVEN else draw.choice(LANGUAGES if draw.random() < 0.6 else ("en",))
+    return _MADE[language][0].word(draw) if draw.random() < 0.35 else draw.choice(_GIVEN[language])
+
+
+def family(draw: random.Random, language: str | None = None) -> str:
+    language = language if language in _FAMILY else draw.choice(LANGUAGES if draw.random() < 0.6 else ("en",))
+    name = _MADE[language][1].word(draw) if draw.random() < 0.4 else draw.choice(_FAMILY[language])
+    if draw.random() < 0.06:
+        particle = draw.choice(PARTICLES)
+        name = particle + ("" if particle[-1] in "-'c" else " ") + name
+    if draw.random() < 0.03:
+        name += "-" + draw.choice(_FAMILY[language])
+    return name
+
+
+def place(draw: random.Random) -> str:
+    chance = draw.random()
+    if chance < 0.5:
+        return draw.choice(CITIES)
+    if chance < 0.62:
+        return draw.choice(TWO_WORD_CITIES)
+    if chance < 0.85:
+        return draw.choice(COUNTRIES)
+    made = Letters_of_places.word(draw)
+    return made + draw.choice(("", "", "ville", "ton", "burg", "ford", " Heights", " Valley", "dorf", "ham"))
+
+
+Letters_of_places = Letters(CITIES + COUNTRIES)
+KNOWN = {
+    name.lower()
+    for names in (*_GIVEN.values(), *_FAMILY.values(), CITIES, COUNTRIES, *(each.split() for each in TWO_WORD_CITIES))
+    for name in names
+}
