@@ -19,7 +19,7 @@ from cloister.models.weights import open_weights
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.obfuscation.quantization import Distance, Quantization
 from cloister.obfuscation.requests import Obfuscation
-from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.tags import Detector
 from cloister.prompts.tokenizer import Tokenizer
 
@@ -43,9 +43,9 @@ class LocalModel:
         blocks = decoder.max_context // BLOCK_TOKENS + 1 + (lambda_max + 1) * (LONGEST_SECRET_TOKENS // BLOCK_TOKENS)
         self.continuations = Continuations(decoder, device.cache(decoder.cache_shape, blocks))
 
-    def sampler(self, wish: Wish | None = None, secret: bytes | None = None) -> Sampler:
+    def sampler(self, goal: SamplingGoal | None = None, secret: bytes | None = None) -> Sampler:
         """`secret` decides which candidates are taken."""
-        return Sampler(self.continuations, self.tokenizer, wish or Wish(), Prf(secret or new_secret()))
+        return Sampler(self.continuations, self.tokenizer, goal or SamplingGoal(), Prf(secret or new_secret()))
 
 
 def local_obfuscation(
@@ -64,7 +64,7 @@ def local_obfuscation(
 
     With `auto_redact`, secrets are looked for here beside those that are marked; `detector` is another way to do it.
     """
-    wish = Wish(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
+    goal = SamplingGoal(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
     local = LocalModel(model, lambda_max=candidates)
     found = detector or (shipped_redaction() if auto_redact else None)
-    return Obfuscation(local.sampler(wish), detector=found, regular=regular, anew=lambda: local.sampler(wish))
+    return Obfuscation(local.sampler(goal), detector=found, regular=regular, new_sampler=lambda: local.sampler(goal))

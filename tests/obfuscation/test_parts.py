@@ -11,7 +11,7 @@ from cloister.obfuscation.entities import entities_of
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.mentions import add_mentions
 from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.tags import TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, make_variants
 from cloister.obfuscation.words import is_telling, words_in
@@ -124,7 +124,7 @@ pieces = st.lists(
 def test_no_variant_has_a_part_of_another_one_s_values(text: str, seed: int) -> None:
     tokenizer = WordTokenizer()
     model = RuleModel(tokenizer.vocabulary, seed)
-    wish = Wish(3, 1, Quantization(1.0, 64))
+    wish = SamplingGoal(3, 1, Quantization(1.0, 64))
     try:
         made = make_variants([parse_redacted(text)], Sampler(model, tokenizer, wish, Prf(bytes(32))))
     except (TagsInvalid, TooFewCandidates):

@@ -12,7 +12,7 @@ from cloister.obfuscation.gqs import Candidate, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.sampler import Sampler, Wish, class_of
+from cloister.obfuscation.sampler import Sampler, SamplingGoal, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
@@ -63,7 +63,7 @@ def tools(seed: int) -> tuple[RuleModel, WordTokenizer, TokenShapes]:
 def test_whoever_runs_the_sampler_again_is_right_by_chance(frame: str, trials: int) -> None:
     """Every variant would have produced the others with the same probability, exactly."""
     draw, hits, sent = random.Random(1), [], set()
-    wish = Wish(LAMBDA, quantization=BY)
+    wish = SamplingGoal(LAMBDA, quantization=BY)
     for trial in range(trials):
         model, tokenizer, shapes = tools(trial % 5)
         sampler = Sampler(model, tokenizer, wish, Prf(bytes([trial]) * 32), shapes)

@@ -9,7 +9,7 @@ import pytest
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Substitutes, Variants, make_variants
@@ -22,13 +22,13 @@ LETTER = (
 )
 
 
-def sampler(wish: Wish | None = None, *, max_context: int = 4096, seed: int = 0) -> Sampler:
+def sampler(wish: SamplingGoal | None = None, *, max_context: int = 4096, seed: int = 0) -> Sampler:
     tokenizer = WordTokenizer()
     model = RuleModel(tokenizer.vocabulary, seed, max_context)
-    return Sampler(model, tokenizer, wish or Wish(3, quantization=Quantization(0.5, 64)), Prf(SECRET))
+    return Sampler(model, tokenizer, wish or SamplingGoal(3, quantization=Quantization(0.5, 64)), Prf(SECRET))
 
 
-def variants_of(text: str, wish: Wish | None = None) -> Variants:
+def variants_of(text: str, wish: SamplingGoal | None = None) -> Variants:
     return make_variants([parse_redacted(text)], sampler(wish))
 
 
@@ -52,7 +52,7 @@ def test_every_variant_says_another_value_everywhere_and_leaves_the_rest() -> No
 def test_no_two_prompts_have_a_word_of_a_secret_in_common(number: int) -> None:
     """What most of them said would be the real one's; what one alone did not say, too."""
     text = f"Dear Dr. <redacted>Dr. {NAMES[number]} {FAMILIES[3]}</redacted>, hello"
-    made = variants_of(text, Wish(6, quantization=Quantization(1.0, 64)))
+    made = variants_of(text, SamplingGoal(6, quantization=Quantization(1.0, 64)))
     names = [text.removeprefix("Dear Dr. ").removesuffix(", hello").split() for (text,) in made.texts]
     titles, first, family = zip(*names, strict=True)
     assert set(titles) == {"Dr."}, "what names nobody stays"
@@ -66,7 +66,7 @@ def test_without_a_secret_there_is_one_text_and_no_model_is_asked() -> None:
 
 def test_the_alert_names_the_secret_what_was_found_and_what_to_change() -> None:
     # Three numbers of two digits are known to the model: two of them may stand in for the third.
-    wish = Wish(5, quantization=Quantization(1.0, 64))
+    wish = SamplingGoal(5, quantization=Quantization(1.0, 64))
     with pytest.raises(TooFewCandidates) as alert:
         variants_of('I am <redacted category="age">17</redacted> and live in Ghent', wish)
     assert (alert.value.span, alert.value.found) == (1, 2) and alert.value.code == "too_few_candidates"
@@ -75,7 +75,7 @@ def test_the_alert_names_the_secret_what_was_found_and_what_to_change() -> None:
     with pytest.raises(TooFewCandidates) as second:
         variants_of(f"Dear <redacted>{NAMES[0]} {FAMILIES[0]}</redacted>, aged <redacted>17</redacted>, hello", wish)
     assert second.value.span == 2
-    made = variants_of("I am <redacted>17</redacted> years old", Wish(5, 2, Quantization(1.0, 64)))
+    made = variants_of("I am <redacted>17</redacted> years old", SamplingGoal(5, 2, Quantization(1.0, 64)))
     assert sorted(text for (text,) in made.texts[1:]) == ["I am 18 years old", "I am 19 years old"]
 
 
@@ -99,7 +99,7 @@ def test_the_same_secret_draws_the_same_and_another_one_draws_others() -> None:
     text = [parse_redacted(LETTER)]
     tokenizer = WordTokenizer()
     model = RuleModel(tokenizer.vocabulary)
-    wish = Wish(3, quantization=Quantization(0.5, 64))
+    wish = SamplingGoal(3, quantization=Quantization(0.5, 64))
 
     def drawn(number: int) -> object:
         return make_variants(text, Sampler(model, tokenizer, wish, Prf(bytes([number]) * 32))).texts
@@ -145,7 +145,7 @@ def test_given_substitutes_are_taken() -> None:
 @pytest.mark.parametrize("wrong", [(0, None), (3, 4), (513, None), (3, 0)])
 def test_a_wish_that_cannot_be_is_refused(wrong: tuple[int, int | None]) -> None:
     with pytest.raises(SetupError):
-        Wish(*wrong)
+        SamplingGoal(*wrong)
 
 
 def test_what_a_guess_by_the_sampling_model_is_worth_is_computed_from_its_probabilities() -> None:

@@ -81,12 +81,12 @@ def obfuscate(
     """
     from cloister.obfuscation.quantization import Quantization
     from cloister.obfuscation.regularise import regularise as regular
-    from cloister.obfuscation.sampler import Wish
+    from cloister.obfuscation.sampler import SamplingGoal
     from cloister.obfuscation.tags import auto_redact as add_found
     from cloister.obfuscation.tags import parse_redacted
     from cloister.obfuscation.variants import make_variants
 
-    wish = Wish(fakes, at_least, Quantization(epsilon, candidates, temperature, distance))
+    wish = SamplingGoal(fakes, at_least, Quantization(epsilon, candidates, temperature, distance))
     marked = parse_redacted(_text_of(file), param=file)
     if auto_redact:
         from cloister.detection.redaction import shipped_redaction

@@ -13,4 +13,4 @@ if __name__ == "__main__":
     except CloisterError as failure:
         sys.exit(str(failure))
     except KeyboardInterrupt:
-        sys.exit(130)  # who was told to stop says so: set-up
+        sys.exit(130)  # set-up prints that it was stopped

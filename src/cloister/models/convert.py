@@ -3,8 +3,8 @@
 The folder appears under its name only when every byte is on the disk. A conversion that was killed leaves a folder of
 another name, which the next one removes. Of two at once, one waits and finds the work done.
 
-A process of its own converts (gguf_converter.py): libraries that nobody can interrupt do most of it, and whoever is
-told to stop must end at once. That process ends with this one, however this one ends.
+A child process converts (gguf_converter.py), since most of the work is done in libraries that Python cannot interrupt,
+and Ctrl-C must end the command at once. The child ends with this process, however this process ends.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _again(folder: Path) -> str:
 
 
 def convert_gguf(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
-    """Make `target` from the GGUF file unless it is there already. Told to stop, it raises KeyboardInterrupt."""
+    """Make `target` from the GGUF file unless it exists. SIGINT and SIGTERM raise KeyboardInterrupt."""
     with writing_to(target.parent), ending_interrupts():
         target.parent.mkdir(parents=True, exist_ok=True)
         with only_one(target.parent / f".{target.name}.lock"):
@@ -115,14 +115,14 @@ def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
 
 
 def _have_converted(order: Convert) -> None:
-    """Return when the converter has done it, or raise what it says instead. Either way it has ended then."""
+    """Wait for the converter, and raise its error if it fails. It has ended on return, either way."""
     ours, theirs = socket.socketpair()
     what = f"Converting {order.name}"
     with ours, _progress_bar(what) as bar:
         task = bar.add_task(what, total=1.0)
         converter = run_module(CONVERTER, theirs)
         try:
-            said = _last_word(order, ours, lambda part: bar.update(task, completed=part))
+            said = _last_message(order, ours, lambda part: bar.update(task, completed=part))
             if said is None:
                 _wait_for(converter)
         finally:
@@ -137,10 +137,10 @@ def _have_converted(order: Convert) -> None:
         )
 
 
-def _last_word(
+def _last_message(
     order: Convert, peer: socket.socket, progress: Callable[[float], None]
 ) -> Converted | StartFailed | None:
-    """What it says in the end; None if it hangs up before."""
+    """The converter's last message; None if it closes the connection before."""
     control: BlockingEndpoint[FromConverter] = BlockingEndpoint(peer, FromConverter)
     try:
         control.send(order)

@@ -73,7 +73,7 @@ class Parts(ABC):
 
     @abstractmethod
     def leftover(self) -> set[str]:
-        """Names of tensors that nobody has asked for so far; not those that equal one that was asked for."""
+        """Names of tensors that the decoder has not used yet, except those that equal a used one."""
 
     def joined(self, *layers: str, gate: Gate | None = None) -> Packed:
         """One product of linear layers over the same input, their columns in this order, with any biases."""
@@ -119,10 +119,10 @@ class RawParts(Parts):
     def _is_a_copy(self, name: str) -> bool:
         """Whether it equals a tensor in use: files may hold tied weights twice."""
         tensor = self._weights[name]
-        alike = (self._weights[other] for other in self._asked)
+        used = (self._weights[other] for other in self._asked)
         return any(
             other.dtype == tensor.dtype and other.shape == tensor.shape and torch.equal(other, tensor)
-            for other in alike
+            for other in used
             if tensor.dim() > 1
         )
 

@@ -75,7 +75,7 @@ class Rotary:
         return Angles(self._cosine[positions], self._sine[positions], *further)
 
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines that rotate a rotated vector so many positions further."""
+        """Cosines and sines that rotate a rotated vector further by these distances."""
         return self._rotation_cosine[positions], self._rotation_sine[positions]
 
 

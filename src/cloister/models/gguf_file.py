@@ -1,7 +1,7 @@
 """A GGUF file seen as a Hugging Face model: its config and its tensors under transformers' names.
 
 transformers maps each architecture's names and layouts, `gguf` reads the quantised formats; this module joins the two.
-Knows nothing of folders or caches.
+It does not know folders or caches.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class GgufFile:
         return known[0] if len(known) == 1 else known or None
 
     def _carry_over(self, config: PreTrainedConfig) -> None:
-        """What transformers' map drops and the architecture has; what it has not is refused."""
+        """Take over what transformers' map drops; refuse a field that the architecture does not have."""
         for key, name in _CARRIED.items():
             if value := self._own_field(key):
                 if not hasattr(config, name):

@@ -1,7 +1,7 @@
 """A GGUF file's tokenizer as Hugging Face's files, by the rules llama.cpp reads it with.
 
 transformers builds the vocabulary, the merges and the splitting. It leaves out what the file says about begin and end
-tokens and about the space before a text, and adds tokens of its own that the model has no row for; this module puts
+tokens and about the space before a text, and adds tokens that the model has no row for; this module puts
 that right. The rules are those of llama.cpp's src/llama-vocab.cpp (`llama_vocab::impl::load` and `tokenize`).
 """
 
@@ -31,7 +31,7 @@ _SENTENCEPIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
 
 _ENDS = {
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),  # Llama 3
-    "<|im_end|>",  # Qwen, and whoever speaks ChatML
+    "<|im_end|>",  # Qwen and other ChatML models
     *("<end_of_turn>", "<eos>", "<turn|>"),  # Gemma
     *("</s>", "<|end|>"),  # Llama 2 and Mistral; Phi
     *("<EOT>", "[EOT]", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
@@ -86,7 +86,7 @@ class GgufTokenizer:
     def _begins(self) -> bool:
         """Whether a raw text begins with the begin token.
 
-        The file's word counts. Without it SentencePiece vocabularies say yes and byte-level ones no, but for the
+        The file's word counts. Without it SentencePiece vocabularies say yes and byte-level ones no, except the
         splittings of Llama 3, Tekken and Chameleon. Gemma 4 always does: files of it say otherwise by mistake.
         """
         said = self._field("tokenizer.ggml.add_bos_token")

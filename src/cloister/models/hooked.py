@@ -4,7 +4,7 @@ The model's own forward runs; its linear layers are replaced by packed ones and 
 cache. What the model's own code does to its logits is done here too. torch's elementwise loops treat the last few
 elements of a tensor differently, so one spare row always comes last: no request's row is ever in that tail.
 
-A model is refused unless our attention is called once for each layer, with nothing but what we compute, and every
+A model is refused unless our attention is called once for each layer, with arguments that we compute, and every
 linear layer sees all rows. oneDNN is off: it writes machine code for every new shape, which a sealed process may not,
 and its results depend on the shape.
 """
@@ -141,8 +141,8 @@ class HookedDecoder(Decoder):
     ) -> tuple[torch.Tensor, None]:
         step, shape = self._step, self.cache_shape
         assert step is not None
-        for name, told in others.items():
-            if name not in HARMLESS and told is not None:
+        for name, given in others.items():
+            if name not in HARMLESS and given is not None:
                 raise refused(self.architecture, f"its attention takes '{name}', which ours does not")
         if not isinstance(attention_mask, Window):
             raise refused(self.architecture, "it makes the masks of its attention itself")

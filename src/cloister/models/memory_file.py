@@ -1,6 +1,6 @@
 """A file in memory that can be sealed: then no one, not even its maker, can change or resize it.
 
-Knows nothing of what the file holds. Imports no torch, so that the controller can use it.
+It does not know the content. It imports no torch, so that the controller can use it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def pack_weights(start: Start, fd: int) -> int:
     from cloister.models.source import open_folder
     from cloister.models.weights import open_weights
 
-    torch.set_num_threads(usable_cores())  # nobody computes yet
+    torch.set_num_threads(usable_cores())  # no other process computes yet
     settings = EngineSettings.model_validate_json(start.settings)
     device = choose_device(settings)
     folder = open_folder(Path(start.path), start.name)

@@ -33,7 +33,7 @@ def refuse_quantised(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _descriptions(config: Any) -> Iterator[Any]:
-    """What the configuration, or one within it, says of a quantisation."""
+    """Descriptions of a quantisation, at any depth of the configuration."""
     for key, value in config.items() if isinstance(config, dict) else ():
         if key in KEYS and value:
             yield value

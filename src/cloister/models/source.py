@@ -125,7 +125,7 @@ def _converted(gguf: Path, name: str, sha256: str) -> ModelFolder:
 
 
 def _named(name: str) -> ModelFolder | None:
-    """The converted model of this name. Where several have it, that is said: each folder has a name of its own."""
+    """The converted model of this name. ModelNotFound, with their paths, if several have it."""
     known = [model for model in known_models(verify=False) if model.path and model.state != "corrupt"]
     found = [model for model in known if model.path and name in (model.name, model.path.name)]
     if len(found) > 1:

@@ -1,6 +1,6 @@
 """A model's tensors by name, over one or several mapped safetensors files; and how such a file is read and written.
 
-Not by the `safetensors` package, which wants all tensors in memory at once. Knows nothing of architectures: names,
+Not by the `safetensors` package, which wants all tensors in memory at once. It does not know architectures: names,
 shapes and tied embeddings are up to the caller.
 """
 

@@ -7,10 +7,10 @@ A class (`gqs`) is cut into blocks by a rule that does not know the real value:
 
 λ values are drawn from the real one's block, uniformly and by a key that the adversary does not have. For a block of m
 values, each set T of λ+1 of them has the probability 1/C(m−1, λ) under every hypothesis "this member of T is real". So
-T says nothing about its real member beyond what was known of the values before. This is exact: it does not
+T does not reveal its real member beyond what was known of the values before. This is exact: it does not
 depend on how good the model is.
 
-What was known before remains. An adversary for whom the model's probabilities are the prior still prefers the
+What was known before remains. An adversary that takes the model's probabilities as its prior still prefers the
 likeliest of T; ε bounds by how much.
 """
 
@@ -47,7 +47,7 @@ def blocks_of(run: Block, size: int, words: Words) -> list[Block]:
 
 
 def _cut(run: Block, said: Sequence[frozenset[str]], count: int) -> list[Block]:
-    """So many blocks. A member goes into the first that has room and no word of its values; one that fits into none is
+    """`count` blocks. A member goes into the first that has room and no word of its values; one that fits into none is
     in no block."""
     rooms = [len(run) // count + (at < len(run) % count) for at in range(count)]
     blocks: list[Block] = [[] for _ in rooms]

@@ -1,6 +1,6 @@
 """Secrets outside the texts in which something stands in their place: in stop strings, names, metadata.
 
-There they would be the same for all λ+1 prompts, so who reads them knows the real one. A request that says one there is
+There they would be the same for all λ+1 prompts, so a reader would know the real one. A request that says one there is
 refused before anything is sent. Errors name the field and no word of it.
 """
 
@@ -30,7 +30,7 @@ class Elsewhere:
         self._words = frozenset(filter(is_telling, words))
 
     def mentions(self, text: str) -> bool:
-        """Whether a secret is said as a whole."""
+        """Whether the text contains a whole secret."""
         said = text.casefold()
         return any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", said) for secret in self._secrets if secret in said)
 
@@ -60,7 +60,7 @@ class Elsewhere:
 
 
 def refuse_words(stops: Iterable[str]) -> None:
-    """Where secrets are found later, and elsewhere, nobody here can tell whether a word is one."""
+    """Secrets are found later, in another process: no code here can know whether a word is one."""
     if any(_WORD.search(stop) for stop in stops):
         raise ObfuscationRefused(
             "With auto_redact a stop string may have no letters or digits: what the vault finds to be a secret, this "

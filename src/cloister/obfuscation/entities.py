@@ -97,7 +97,7 @@ def blanked(texts: Sequence[TaggedText], entities: Sequence[Entity], blanks: Seq
 
 
 def without(texts: Sequence[TaggedText], entities: Collection[Entity]) -> list[TaggedText]:
-    """The texts with a word for the category in place of these entities, which are no secrets of them any more."""
+    """The texts with a word for the category in place of these entities, which then are not secret."""
     gone = {mention: f"[{entity.category}]" for entity in entities for mention in entity.everywhere()}
     kept = {Mention(place, span) for place, text in enumerate(texts) for span in text.spans} - gone.keys()
     return _put(texts, gone | {mention: _said(texts, mention) for mention in kept}, marked=kept)

@@ -1,6 +1,6 @@
 """Greedy Quantized Sampling (§5.1, Algorithm 1), made symmetric: every value that is found finds the same values.
 
-An adversary who holds all λ+1 prompts and the sampling model can run the search once for each prompt, as if that prompt
+An adversary with all λ+1 prompts and the sampling model can run the search once for each prompt, as if that prompt
 were the real one. Algorithm 1 looks for tokens near the *real* token's probability and keeps the top λ_max, so only the
 real prompt finds the others. Here each step is a partition instead. All continuations of the beams are cut into cohorts
 by a rule that does not know which one is real, and the search goes on with the cohort that holds the real one. Each
@@ -18,7 +18,7 @@ token or thousands, a block of ranks always holds as many as it is wide. Cohorts
 Several secrets, and the words of one, are sampled together as one long one: what stands between them is given, not
 sampled, and the model sees the substitutes before it. `blocks` cuts the class by probability and checks Theorem 5.1.
 
-This module knows tokens, no text: `Fitting` says which tokens may stand where a secret stood. What it says must depend
+This module knows tokens, no text: `Fitting` says which tokens may stand where a secret stood. Its answer must depend
 on the tokens alone, not on the secret, or the classes are none.
 """
 
@@ -48,7 +48,7 @@ LEAST_BLOCK = 64
 class Slot:
     """Tokens of a secret or of one of its words, and the given tokens between those before and these.
 
-    `stem`: no two values of a class begin alike; otherwise they differ somewhere."""
+    `stem`: no two values of a class have the same beginning; otherwise they differ somewhere."""
 
     target: Value
     bridge: Value = ()
@@ -352,7 +352,7 @@ Result = TypeVar("Result")
 
 
 def finished(work: Generator[int, None, Result]) -> Result:
-    """What comes of work that is done piece by piece, done in one go."""
+    """The result of a generator, run to its end."""
     while True:
         try:
             next(work)

@@ -1,7 +1,7 @@
-"""Which of λ+1 is real: a pseudorandom function of a secret that the user's machine (and a vault) hold, nobody else
+"""Which of λ+1 is real: a pseudorandom function of a secret that only the user's machine and a vault have
 (§3.2, §5.3). HMAC-SHA256 under a key derived by HKDF (RFC 5869).
 
-An order says nothing to anybody without the secret, and another request's order says nothing of this one's: every
+Without the secret an order reveals nothing, and the orders of two requests are independent: every
 request has its own `context`.
 """
 

@@ -4,7 +4,7 @@ fill them in (§5.1, `Format` and the control sequences {F_i} of Algorithm 1).
 The model is shown the texts with a numbered blank for each secret, and begins to write them out: up to the first
 secret, then the words between it and the next. A secret is sampled word by word. No word, nor how one begins, is in two
 of the λ+1 prompts: what most of them had in common would be the real one's. Signs between words stay, and so do a few
-words that name nobody (`words.KEPT`).
+words that name no person (`words.KEPT`).
 
 All of this is the same for every value of a class, or the search would not be the same for all of them (`gqs`).
 """
@@ -69,7 +69,7 @@ class Infilling:
             return True
         return self._places[number].fits(self._tokens(number, values))
 
-    def alike(self, candidate: Sequence[tuple[int, ...]]) -> bool:
+    def same_shape(self, candidate: Sequence[tuple[int, ...]]) -> bool:
         """Whether a prompt with these values would be read as this one is (`skeleton`)."""
         values = self.values(candidate)
         pairs = zip(values, self.entities, strict=True)

@@ -157,7 +157,7 @@ def _initial_of(letter: str, part: Part) -> Part | None:
 
 
 def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
-    """What part of another secret the so-manieth span of a text is; None if it is a secret itself."""
+    """The part of another secret that span `number` of a text is; None if it is a secret itself."""
     span = text.spans[number]
     secret = text.secret(span)
     if (part := owners.part(secret)) is not None and part.secret != secret.casefold():

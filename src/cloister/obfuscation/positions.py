@@ -1,6 +1,6 @@
 """How far each of λ+1 streams is, and how far they may be read: position p once every stream has one, or has ended.
 
-Somebody who stops streams at different times would otherwise see, by what the reader does next, which one it reads.
+A server that stops streams at different times would otherwise learn from the reader's next step which one it reads.
 What may be read by when does not depend on which stream is real: nothing here knows.
 """
 
@@ -19,7 +19,7 @@ class Positions:
         self._reached[stream] += by
 
     def end(self, stream: int) -> None:
-        """Nothing more comes of this one: the others need not wait for it."""
+        """This stream ended: the others need not wait for it."""
         self._reached[stream] = math.inf
 
     @property

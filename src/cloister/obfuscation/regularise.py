@@ -2,7 +2,7 @@
 
 An odd spelling is unlike everything a model would write, so it has few substitutes. This corrects what rules can:
 spaces and capitals. Misspelt words stay (the paper asks a hosted model, which a secret must not reach). The request
-itself is changed, so the answer may be another one: nobody regularises without being told to.
+itself is changed, so the answer may change: it is done on request only.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Obfuscation:
     """Obfuscates the requests of one user. `by` finds substitutes; `detector` marks secrets beside those tagged.
 
     With `regular` secrets are spelt regularly before anything is sent (§7.1): the request is not quite what was asked.
-    `anew` makes what finds substitutes for `another` user, where it draws from a secret of its own.
+    `new_sampler` makes a sampler for `another` user, if a sampler draws from a secret.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Obfuscation:
         secret: bytes | None = None,
         detector: Detector | None = None,
         regular: bool = False,
-        anew: Callable[[], Substituting] | None = None,
+        new_sampler: Callable[[], Substituting] | None = None,
     ) -> None:
-        self._by, self._detector, self._regular, self._anew = by, detector, regular, anew
+        self._by, self._detector, self._regular, self._new_sampler = by, detector, regular, new_sampler
         self._prf = Prf(secret or new_secret())
         self._count = 0
         self._known: dict[str, tuple[str, ...]] = {}
@@ -72,8 +72,8 @@ class Obfuscation:
 
     def another(self) -> Obfuscation:
         """The same for another user. Neither knows anything of what the other said, but they sample in turns."""
-        by = self._by if self._anew is None else self._anew()
-        other = Obfuscation(by, detector=self._detector, regular=self._regular, anew=self._anew)
+        by = self._by if self._new_sampler is None else self._new_sampler()
+        other = Obfuscation(by, detector=self._detector, regular=self._regular, new_sampler=self._new_sampler)
         other._sampling = self._sampling
         return other
 

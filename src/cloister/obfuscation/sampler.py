@@ -24,7 +24,7 @@ from cloister.obfuscation.variants import MAX_FAKES, Substitutes
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SamplingGoal:
     """λ fakes are wanted; with fewer than `minimum` nothing is sent. `quantization` bounds how they may differ."""
 
     fakes: int = 7
@@ -42,17 +42,17 @@ class Wish:
 
 class Sampler:
     """Substitutes by Greedy Quantized Sampling with a model. `prf` draws which candidates are taken; `shapes` of the
-    model's tokens are made here where nobody has them."""
+    model's tokens are made here if they are not made yet."""
 
     def __init__(
         self,
         model: LanguageModel,
         tokenizer: SamplingTokenizer,
-        wish: Wish,
+        goal: SamplingGoal,
         prf: Prf,
         shapes: TokenShapes | None = None,
     ) -> None:
-        self._model, self._tokenizer, self._wish, self._prf = model, tokenizer, wish, prf
+        self._model, self._tokenizer, self._goal, self._prf = model, tokenizer, goal, prf
         self._shapes = shapes or TokenShapes(tokenizer, model.vocabulary)
 
     def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
@@ -60,17 +60,17 @@ class Sampler:
 
     def sampling(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:
         """The same a piece at a time (`gqs.sampling`)."""
-        wish, by = self._wish, self._wish.quantization
+        goal, by = self._goal, self._goal.quantization
         infilling = Infilling(self._tokenizer, self._shapes, texts, entities)
         found = yield from class_of(self._model, infilling, by)
         for slot, count in enumerate(found.found):
-            if count < wish.least:
-                raise _too_few(entities, infilling.entity_of(slot), count, wish)
-        block = block_for(found, infilling, wish.fakes, by)
-        if len(block) <= wish.least:
-            raise _too_few(entities, len(entities) - 1, max(0, len(block) - 1), wish)
+            if count < goal.least:
+                raise _too_few(entities, infilling.entity_of(slot), count, goal)
+        block = block_for(found, infilling, goal.fakes, by)
+        if len(block) <= goal.least:
+            raise _too_few(entities, len(entities) - 1, max(0, len(block) - 1), goal)
         context = "\0".join((*(entity.secret for entity in entities), *(text.text for text in texts))).encode()
-        chosen = drawn(found.secret, block, wish.fakes, self._prf, context)
+        chosen = drawn(found.secret, block, goal.fakes, self._prf, context)
         real = next(one for one in block if one.values == found.secret)
         values = tuple(infilling.values(one.values) for one in chosen)
         gaps = tuple(by.gap(one.logprob, real.logprob) for one in chosen)
@@ -81,7 +81,7 @@ class Sampler:
 def class_of(model: LanguageModel, infilling: Infilling, by: Quantization) -> Generator[int, None, Sampled]:
     """The class of the secrets, without the values that a prompt would be read otherwise with."""
     found = yield from sampling(model, infilling.beginning, infilling.slots, by, fitting=infilling)
-    members = tuple(one for one in found.members if infilling.alike(one.values))
+    members = tuple(one for one in found.members if infilling.same_shape(one.values))
     return Sampled(found.secret, members, found.found)
 
 
@@ -90,11 +90,11 @@ def block_for(found: Sampled, infilling: Infilling, fakes: int, by: Quantization
     return block_with(found.secret, found.members, by, fakes + 1, infilling.words)
 
 
-def _too_few(entities: Sequence[Entity], number: int, found: int, wish: Wish) -> TooFewCandidates:
-    category, by = entities[number].category, wish.quantization
+def _too_few(entities: Sequence[Entity], number: int, found: int, goal: SamplingGoal) -> TooFewCandidates:
+    category, by = entities[number].category, goal.quantization
     larger = "a larger ε" if by.distance == "relative" or by.epsilon < 1 else "a relative distance"
     return TooFewCandidates(
-        f"Secret {number + 1} ({category}) has {found} plausible substitutes; at least {wish.least} were asked for. "
+        f"Secret {number + 1} ({category}) has {found} plausible substitutes; at least {goal.least} were asked for. "
         "Sending the prompt could give it away, so nothing was sent.",
         span=number + 1,
         found=found,

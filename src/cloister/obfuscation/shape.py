@@ -1,6 +1,6 @@
 """The shape of words: which kinds of characters follow each other. A substitute has its secret's shape.
 
-All of λ+1 variants then have one shape, so it says nothing of which is real; and a name is not replaced by a number.
+All of λ+1 variants then have one shape, so it does not show which is real; and a name is not replaced by a number.
 """
 
 from __future__ import annotations

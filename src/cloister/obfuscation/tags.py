@@ -2,7 +2,7 @@
 
 Tags are exact, come in pairs and do not nest; an empty, unknown or misspelt one is refused, not guessed at. A detector
 and another text's tags can only add secrets: spans are joined where they touch, never cut or taken away. What a user
-marks is best wrapped with `redacted`, which refuses a text that brings tags of its own: a pasted `</redacted>` would
+marks is best wrapped with `redacted`, which refuses a text that has tags: a pasted `</redacted>` would
 end the mark early.
 """
 
@@ -17,7 +17,7 @@ from cloister.errors import TagsInvalid
 
 
 class Category(StrEnum):
-    """What a secret is. The sampling model is told."""
+    """The kind of a secret, which the sampling model gets."""
 
     NAME = "name"
     DATE = "date"
@@ -63,7 +63,7 @@ class TaggedText:
 
 
 def redacted(text: str, category: Category | str = Category.FREE) -> str:
-    """The text, marked as a secret. TagsInvalid if it is empty or brings tags of its own."""
+    """The text, marked as a secret. TagsInvalid if it is empty or has tags."""
     if not text.strip():
         raise TagsInvalid("There is nothing to redact.", hint="Mark at least one word.")
     if _LIKE_A_TAG.search(text):

@@ -1,4 +1,4 @@
-"""λ+1 texts of which one is real, made with substitutes that somebody samples (`sampler`) or gives (§3.3, offloaded
+"""λ+1 texts of which one is real, made with substitutes that are sampled (`sampler`) or given (§3.3, offloaded
 sampling). Given ones are checked for their shape; who gives them answers for how plausible they are.
 """
 
@@ -25,8 +25,8 @@ class Substitutes:
     """Values for the entities of a prompt, variant by variant; none is real.
 
     `gaps` are the differences to the real one's probability under the sampling model, one for each variant; `logprobs`
-    are the log-probabilities themselves, the real one's first. Both are empty, and `epsilon` is None, where nobody
-    knows them: substitutes given by hand.
+    are the log-probabilities themselves, the real one's first. Both are empty, and `epsilon` is None, for
+    substitutes given by hand.
     """
 
     values: tuple[tuple[str, ...], ...]
@@ -105,7 +105,7 @@ def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
 
 
 class GivenSubstitutes:
-    """Substitutes that somebody else found: for each entity, in order, one value for each variant."""
+    """Substitutes from elsewhere: for each entity, in order, one value for each variant."""
 
     def __init__(self, values: Sequence[Sequence[str]]) -> None:
         self._values = tuple(tuple(variant) for variant in values)

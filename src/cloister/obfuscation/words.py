@@ -12,7 +12,7 @@ KEPT = frozenset(
     | {"de", "la", "le", "les", "du", "des", "van", "von", "der", "den", "di", "da", "del", "el", "y"}
     | {"com", "org", "net", "edu"}
 )
-"""Words that stay where a secret has others: they name nobody."""
+"""Words that stay where a secret has others: they name no person."""
 _SMALL = (
     "is was are were be been has have had do does did not no or but so as if it its he she his her him they them their "
     "we us our you your my me i who what with from about into over after before this that these those there here "

@@ -1,7 +1,7 @@
 """A model's chat template: from messages to the text the model was trained on.
 
 The template is the publisher's program and runs in a sandbox. What people wrote must not pass for what the template
-wrote (`Rendered`). Knows nothing of token ids.
+wrote (`Rendered`). It does not know token ids.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rendered:
         return self.text.replace(self.mark, "")
 
     def until(self, characters: int) -> Rendered:
-        """The beginning, so many characters of plain text long."""
+        """The beginning, with this number of characters of plain text."""
         pieces = []
         for piece in self.text.split(self.mark):
             if len(piece) >= characters:

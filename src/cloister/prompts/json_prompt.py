@@ -1,7 +1,7 @@
 """Prompts as users write them in JSON (messages, a text, token ids): checked, and turned into messages.prompts.
 
 The gateway checks them as fields of a request's body, a vault checks a sealed one by itself: the same rules and the
-same words for what is wrong, none of which are the user's. Nothing here knows of HTTP, keys or tokens' meaning.
+same words for what is wrong, none of which are the user's. It knows neither HTTP nor keys nor the meaning of tokens.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ChatMessage(Given):
     )
     public: bool | None = Field(
         default=None,
-        description="the service may have this message, but for what is tagged <confidential>…</confidential> in it; "
+        description="the service may have this message, except what is tagged <confidential>…</confidential> in it; "
         "it counts up to the first message without this mark",
     )
     tool_calls: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
@@ -96,7 +96,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=65536, fa
 def one_prompt(value: Any) -> OnePrompt:
     """One prompt of a plain completion, if it is one; ValueError otherwise.
 
-    A text that is public but for its tagged parts is an object, {"text": …, "public": true}: the mark goes with it to
+    A text that is public except its tagged parts is an object, {"text": …, "public": true}: the mark goes with it to
     the vault, sealed where the text is.
     """
     public = False
@@ -167,7 +167,7 @@ def check_size(size: int) -> None:
 
 
 def invalid_from(wrong: ValidationError, *within: str) -> InvalidRequest:
-    """The first thing wrong with a body (or with what is `within` this field), told in our words and none of its."""
+    """The first thing wrong with a body (or with what is `within` this field), in our words, without the user's."""
     errors = wrong.errors(include_url=False, include_context=False, include_input=False)
     # Where several forms are allowed (a text, a list of parts), the one that was tried is the one that got furthest.
     place = errors[0]["loc"][:-1]

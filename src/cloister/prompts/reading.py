@@ -2,11 +2,11 @@
 first `<confidential>…</confidential>` within them.
 
 Words never make anything public: the mark stands beside a text, not in it, and without one a tag is text like any other
-(an e-mail or a page that somebody pasted may hold it). Within a marked text tags are exact, come in pairs and do not
+(a pasted e-mail or page may hold it). Within a marked text tags are exact, come in pairs and do not
 nest; anything else is refused, not guessed at: a forgotten closing tag must never make a secret public.
 
 The gateway uses this code at the level `open`, a vault at the others: all levels agree on every token and on where the
-private part begins. Knows nothing of processes, sessions or caches; keeps no prompt.
+private part begins. It does not know processes, sessions or caches, and keeps no prompt.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _ROLES = {"developer": "system"}
 
 OPENING, CLOSING = "<confidential>", "</confidential>"
 
-_SURELY_READ = 10
-"""Characters for each token of the context: so much of a text is read, whatever it is."""
+_ALWAYS_READ = 10
+"""Characters for each token of the context. The beginning of a longer text is tokenised first, so that a text that
+cannot fit is refused early."""
 
 _TAG = re.compile(f"{re.escape(OPENING)}|{re.escape(CLOSING)}")
 _HINT = f"In a public text, write {OPENING} before and {CLOSING} after each private part, without nesting."
@@ -123,8 +124,8 @@ class ReadPrompt:
     private token would reveal something of it: only the tokens before the first private character count.
 
     They are the tokens that the text before the first private character gives on its own. How a word is cut can depend
-    on what follows it; a token that the public text alone would not give stays private. `marked` says that somebody
-    marked something as public, be it that no token of it is.
+    on what follows it; a token that the public text alone would not give stays private. `marked`: the request marked
+    something as public, even if no token of it is.
     """
 
     tokens: tuple[int, ...]
@@ -165,7 +166,7 @@ class PromptReading:
                 return self._checked(tokens, tokens, "messages")
             tokens, public = self._tokenizer.render_chat_beside(messages, _messages(roles, _twins(contents)))
         except TemplateError:
-            # This is how a template refuses an order of roles; what it says may quote the messages.
+            # This is how a template refuses an order of roles; its message may quote the prompt.
             raise InvalidRequest(
                 "messages: The model's chat template does not accept this conversation.",
                 param="messages",
@@ -191,7 +192,7 @@ class PromptReading:
         goes on can change the last few tokens of its beginning, never an eighth of them."""
         least = -(-sum(map(len, texts)) // self._longest_token)
         whole = "\n".join(texts)
-        tried = _SURELY_READ * self._context
+        tried = _ALWAYS_READ * self._context
         while least <= self._context and tried < len(whole):
             least = max(least, len(self._tokenizer.encode(whole[:tried])) * 7 // 8)
             tried *= 2

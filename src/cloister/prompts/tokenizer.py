@@ -1,7 +1,7 @@
 """Text to token ids and back, chats included, from a model's folder.
 
 It needs only the `tokenizers` package; transformers is asked where a folder has no tokenizer.json. It never starts a
-thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes. Knows nothing of
+thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes. It does not know
 requests.
 """
 
@@ -356,7 +356,7 @@ def _without_added(
     described: Mapping[str, Any], names: Mapping[str, int], whole: tokenizers.Tokenizer
 ) -> tokenizers.Tokenizer:
     kept = [token for token in described.get("added_tokens", []) if token["content"] not in names]
-    if not kept:  # then nothing but the words and their merges is left, which both may have
+    if not kept:  # then only the words and their merges are left, which both may have
         plain = tokenizers.Tokenizer(whole.model)
         plain.normalizer, plain.pre_tokenizer, plain.decoder = whole.normalizer, whole.pre_tokenizer, whole.decoder
         return _forgetful(plain)
@@ -405,7 +405,7 @@ _ALPHABET = _byte_alphabet()
 
 
 def byte_level_bytes(entry: str) -> bytes:
-    """Each character is a byte in GPT-2's alphabet; an entry with any other character stands for itself."""
+    """Each character is a byte in GPT-2's alphabet; an entry with any other character is literal text."""
     try:
         return bytes([_ALPHABET[character] for character in entry])
     except KeyError:

@@ -32,7 +32,7 @@ from cloister.obfuscation.mentions import add_mentions
 from cloister.obfuscation.parts import owners_of, refuse_parts
 from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.regularise import regularise
-from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted
 from cloister.obfuscation.variants import check_shape
@@ -260,7 +260,9 @@ def _sampler(
     shapes: TokenShapes,
 ) -> Sampler:
     by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
-    return Sampler(model, tokenizer, Wish(params.fakes, params.minimum or None, by), Prf(secrets.index_secret), shapes)
+    return Sampler(
+        model, tokenizer, SamplingGoal(params.fakes, params.minimum or None, by), Prf(secrets.index_secret), shapes
+    )
 
 
 def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:

@@ -4,8 +4,8 @@
 
 FILE=WEIGHT takes all nets of a file, FILE:0,2=WEIGHT two of them, weighted by WEIGHT. It also reads the first form of
 such files: one net, a table of half as many rows (a hash without its last bit), two layers, and no feature for how a
-word is cased. It does not take over thresholds: `calibrate` chooses them. With --levels 15 it rounds the tables to numbers of
-that size at most, which makes a smaller file.
+word is cased. It does not take over thresholds: `calibrate` chooses them. With --levels 15 it rounds the tables to
+numbers of that size at most, which makes a smaller file.
 """
 
 from __future__ import annotations
