@@ -24,7 +24,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def on_free_port() -> HttpAddress:
-    """For a server that is about to be started: nobody listens there now."""
+    """For a server that will start now: the port is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return HttpAddress("http", "127.0.0.1", int(probe.getsockname()[1]))
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, address: HttpAddress, api_key: str | None = None) -> Connection:
-        """Raises OSError when nobody listens."""
+        """Raises OSError if no server listens."""
         context = ssl.create_default_context() if address.scheme == "https" else None
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio, once for each piece that arrives."""
         if self._exchange is None:
-            self.close()  # nobody asked
+            self.close()  # unexpected bytes
             return
         try:
             self._exchange.feed(bytes(memoryview(self._incoming)[:nbytes]))
@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def get(address: HttpAddress, endpoint: str, api_key: str | None) -> Exchange:
-    """One request on a connection of its own. Raises what opening and exchanging raise."""
+    """One request on a new connection. Raises what opening and exchanging raise."""
     connection = await Connection.open(address, api_key)
     try:
         return await connection.exchange("GET", endpoint)

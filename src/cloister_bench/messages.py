@@ -88,7 +88,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def bears_tokens(self) -> bool:
-        """An empty piece of text is half a character, hence a token, unless it only announces a role or the end."""
+        """An empty piece of text is half a character, so a token, unless it only announces a role or the end."""
         if self.text or (self.delta is not None and self.delta.content):
             return True
         return self.finish_reason is None and (self.delta is None or self.delta.role is None)
@@ -179,7 +179,7 @@ def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
 
 
 def inter_token_gaps(times: Sequence[float], tokens: int, totals: Sequence[int | None] = ()) -> list[float]:
-    """Seconds between tokens; `totals` are the tokens so far at each chunk, where the server says so."""
+    """Seconds between tokens; `totals` are the tokens so far at each chunk, where the server reports them."""
     gaps = [later - earlier for earlier, later in pairwise(times)]
     known = [total for total in totals if total is not None]
     if len(known) == len(times):

@@ -1,7 +1,7 @@
 """Servers as processes, compared side by side: the same load on each in turn, round by round.
 
 Only one server runs at a time; the others are paused. A server at several levels of protection is several sides. Every
-round has its own seed, the same for all sides, so that nobody answers from a prefix cache. The figure of a side is the
+round has its own seed, the same for all sides, so that no side answers from a prefix cache. The figure of a side is the
 median of its rounds.
 """
 
@@ -28,7 +28,7 @@ from cloister_bench.report import RunReport
 
 
 class ServerProcess:
-    """Use it in a `with`: nothing outlives the block. Output goes to a file: a pipe nobody reads would stop it."""
+    """Use it in a `with`: nothing outlives the block. Output goes to a file: a pipe without a reader would stop it."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ def bench_serve(
     users: Annotated[str, typer.Option(help="How many users at once: one run for each number.")] = "1,8,32",
     input_tokens: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = 64,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens in each answer.")] = 64,
-    requests_per_user: Annotated[int, typer.Option(min=1, help="Requests each user sends, one after another.")] = 4,
+    requests_per_user: Annotated[int, typer.Option(min=1, help="Requests each user sends, in sequence.")] = 4,
     warmup: Annotated[int, typer.Option(min=0, help="Requests each user sends before the clock runs.")] = 1,
     model: Annotated[str | None, typer.Option(help="Which model.", show_default="the server's first")] = None,
     endpoint: Annotated[
@@ -70,8 +70,8 @@ def bench_serve(
     """Load a server with users who stream answers; report throughput, time to first token and time between tokens.
 
     Every user has its own connection and sends its next request when its last has ended. Throughput is output tokens
-    over the time from the first request sent to the last token received. At levels with vaults every request has one
-    of its own, or with --sessions every user.
+    over the time from the first request sent to the last token received. At levels with vaults every request gets a
+    vault, or with --sessions every user.
 
     Examples:
 

@@ -25,7 +25,8 @@ def bench_detection(
     ] = 3,
     most: Annotated[int | None, typer.Option(min=1, help="Texts of each set at most.", show_default="all")] = None,
 ) -> None:
-    """Measure how well private blocks are told from public ones, by tier, set, language and type, and how fast.
+    """Measure how well the detector separates private blocks from public ones, by tier, set, language and type; and its
+    speed.
 
     Nothing is served: the texts are read where they lie and classified here. SafeKV's Figures 7 and 9.
 

@@ -35,7 +35,7 @@ def bench_obfuscation(
     ] = None,
 ) -> None:
     """Measure prompt obfuscation: substitutes found in clinical notes, time to sample, who guesses the real prompt, and
-    what decoding λ+1 prompts costs a server of its own.
+    what decoding λ+1 prompts costs a server that this command starts.
 
     Secrets are marked by rules. Seconds are this machine's, with whatever else it does.
 

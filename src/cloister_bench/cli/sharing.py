@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 ATTACKED = "none,partition,safekv,global"
 FLOODED_TOKENS = 4096
-"""Room for what attackers ask between two looks, so that the victim's prompt goes only where nobody finds it."""
+"""Room for what attackers ask between two looks, so that the victim's prompt is not evicted in between."""
 
 
 def bench_sharing(
     attack: Annotated[bool, typer.Option("--attack", help="Attack the cache instead, as other tenants would.")] = False,
-    overhead: Annotated[
-        bool, typer.Option("--overhead", help="Compare the cache on, with nothing to find, with the cache off instead.")
-    ] = False,
     policies: Annotated[
         str | None, typer.Option(help="Which policies, with commas between.", show_default="all")
     ] = None,
@@ -63,20 +60,15 @@ def bench_sharing(
     Workloads: single requests with something private, conversations, one long system prompt for 32 tenants, and the
     traces of Mooncake and Azure, scaled down.
 
-    Attackers have keys of their own, know what stands before and after a secret, and choose the victim's among
+    Attackers have their own keys, know what stands before and after a secret, and choose the victim's among
     candidates: by the time to the first token, or by `cached_tokens`. The adaptive one finds a secret part by part,
     with several identities, and floods the cache between two looks.
-
-    With --overhead two servers at `open` take turns at requests that have nothing in common, one that keeps nothing and
-    one under `partition`: their throughput and processor time, round by round.
 
     Examples:
 
       cloister bench sharing --data ../shared/data --json sharing-policies.json --plot-dir plots
 
       cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
-
-      cloister bench sharing --overhead --rounds 20
     """
     from cloister_bench.sharing.figures import FIGURES
     from cloister_bench.sharing.results import Plan, Results, tables
@@ -87,7 +79,7 @@ def bench_sharing(
         trials, adaptive_trials = min(trials, 2), min(adaptive_trials, 1)
     scale = QUICK if quick else Scale()
     possible = [name for name in WORKLOADS if data is not None or name not in TRACES]
-    asked = () if attack or overhead else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
+    asked = () if attack else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
     plan = Plan(
         trials,
         candidates,
@@ -97,17 +89,12 @@ def bench_sharing(
         workloads=asked,
         rounds=rounds,
         scale=scale,
-        overhead=overhead,
     )
     results = Results(plan, model or "the default model")
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         began = monotonic()
         with TemporaryDirectory(prefix="cloister-sharing-") as folder:
-            if overhead:
-                _overhead(results, model, Path(folder), bars, save)
-                results.seconds = monotonic() - began
-                return
             bars.begin("policies", len(chosen))
             for policy in chosen:
                 if attack:
@@ -124,25 +111,8 @@ def bench_sharing(
 _POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 
-def _overhead(results: Results, model: str | None, folder: Path, bars: Bars, save: Callable[[], None]) -> None:
-    from cloister_bench.sharing.deployment import Served
-    from cloister_bench.sharing.overhead import OFF, ON, Round, take_turns
-
-    plan = results.plan
-    tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
-    bars.begin("rounds", plan.rounds)
-
-    def note(taken: Round) -> None:
-        results.overhead.append(taken)
-        bars.advance(f"round {len(results.overhead)}")
-        save()
-
-    with Served(OFF, model, folder, tenants) as off, Served(ON, model, folder, tenants) as on:
-        take_turns(off, on, tenants, plan.scale, plan.seed, plan.rounds, note)
-
-
 def flooded_mib(model: str | None) -> int:
-    """What keys and values of so many tokens take of this model."""
+    """Bytes of this many tokens' keys and values."""
     from cloister.models.source import find_model
     from cloister_bench.spd.deployment import kv_bytes
 
@@ -158,15 +128,15 @@ def _attack(
 
     plan = results.plan
     names = [f"attacker-{number}" for number in range(plan.identities + 1)]
-    strangers = [f"stranger-{number}" for number in range(4)]
-    writers = ["writer-0", "writer-1"]  # whoever was probed is read more strictly for a while
+    others = [f"other-{number}" for number in range(4)]
+    writers = ["writer-0", "writer-1"]  # a probed tenant is read more strictly for a while
     options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
-    with Served(policy, model, folder, ["victim", *names, *strangers, *writers], options) as server:
+    with Served(policy, model, folder, ["victim", *names, *others, *writers], options) as server:
         victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
         say(f"{policy}, what is found")
         results.reused[policy] = reuse(victim, attacker, plan.seed)
         say(f"{policy}, hits before demotion")
-        alone, *three = (server.caller(name) for name in strangers)
+        alone, *three = (server.caller(name) for name in others)
         results.exposed[policy] = {
             1: exposure(server.caller(writers[0]), [alone], plan.seed + 1),
             3: exposure(server.caller(writers[1]), three, plan.seed + 2),

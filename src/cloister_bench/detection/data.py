@@ -22,7 +22,7 @@ TEST, CALIBRATION = 3, 2
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """A text and what is private in it: (start, end, type). Type "?" says that nobody knows."""
+    """A text and what is private in it: (start, end, type). Type "?" means unknown."""
 
     dataset: str
     language: str
@@ -121,7 +121,7 @@ def _nannigalaxy(data: Path) -> Iterator[Sample]:
 
 
 def prompts(data: Path) -> dict[str, list[str]]:
-    """Prompts and instructions that are nobody's, by set."""
+    """Prompts and instructions without personal data, by set."""
     with (data / "injection/awesome_chatgpt_prompts.csv").open(newline="", encoding="utf-8") as file:
         awesome = [row["prompt"] for row in csv.DictReader(file)]
     seeds = _lines(data / "pii/nopii_self_instruct_seed_175.jsonl")

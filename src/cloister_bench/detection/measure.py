@@ -39,7 +39,7 @@ class Block:
 
 
 def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
-    """The sample's blocks. Those about which nobody knows are left out."""
+    """The sample's blocks. Unknown ones are left out."""
     ends = even_blocks(sample.text, BLOCK_CHARACTERS)
     types: list[set[str]] = [set() for _ in ends]
     for start, end, kind in sample.spans:

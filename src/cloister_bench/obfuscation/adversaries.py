@@ -3,7 +3,7 @@ beforehand: the highest score or the lowest (of the sampling model's also the mi
 
 * sampling model: the probabilities that the substitutes were chosen by.
 * sampler again: how likely the others are as the substitutes of each (`rerun`).
-* whole prompts, as layer 0's reconstruction gives them to who has the service's memory (redteam/test_layer_zero.py):
+* whole prompts, as layer 0's reconstruction gives them to a thief of the service's memory (redteam/test_layer_zero.py):
   their probability under the serving model, with the words after the secret, which sampling does not look at.
 * answers: how likely the answer to each prompt is, and how often it says the secret.
 * another model: letters of the same kind of notes (`letters`), or any model that it is given.
@@ -22,7 +22,7 @@ from cloister_bench.obfuscation.letters import Letters
 
 QUESTION = "\n\nWhat is this note about?"
 AFTER_CHARACTERS = 100
-"""Of what stands after the secret, so many are read."""
+"""Tokens after the secret that the adversary reads."""
 ANSWER_TOKENS = 10
 
 Scores = dict[str, list[float]]
@@ -105,15 +105,15 @@ def reader_of(model: LanguageModel, tokenizer: SamplingTokenizer) -> Callable[[S
 def read_all(
     model: LanguageModel, prompts: Sequence[Sequence[int]], answer_tokens: int, stops: frozenset[int] = frozenset()
 ) -> list[Reading]:
-    """All prompts, those of one length together. Their common beginning says nothing and is computed once."""
-    alike = 0
-    while alike < min(map(len, prompts)) - 1 and len({prompt[alike] for prompt in prompts}) == 1:
-        alike += 1
+    """All prompts, those of one length together. Their common beginning carries no information and is computed once."""
+    common = 0
+    while common < min(map(len, prompts)) - 1 and len({prompt[common] for prompt in prompts}) == 1:
+        common += 1
     found: dict[int, Reading] = {}
     for length in sorted({len(prompt) for prompt in prompts}):
         those = [at for at, prompt in enumerate(prompts) if len(prompt) == length]
-        rows = [prompts[at][alike:] for at in those]
-        found |= zip(those, _read(model, prompts[0][:alike], rows, answer_tokens, stops), strict=True)
+        rows = [prompts[at][common:] for at in those]
+        found |= zip(those, _read(model, prompts[0][:common], rows, answer_tokens, stops), strict=True)
     return [found[at] for at in range(len(prompts))]
 
 

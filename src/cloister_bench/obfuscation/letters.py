@@ -1,5 +1,5 @@
 """A model of letters, counted from texts: which follow the four before them. It knows a field's words and names without
-any network, and nothing of the sampling model."""
+any network, and without the sampling model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adversary who runs the sampler again: once for each of the λ+1 prompts, as if that one were the real one.
+"""An adversary that runs the sampler again: once for each of the λ+1 prompts, as if that one were the real one.
 
 It has the code, the sampling model, all settings and all λ+1 prompts with their marks; not the request's secret. Its
 score is the exact log-likelihood of the observed set under each hypothesis: how probable it is that this prompt, had it
@@ -29,7 +29,7 @@ Values = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """The sampler as the user runs it, but for the secret."""
+    """The sampler as the user runs it, except the secret."""
 
     model: LanguageModel
     tokenizer: SamplingTokenizer

@@ -32,7 +32,7 @@ from cloister_bench.suite.measurement import Measurement, Watcher
 Texts = Mapping[Category, list[TaggedText]]
 _TITLES, _NAMES = ("Dr.", "Mr.", "Mrs.", "Ms."), "Quill Oberon Zephyr Thorne Vexley Quandt Ibsen Yarrow Pexton Wolde"
 RANDOM_WORDS = tuple(f"{title} {name}" for title in _TITLES for name in _NAMES.split())
-"""The naive baseline: names that somebody wrote down."""
+"""The naive baseline: names from a written list."""
 
 
 class SamplingModel(Protocol):
@@ -119,7 +119,7 @@ class Bench(Measurement[Results]):
         ]
 
     def _latency(self) -> None:
-        """Figure 13: seconds for a secret of so many tokens."""
+        """Figure 13: seconds for a secret of `tokens` tokens."""
         plan = self._plan
         longest = [(len(one.target(0)), one) for text in _all(self._texts) if (one := self._infilling(text))]
         if not longest:
@@ -215,7 +215,7 @@ class Bench(Measurement[Results]):
 
 
 def _in_turns(texts: Texts, most: int | None = None) -> list[tuple[Category, TaggedText]]:
-    """By turns one of each category, so that a want of time is all categories' alike; `most` of each."""
+    """By turns one of each category, so that a lack of time hits every category; `most` of each."""
     longest = max((len(each) for each in texts.values()), default=0)
     turns = range(longest if most is None else min(most, longest))
     return [(category, each[at]) for at in turns for category, each in texts.items() if at < len(each)]

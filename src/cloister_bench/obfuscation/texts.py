@@ -33,7 +33,7 @@ RULES: dict[Category, re.Pattern[str]] = {
 
 
 def clinical_texts(shared: Path | None, most: int) -> dict[Category, list[TaggedText]]:
-    """At most so many texts of each category, each with one secret; SetupError where the data is not here."""
+    """At most `most` texts of each category, each with one secret; SetupError where the data is not here."""
     folder = (shared or Path("shared")) / "data" / "clinical"
     if not any((folder / name).is_file() for name in FILES):
         raise SetupError(f"There are no clinical dialogues in {folder}.", hint="Say where they are with --shared DIR.")
@@ -49,7 +49,7 @@ def clinical_texts(shared: Path | None, most: int) -> dict[Category, list[Tagged
 
 
 def other_notes(shared: Path | None, texts: dict[Category, list[TaggedText]]) -> list[str]:
-    """Notes that none of the texts is from: what somebody may know who knows the field."""
+    """Notes that none of the texts is from: the knowledge of a reader from the field."""
     used = [text.text for those in texts.values() for text in those]
     notes = _notes((shared or Path("shared")) / "data" / "clinical")
     return [note for note in notes if not any(text in note for text in used)]

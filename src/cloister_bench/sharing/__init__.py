@@ -1,4 +1,4 @@
 """What other tenants learn from the prefix cache, and what it saves, policy by policy (SafeKV §III and §VIII).
 
-The attacker is a client like any other, with a key of its own.
+The attacker is an ordinary client with its own key.
 """

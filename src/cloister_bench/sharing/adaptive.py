@@ -1,7 +1,7 @@
 """An attacker that adapts (SafeKV §III-B): it finds a secret part by part, with several identities, and looks at both
 the clock and `cached_tokens`.
 
-What it has found of the secret stands before its next guesses, so that a right one is found to the end of its last
+The known beginning of the secret stands before its next guesses, so that a right one is found to the end of its last
 whole page. Each look at the candidates is another identity's: its own copy would answer the second time. Between two
 looks the cache is flooded, so that what the first left there goes, and the times of both are added. A blind attacker
 guesses beside it.
@@ -25,7 +25,7 @@ MOST_HITS = 60
 
 
 class Tenant(Protocol):
-    """Who asks a server under a key of its own."""
+    """A client of the server with its own key."""
 
     def ask(self, prompt: str) -> Probe: ...
 
@@ -77,7 +77,7 @@ def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random
     order = list(range(len(part)))
     for look in range(looks):
         who = next(others)
-        who.ask(known + flood_prompt(draw))  # from now on it has what is known for all candidates alike
+        who.ask(known + flood_prompt(draw))  # from now on it has the known beginning cached for every candidate
         draw.shuffle(order)
         for one in order:
             probe = who.ask(known + part[one])
@@ -110,25 +110,25 @@ def extensions(
 
 def exposure(
     writer: Tenant,
-    strangers: Sequence[Tenant],
+    others: Sequence[Tenant],
     seed: int,
     *,
     patience: int = 20,
     settle: Callable[[float], None] = time.sleep,
 ) -> int | None:
-    """How often strangers find a prompt that detection passes before it is taken back (§V-C); MOST_HITS if never, None
+    """How often others find a prompt that detection passes before it is taken back (§V-C); MOST_HITS if never, None
     if none of them ever finds one."""
     draw = random.Random(seed)
     for _ in range(patience):
         prompt = flood_prompt(draw)
         writer.ask(prompt)
         settle(SETTLE_S)
-        first = strangers[0].ask(prompt)
-        if first.cached > first.tokens // 2:  # a page or two it may have of its own, from another prompt
+        first = others[0].ask(prompt)
+        if first.cached > first.tokens // 2:  # a page or two may be its own, from another prompt
             break
     else:
         return None
     for hits in range(1, MOST_HITS):
-        if strangers[hits % len(strangers)].ask(prompt).cached < first.cached // 2:
+        if others[hits % len(others)].ask(prompt).cached < first.cached // 2:
             return hits
     return MOST_HITS

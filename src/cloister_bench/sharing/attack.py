@@ -1,7 +1,7 @@
 """SafeKV's attacker (§III-B): it knows what stands before and after a secret, sends every candidate once, and takes the
 one whose first token came soonest for the victim's. A second one reads `cached_tokens` instead of a clock.
 
-Both are ordinary clients with a key of their own. A candidate is sent once: from then on its sender has it cached too.
+Both are ordinary clients with their own keys. A candidate is sent once: from then on its sender has it cached too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cloister_bench.streamed import events
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What an answer to one prompt told: when its first token came, and how many of its tokens were found computed."""
+    """What one answer reveals: when its first token came, and how many of its tokens were found computed."""
 
     seconds: float
     cached: int

@@ -1,4 +1,4 @@
-"""A server of its own for each policy, with tenants that have keys. Knows how policies are asked for: `safekv` by the
+"""One server for each policy, with tenants that have keys. Knows how policies are asked for: `safekv` by the
 level `shared`, the others by `--prefix-policy` at `open`."""
 
 from __future__ import annotations

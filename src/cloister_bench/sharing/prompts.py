@@ -12,7 +12,7 @@ BEFORE = (
 )
 AFTER = (
     " I would like to know how long a transfer takes, what it costs, and whether there is a limit for one day. Please "
-    "explain it step by step, in words that somebody understands who has never done it before, and do not forget to "
+    "explain it step by step, in words that a beginner understands, and do not forget to "
     "say what happens on a holiday. If there are several ways to do it, compare them and say which one you would take "
     "and why. Thank you very much in advance for your answer, and have a good day."
 )
@@ -63,10 +63,10 @@ _KNOWN = (
 
 def make_secret(draw: random.Random, parts: int, candidates: int) -> Secret:
     def part(number: int) -> tuple[str, ...]:
-        told: set[str] = set()
-        while len(told) < candidates:
-            told.add(_FORMS[number % len(_FORMS)](draw) + _KNOWN)
-        ordered = sorted(told)
+        drawn: set[str] = set()
+        while len(drawn) < candidates:
+            drawn.add(_FORMS[number % len(_FORMS)](draw) + _KNOWN)
+        ordered = sorted(drawn)
         draw.shuffle(ordered)
         return tuple(ordered)
 
@@ -82,7 +82,7 @@ _FORMS: tuple[Callable[[random.Random], str], ...] = (
 
 
 def private_sentence(draw: random.Random) -> str:
-    """Something of somebody's own."""
+    """Personal data."""
     return draw.choice(_FORMS)(draw).strip()
 
 
@@ -90,7 +90,7 @@ _THINGS = ("garden", "river", "window", "letter", "kitchen", "bridge", "winter",
 OPENING = "Answer every question as clearly as you can and never make anything up."
 _INSTRUCTIONS = (
     "If you do not know the answer, say that you do not know it.",
-    "Keep your answers short unless somebody asks you for more detail.",
+    "Keep your answers short unless the user asks for more detail.",
     "Always explain the main idea first and the details after that.",
     "If the question is not clear, ask what was meant before you answer.",
     "When you show code, explain what each part of it does and why.",
@@ -122,26 +122,26 @@ _INSTRUCTIONS = (
     "Try to be useful even if the question is very short.",
     "Leave out everything that does not help the reader.",
 )
-"""Nobody's own. The shipped detector passes each of them; of natural ones it held back a tenth of all blocks, and one
-block that is held back holds back all that follow it."""
+"""Without personal data. The shipped detector passes each of them; of natural ones it held back a tenth of all blocks,
+and a held-back block holds back all that follow it."""
 
 
 def sentences(draw: random.Random, tokens: int) -> str:
-    """Instructions of about so many tokens, in an order of their own."""
-    count, told = max(1, tokens // TOKENS_PER_SENTENCE), list[str]()
-    while len(told) < count:
-        told += draw.sample(_INSTRUCTIONS, min(count - len(told), len(_INSTRUCTIONS)))
-    return " ".join(told)
+    """Instructions of about this many tokens, in random order."""
+    count, drawn = max(1, tokens // TOKENS_PER_SENTENCE), list[str]()
+    while len(drawn) < count:
+        drawn += draw.sample(_INSTRUCTIONS, min(count - len(drawn), len(_INSTRUCTIONS)))
+    return " ".join(drawn)
 
 
 TOKENS_PER_SENTENCE = 14
 
 
 def nonce(draw: random.Random) -> str:
-    """A beginning that nobody else has."""
+    """A unique beginning."""
     return f"Write about {', '.join(draw.choices(_THINGS, k=8))}."
 
 
 def flood_prompt(draw: random.Random) -> str:
-    """A prompt of some 150 tokens that holds nothing private, and that hardly anybody else sends."""
+    """A prompt of some 150 tokens that holds nothing private, and that other tenants hardly ever send."""
     return sentences(draw, 150)

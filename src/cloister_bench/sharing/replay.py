@@ -73,7 +73,7 @@ async def replay(
     workload: Workload,
     on_end: Callable[[], None] = lambda: None,
 ) -> Served:
-    """Every session on a connection of its own, under its tenant's key."""
+    """Every session on its own connection, under its tenant's key."""
     load = messages.Workload(endpoint="chat", timeout_s=ANSWER_S)
     room = asyncio.Semaphore(workload.users or len(workload.sessions) or 1)
     answers: list[Answer] = []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from cloister_bench.sharing.adaptive import MOST_HITS, Extension
 from cloister_bench.sharing.attack import Guess, Probe
-from cloister_bench.sharing.overhead import Round, compared
 from cloister_bench.sharing.replay import Served
 from cloister_bench.sharing.workloads import Scale
 from cloister_bench.suite import documents
@@ -19,8 +18,8 @@ from cloister_bench.suite.intervals import wilson
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`trials` secrets for the attacker that lists candidates, `extensions` for the adaptive one, whose secrets have so
-    many `parts`; `rounds` of every workload."""
+    """`trials` secrets for the attacker that lists candidates, `extensions` for the adaptive one, whose secrets have
+    `parts`; `rounds` of every workload."""
 
     trials: int = 50
     candidates: int = 4
@@ -33,7 +32,6 @@ class Plan:
     workloads: tuple[str, ...] = ()
     rounds: int = 1
     scale: Scale = field(default_factory=Scale)
-    overhead: bool = False
 
 
 Found = Callable[[Document], float | None]
@@ -56,8 +54,7 @@ def _share(part: str, policy: str, by: str) -> Found:
 
 
 def _hits(document: Document) -> float | None:
-    told = document["exposure"].get("safekv")
-    known = [hits for hits in (told or {}).values() if hits is not None]
+    known = [hits for hits in (document["exposure"].get("safekv") or {}).values() if hits is not None]
     return max(known) if known else None
 
 
@@ -76,18 +73,10 @@ ATTACK_TARGETS = (
     Target("attack by count under safekv, above guessing", 0.01, _advantage("attack", "safekv", "by count"), "at most"),
     Target("adaptive attack under global, share of parts", 0.8, _share("adaptive", "global", "parts")),
     Target("adaptive attack under safekv, above guessing", 0.01, _advantage("adaptive", "safekv", "parts"), "at most"),
-    Target("hits by strangers before demotion", 24, _hits, "at most"),
+    Target("hits by other tenants before demotion", 24, _hits, "at most"),
 )
 
 
-def _overhead(of: str) -> Found:
-    return lambda document: document.get("overhead", {}).get(of, {}).get("median")
-
-
-OVERHEAD_TARGETS = (
-    Target("throughput, cache on over off, nothing to find", 0.99, _overhead("throughput")),
-    Target("processor time of a request, the same", 1.01, _overhead("processor"), "at most"),
-)
 WORKLOAD_TARGETS = (
     Target("first token of safekv over global, chat", 1.05, _ratio("chat", "safekv", "global", "mean_ms"), "at most"),
     Target(
@@ -108,15 +97,12 @@ class Results(documents.Results):
     reused: dict[str, tuple[Probe, Probe]] = field(default_factory=dict)
     extended: dict[str, Sequence[Extension]] = field(default_factory=dict)
     exposed: dict[str, dict[int, int | None]] = field(default_factory=dict)
-    """By policy and number of identities: how often strangers found something before it was taken back."""
+    """By policy and number of identities: how often other tenants found something before its demotion."""
     served: dict[str, dict[str, list[Served]]] = field(default_factory=dict)
     """By workload and policy: its rounds."""
-    overhead: list[Round] = field(default_factory=list)
 
     @property
     def targets(self) -> tuple[Target, ...]:  # type: ignore[override]
-        if self.plan.overhead:
-            return OVERHEAD_TARGETS
         return WORKLOAD_TARGETS if self.plan.workloads else ATTACK_TARGETS
 
     def numbers(self) -> Document:
@@ -132,8 +118,8 @@ class Results(documents.Results):
             },
             "adaptive": {policy: self._extension(found) for policy, found in self.extended.items() if found},
             "exposure": {
-                policy: {str(identities): hits for identities, hits in told.items()}
-                for policy, told in self.exposed.items()
+                policy: {str(identities): hits for identities, hits in counts.items()}
+                for policy, counts in self.exposed.items()
             },
             "reuse": {
                 policy: {
@@ -152,11 +138,6 @@ class Results(documents.Results):
                 workload: {policy: [one.row() for one in rounds] for policy, rounds in by_policy.items()}
                 for workload, by_policy in self.served.items()
             },
-            **(
-                {"overhead": {**compared(self.overhead), "each": list(map(asdict, self.overhead))}}
-                if self.overhead
-                else {}
-            ),
         }
 
     def remarks(self) -> Document:
@@ -190,9 +171,6 @@ def _median(rounds: Sequence[Served]) -> Document:
     return result
 
 
-_RATIOS = frozenset(("throughput", "processor"))
-
-
 def tables(document: Document) -> list[Table]:
     made: list[Table] = []
     if document["attack"]:
@@ -200,12 +178,12 @@ def tables(document: Document) -> list[Table]:
             Table(
                 f"Secrets found (guessing: {document['guessing']:.2f})",
                 ("policy", "by time", "by count"),
-                [[policy, *map(_told, rates.values())] for policy, rates in document["attack"].items()],
+                [[policy, *map(_shown, rates.values())] for policy, rates in document["attack"].items()],
             )
         )
     if document["adaptive"]:
         rows = [
-            [policy, *(_told(rates[by]) for by in ("parts", "blind", "whole")), _exposed(document, policy)]
+            [policy, *(_shown(rates[by]) for by in ("parts", "blind", "whole")), _exposed(document, policy)]
             for policy, rates in document["adaptive"].items()
         ]
         heads = ("policy", "parts", "blind", "whole", "hits till demoted")
@@ -221,12 +199,6 @@ def tables(document: Document) -> list[Table]:
                 ],
             )
         )
-    if told := document.get("overhead"):
-        rows = [
-            [name, *(f"{told[name][key]:.3f}" for key in ("median", "low", "high"))] for name in _RATIOS & told.keys()
-        ]
-        title = f"The cache on over the cache off, nothing to find ({told['rounds']} rounds)"
-        made.append(Table(title, ("of", "median", "least", "greatest"), sorted(rows)))
     for workload, policies in document["workloads"].items():
         made.append(_workload(workload, policies))
     return [*made, targets_table(document["targets"])]
@@ -242,10 +214,10 @@ def _workload(name: str, policies: dict[str, Any]) -> Table:
     return Table(f"Workload {name}", heads, rows)
 
 
-def _told(rate: Document) -> str:
+def _shown(rate: Document) -> str:
     return f"{rate['share']:.2f} ({rate['low']:.2f}–{rate['high']:.2f})"
 
 
 def _exposed(document: Document, policy: str) -> str:
-    told = document["exposure"].get(policy, {}).values()
-    return ", ".join("-" if hits is None else f"{hits}{'+' * (hits >= MOST_HITS)}" for hits in told)
+    counts = document["exposure"].get(policy, {}).values()
+    return ", ".join("-" if hits is None else f"{hits}{'+' * (hits >= MOST_HITS)}" for hits in counts)

@@ -32,7 +32,7 @@ def key_of(number: int, tokens: list[int]) -> PrefixKey:
 
 
 def filled(nodes: int, pages: int, draw: random.Random) -> tuple[RadixCache, BlockPool, list[PrefixKey]]:
-    """A tree of so many runs, and keys of some of them."""
+    """A tree of `nodes` runs, and keys of some of them."""
     pool, cache = BlockPool(nodes * pages + 4096), RadixCache()
     cache.attach(pool, PAGE_TOKENS)
     kept = []

@@ -28,7 +28,7 @@ ANSWER = "Here is what you asked for, in a few words: first the one, then the ot
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Requests of one tenant, each sent when the one before is answered, the first `at` so many seconds."""
+    """Requests of one tenant, each sent when the one before is answered, the first after `at` seconds."""
 
     tenant: int
     turns: tuple[Messages, ...]
@@ -85,7 +85,7 @@ def pii(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
 
 
 def chat(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Conversations that grow, under a short common system prompt; in some turns something private is said."""
+    """Conversations that grow, under a short common system prompt; in some turns with private text."""
     system = _system(draw, 96)
     sessions = []
     for number in range(scale.chats):
@@ -167,14 +167,14 @@ def _own(draw: random.Random) -> dict[str, Any]:
 
 
 def _block(number: int, *, private: bool) -> str:
-    """The text of a block of this number, whoever sends it; a conversation's own first block may be private."""
+    """The text of block `number`, the same for every tenant; a conversation's own first block may be private."""
     draw = random.Random(number)
     text = sentences(draw, 16)
     return f"{private_sentence(draw)} {text}" if private and draw.random() < PRIVATE_SHARE else text
 
 
 def _spread(times: Sequence[float], seconds: float) -> list[float]:
-    """The same rhythm within so many seconds."""
+    """The same rhythm, scaled to this many seconds."""
     first, length = min(times, default=0.0), max(times, default=0.0) - min(times, default=0.0)
     return [(at - first) / length * seconds if length else 0.0 for at in times]
 

@@ -33,7 +33,7 @@ REQUEST_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What /metrics said at one moment. A time nobody measured yet is None."""
+    """What /metrics said at one moment. A time not measured yet is None."""
 
     seconds: Mapping[str, float]
     steps: float
@@ -130,7 +130,7 @@ _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ ")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: what a process has for itself, its share of everything, and the kernel's tables for it."""
+    """Bytes: private memory, the proportional share of all, and the kernel's tables for it."""
 
     private: int
     proportional: int
@@ -183,7 +183,7 @@ def proportional_of_mapping(pids: Iterable[int], name: str) -> tuple[int, int]:
 
 
 def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:
-    """What keys and values of so many tokens take in bf16; None where config.json does not say the model's shape."""
+    """Bytes of this many tokens' keys and values in bf16; None where config.json does not say the model's shape."""
     try:
         heads = config["num_attention_heads"]
         dim = config.get("head_dim") or config["hidden_size"] // heads

@@ -18,7 +18,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole measurement. Where vaults decode alone, everything takes users times as long, hence once only.
+    """A whole measurement. Where vaults decode alone, everything takes users times as long, and is measured once.
 
     `seconds` bounds the run: each part has a share of it, and begins no round that would exceed its own.
     """
@@ -76,7 +76,7 @@ class Plan:
 
     def left_out(self) -> Iterator[tuple[Part, Point, str]]:
         """What the paper has and this plan has not, and why."""
-        why = "the vaults decode one after another: it would take minutes"
+        why = "the vaults decode in turn: it would take minutes"
         for users in self.users:
             if users > self.isolated_users:
                 yield "users", self._point(ISOLATED, users, self.input_tokens, self.output_tokens), why

@@ -32,7 +32,7 @@ from cloister_bench.spd.results import Results, breakdown_entry
 from cloister_bench.suite.measurement import Measured, Measurement, Point, Watcher, measure_in_turn
 
 # On one server each, in this order. The last has no spare vaults and no detector, which
-# comes up late: what it has then is what it was asked for.
+# comes up late: it then has what was asked for.
 SERVERS: tuple[tuple[Part, ...], ...] = (("users", "lengths", "breakdown", "ttft", "vaults"), ("model",), ("memory",))
 MB = 1e6
 WEIGHTS = "memfd:cloister-weights"
@@ -42,7 +42,7 @@ ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_
 
 
 class Bench(Measurement[Results]):
-    """Measures on servers of its own."""
+    """Measures servers that it starts."""
 
     foreseen = (*Measurement.foreseen, BrokenAnswer)
 
@@ -188,7 +188,7 @@ class Bench(Measurement[Results]):
 
 
 def enough_for_one(sessions: int) -> int:
-    """How many vaults a server must have for one tenant to get so many: it leaves some to others."""
+    """How many vaults a server must have for one tenant to get `vaults`: it reserves some for others."""
     return next(most for most in count(sessions) if most_of_one(most) >= sessions)
 
 

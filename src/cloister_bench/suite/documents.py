@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound on one number of the document; without a `target` the number is told beside the others."""
+    """A bound on one number of the document; without a `target` the number is only reported."""
 
     name: str
     target: float | None
@@ -33,7 +33,7 @@ class Target:
     labels: Mapping[str, Any] = field(default_factory=dict)
 
     def verdict(self, document: Document) -> Row:
-        """Its row; what was not measured was not met, and says so."""
+        """Its row; what was not measured counts as not met."""
         value, met = self.measured(document), None
         if self.target is not None:
             met = value is not None and (value >= self.target if self.bound == "at least" else value <= self.target)
@@ -57,7 +57,7 @@ class Results:
         raise NotImplementedError
 
     def remarks(self) -> Document:
-        """What else the suite says of its run: what was left out, and how long it took."""
+        """Facts about the run: what was left out, and how long it took."""
         raise NotImplementedError
 
     def document(self) -> Document:
@@ -149,7 +149,7 @@ def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-d
 
 
 def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, tuple[Axes, ...]]:
-    """A figure of so many panels, row by row; sizes in inches."""
+    """A figure with rows × columns panels; sizes in inches."""
     from matplotlib.figure import Figure
 
     size = (panel[0] * columns + margin[0], panel[1] * rows + margin[1])

@@ -1,5 +1,5 @@
 """How a suite is measured: part by part, keeping the others when one fails. Sides that are compared are measured in
-turn, round by round, so that whatever else the machine does hits all of them alike.
+turn, round by round, so that other load on the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Found = TypeVar("Found", bound=Results)
 
 
 class Watcher(Protocol):
-    """Who is told how far it is."""
+    """Reports progress."""
 
     def begin(self, part: str, total: int) -> None: ...
 
@@ -61,7 +61,7 @@ class Measurement(Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One side of a comparison: so many users at a level. `optional`: left out when the part has used up its time."""
+    """One side of a comparison: `users` at a level. `optional`: left out when the part has used up its time."""
 
     level: str
     users: int
@@ -135,7 +135,7 @@ async def measure_in_turn(
 ) -> None:
     """`measured` holds what was measured so far should anything fail.
 
-    Every comparison is made once, however long it takes, but for its optional sides; again only while it fits.
+    Every comparison is made once, however long it takes, except its optional sides; again only while it fits.
     """
     end = clock() + seconds
     took: dict[tuple[int, int, int], float] = {}

@@ -1,5 +1,5 @@
-"""What people ask of a model without saying anything of anybody: requests put together from parts, problems, code, and
-instructions to a model. `{common}` and the like are filled as in `nobody`.
+"""Requests to a model without personal data: put together from parts, problems, code, and instructions. `{common}` and
+the like are filled as in `clean_text`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SURE = 0.02
 
 
 def share_for(bound: float, total: int) -> float:
-    """The least share of so many whose confidence interval begins at `bound`."""
+    """The least share of `count` whose confidence interval begins at `bound`."""
     return next((hits / total for hits in range(total + 1) if wilson(hits, total)[0] >= bound), 1.0)
 
 

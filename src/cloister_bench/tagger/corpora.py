@@ -41,7 +41,7 @@ TRAINED_ON = (0, 1)
 
 
 SHINGLE = 8
-"""A text that has so many words in a row in common with one kept for calibration or tests is not trained on: the
+"""A text that shares this many consecutive words with one kept for calibration or tests is not trained on: the
 same prompt comes twice in a set, or in two."""
 
 
@@ -174,6 +174,6 @@ def doubtful(text: str, common: set[str]) -> list[Span]:
 
 
 def known(text: str) -> list[Span]:
-    """Of a clean text: names that somebody might bear, to be ignored in training."""
+    """Of a clean text: names that a person might have, to be ignored in training."""
     words = re.finditer(r"[A-Z][^\W\d_]+", text)
     return [(word.start(), word.end(), -1) for word in words if word.group().lower() in names.KNOWN]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister_bench.tagger import corpora, names, nobody, sentences, values
+from cloister_bench.tagger import clean_text, corpora, names, sentences, values
 from cloister_bench.tagger.corpora import Text
 
 SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
@@ -24,7 +24,7 @@ OF_PRESIDIO = {
     "US_DRIVER_LICENSE": "id",
 }  # fmt: skip
 PRONOUNS = re.compile(
-    r"\b(he|she|him|they|someone|somebody|the user|the customer|the author|the teacher)\b", re.IGNORECASE
+    r"\b(he|she|him|they|some(?:one|body)|the user|the customer|the author|the teacher)\b", re.IGNORECASE
 )
 ORGANISATIONS = re.compile(
     r"\b(univ|bank|ltd|inc|corp|company|group|school|college|hospital|institute|limited|co|foundation|department"
@@ -139,8 +139,8 @@ SMALL = re.compile(r"(?<![\w'’.@/#-])[a-z]{3,}(?![\w'’@/-])")
 
 
 def reworded(text: Text, draw: random.Random, words: list[str], share: float) -> Text:
-    """Some words in small letters that are nobody's become others, half of them put together from two: what is rare
-    or new is not somebody's for that, and no text is learnt by heart."""
+    """Some clean words in small letters become others, half of them put together from two: what is rare
+    or new is not private for that, and no text is learnt by heart."""
     taken = np.zeros(len(text[0]) + 1, dtype=bool)
     for start, end, _ in text[1]:
         taken[start:end] = True
@@ -160,18 +160,18 @@ def reworded(text: Text, draw: random.Random, words: list[str], share: float) ->
 
 
 WEIGHTS = {
-    "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "nobody": 0.11, "several": 0.06, "prompt": 0.38,
+    "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "clean_text": 0.11, "several": 0.06, "prompt": 0.38,
     "passage": 0.10, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.15, "pupa": 0.30,
 }  # fmt: skip
 """How often each kind of text is drawn."""
 REWORDED = ("prompt", "passage", "pupa", "tweet", "novel")
 ASKS = 0.6
-"""Of the sentences about nobody, the share that are requests."""
+"""Of the clean sentences, the share that are requests."""
 
 
 class Material:
     """Everything that may be trained on. `people`: the share of known people's and places' names in clean prompts that
-    training passes over; the others count as nobody's, as their set says."""
+    training passes over; the others count as clean, as their set says."""
 
     def __init__(self, folder: Path, people: float = 0.7, weights: dict[str, float] | None = None) -> None:
         sets = corpora.labelled(folder)
@@ -197,10 +197,10 @@ class Material:
         ]
         self.english = sentences.EN.splitlines()
         self.local = [(language, line) for language, lines in sentences.LOCAL.items() for line in lines.splitlines()]
-        self.clean = sentences.CLEAN.splitlines() + nobody.CLEAN_ELSEWHERE
+        self.clean = sentences.CLEAN.splitlines() + clean_text.CLEAN_ELSEWHERE
         self._makers = {
             "english": self._english, "local": self._local, "template": self._template, "clean": self._clean,
-            "nobody": self._nobody, "several": self._several, "prompt": self._prompt, "passage": self._passage,
+            "clean_text": self._nobody, "several": self._several, "prompt": self._prompt, "passage": self._passage,
             "novel": self._novel, "presidio": lambda d: d.choice(self.presidio), "nannigalaxy": self._nannigalaxy,
             "tweet": self._tweet, "pupa": self._pupa,
         }  # fmt: skip
@@ -238,7 +238,7 @@ class Material:
         return line, []
 
     def _nobody(self, draw: random.Random) -> Text:
-        make = nobody.asked if draw.random() < ASKS else nobody.sentence
+        make = clean_text.asked if draw.random() < ASKS else clean_text.sentence
         lines = [make(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
         return draw.choice(("\n", " ", "\n\n")).join(lines), []
 

@@ -1,6 +1,6 @@
 """Common given names, family names and places of many languages, and more made from their letters.
 
-Nobody in particular is meant: any pairing with a real person is chance.
+Any pairing that names a real person is chance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Several nets of the tagger, trained at once: each has a table and layers of its own, words of its own to learn from,
-and its own settings. Needs torch.
-"""
+"""Several nets of the tagger, trained together: each has its own table, layers, training words and settings."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ Tensors = dict[str, torch.Tensor]
 @dataclass(frozen=True)
 class Settings:
     """Of one net: what a private word weighs, and a clean one without a capital (others weigh 1); which shares of words
-    hide all their letters, or are known by parts of theirs alone; dropout of hidden units; label smoothing."""
+    hide all their letters, or are known by their parts alone; dropout of hidden units; label smoothing."""
 
     private: float = 0.5
     small: float = 2.5
@@ -115,17 +113,17 @@ def _around(hidden: torch.Tensor, text: torch.Tensor, dilation: int) -> torch.Te
 
 
 def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor, nets: Nets) -> torch.Tensor:
-    """Of each net: cross entropy, smoothed. Of a unit is known only that it is somebody's; words of which nobody knows
+    """Of each net: cross entropy, smoothed. A unit is known to be private, of unknown kind; words of unknown class
     do not count."""
     logs = nn.functional.log_softmax(scores, 2)
-    told = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
+    loss = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
     anyone = torch.logsumexp(logs[:, :, 1:], 2)
-    told = torch.where(labels == UNIT, -anyone, told)
+    loss = torch.where(labels == UNIT, -anyone, loss)
     smooth = nets.of_each("smooth").squeeze(2)
-    told = told * (1 - smooth) - smooth * logs.mean(2)
+    loss = loss * (1 - smooth) - smooth * logs.mean(2)
     clean = torch.where(small, nets.of_each("small").squeeze(2), 1.0)
     weight = torch.where(labels > 0, nets.of_each("private").squeeze(2), clean) * (labels >= 0)
-    return (told * weight).sum(1) / weight.sum(1)
+    return (loss * weight).sum(1) / weight.sum(1)
 
 
 def on_device(made: dict[str, np.ndarray], device: torch.device) -> Tensors:
@@ -150,7 +148,7 @@ def gathered(pools: list[Tensors], spans: list[Span], bounds: list[Span]) -> tup
 
 
 def train(nets: Nets, pools: list[Tensors], steps: int, rate: float, seed: int) -> None:
-    """Each net on its own pool's words, in an order of its own; the running means of their weights."""
+    """Each net on its own pool's words, in its own order; the running means of their weights."""
     random.seed(seed)
     optimizer = torch.optim.AdamW(nets.parameters(), lr=rate, weight_decay=DECAY, fused=nets.table.is_cuda)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.15)

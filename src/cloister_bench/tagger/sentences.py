@@ -1,4 +1,4 @@
-"""Sentences with slots, {name} and the like, and [[…]] around words that give somebody away without naming anyone.
+"""Sentences with slots, {name} and the like, and [[…]] around words that identify a person without a name.
 
 Prompts as people write them, forms, logs, code and letters; in several languages. Clean ones beside them.
 """

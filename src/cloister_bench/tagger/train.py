@@ -41,7 +41,7 @@ _material: Material | None = None
 
 
 def gathered(material: Material, seed: int, words: int, processes: int) -> dict[str, np.ndarray]:
-    """So many words with their features, labels and pads between texts, as flat arrays, made part by part."""
+    """`words` words with their features, labels and pads between texts, as flat arrays, made part by part."""
     global _material
     _material = material
     seeds = range(1000 * seed, 1000 * seed + max(1, words // PART_WORDS))

@@ -15,7 +15,7 @@ from cloister_bench.tagger import names
 from cloister_bench.tagger.words import read_words
 
 OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET = range(9)
-UNIT = 9  # somebody's, of a kind that is not known
+UNIT = 9  # private, of unknown kind
 
 WORDS = read_words("values")
 JOBS = WORDS["JOBS"]

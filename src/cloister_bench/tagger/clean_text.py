@@ -1,7 +1,7 @@
 # ruff: noqa: E501 (patterns, one a line)
 # fmt: off
 """Clean text that looks like names: products, works, fields, the long dead, headings, code, quantities; and sentences
-to put them in. What a slot is filled with here is nobody's.
+to put them in. No slot here is filled with personal data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from cloister_bench.tagger import asks
 from cloister_bench.tagger.words import read_words
 
-WORDS = read_words("nobody")
+WORDS = read_words("clean_text")
 PRODUCTS = "\n".join(WORDS["PRODUCTS"])
 WORKS = "\n".join(WORDS["WORKS"])
 THE_DEAD = "\n".join(WORDS["THE_DEAD"])
@@ -42,7 +42,7 @@ LINES = SENTENCES.splitlines()
 
 
 def sentence(draw: random.Random, common: list[str]) -> str:
-    """A clean sentence; `common` are words in small letters that name nobody."""
+    """A clean sentence; `common` are words in small letters that name no person."""
     return _SLOT.sub(lambda found: _filled(found, draw, common), draw.choice(LINES))
 
 
