@@ -160,7 +160,7 @@ def reworded(text: Text, draw: random.Random, words: list[str], share: float) ->
 
 
 WEIGHTS = {
-    "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "clean_text": 0.11, "several": 0.06, "prompt": 0.38,
+    "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "plain": 0.11, "several": 0.06, "prompt": 0.38,
     "passage": 0.10, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.15, "pupa": 0.30,
 }  # fmt: skip
 """How often each kind of text is drawn."""
@@ -200,7 +200,7 @@ class Material:
         self.clean = sentences.CLEAN.splitlines() + clean_text.CLEAN_ELSEWHERE
         self._makers = {
             "english": self._english, "local": self._local, "template": self._template, "clean": self._clean,
-            "clean_text": self._nobody, "several": self._several, "prompt": self._prompt, "passage": self._passage,
+            "plain": self._plain, "several": self._several, "prompt": self._prompt, "passage": self._passage,
             "novel": self._novel, "presidio": lambda d: d.choice(self.presidio), "nannigalaxy": self._nannigalaxy,
             "tweet": self._tweet, "pupa": self._pupa,
         }  # fmt: skip
@@ -237,7 +237,7 @@ class Material:
             line = re.sub(r"\b(the|a)\b", lambda _: draw.choice(sentences.CAPITALS_THAT_NAME_NOBODY), line, count=1)
         return line, []
 
-    def _nobody(self, draw: random.Random) -> Text:
+    def _plain(self, draw: random.Random) -> Text:
         make = clean_text.asked if draw.random() < ASKS else clean_text.sentence
         lines = [make(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
         return draw.choice(("\n", " ", "\n\n")).join(lines), []
