@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, FriendlyGroup, Url, numbers
+from cloister.cli.options import DEFAULT_URL, FriendlyGroup
+from cloister.config import DEVELOPMENT_KEY as DEFAULT_KEY
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.cli.detection import bench_detection
 from cloister_bench.cli.gpu import bench_gpu
 from cloister_bench.cli.obfuscation import bench_obfuscation
+from cloister_bench.cli.options import ApiKey, Url, numbers
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
 from cloister_bench.messages import Endpoint, Workload

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cloister.cli.options import numbers
 from cloister.errors import ServiceUnavailable, SetupError
+from cloister_bench.cli.options import numbers
 from cloister_bench.spd.plan import FULL, PARTS, QUICK
 
 if TYPE_CHECKING:
