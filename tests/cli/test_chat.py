@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cloister.addresses import HttpAddress
-from cloister.cli.chat import _print_answer, without_control_characters
+from cloister.cli.chat import _print_answer
 from cloister.cli.conversation import Conversation
+from cloister.cli.options import without_control_characters
 from cloister.config import DEVELOPMENT_KEY
 from tests.cli.conftest import Run
 from tests.client.fake_node import KEY, FakeNode, release_in, running

@@ -13,13 +13,15 @@ from cloister.cli.attest import attest
 from cloister.cli.cache import cache
 from cloister.cli.chat import chat
 from cloister.cli.extensions import EXTENSIONS, command_of
-from cloister.cli.image import image, measure
-from cloister.cli.log import log, release
+from cloister.cli.key import key
+from cloister.cli.log import log
 from cloister.cli.obfuscate import obfuscate
 from cloister.cli.options import FriendlyGroup
-from cloister.cli.serve import key, serve
+from cloister.cli.proxy import proxy
+from cloister.cli.release import release
+from cloister.cli.serve import serve
 from cloister.cli.vault import vault
-from cloister.cli.verify import proxy, verify
+from cloister.cli.verify import verify
 from cloister.cli.weights import models, weights
 from cloister_mpc.cli import mpc
 
@@ -75,8 +77,6 @@ app.add_typer(cache, name="cache")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
 app.add_typer(mpc, name="mpc")
-release.command("image")(image)
-release.command("measure")(measure)
 app.add_typer(release, name="release")
 app.add_typer(vault, name="vault")
 app.add_typer(weights, name="weights")

@@ -10,12 +10,15 @@ import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
+from pydantic import BaseModel
 
-from cloister.cli.options import AsJsonTable, checks_table, tell
+from cloister.cli.generated import settings_command
+from cloister.cli.options import checks_table, print_error
+from cloister.config import option
 from cloister.errors import CloisterError, SetupError
 from cloister.files import read_bounded
 
@@ -118,58 +121,75 @@ def _group() -> None:
     """Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."""
 
 
+class EvidenceFiles(BaseModel):
+    """Evidence, what it is checked with, and what is demanded of it."""
+
+    kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nitro|nvidia")
+    evidence: Path = option(
+        ...,
+        "Report or quote: binary, hex, base64, or in the JSON of dstack, CoCo, GCP or Tinfoil. For nvidia also JSON "
+        "of several reports, or a token. For azure an HCL report, or JSON with it, the vTPM's quote, and VCEK or TD "
+        "quote.",
+        metavar="FILE",
+    )
+    certs: list[Path] | None = option(
+        None,
+        "snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. nvidia: a report's chain as "
+        "PEM, or the JWKS that signs tokens.",
+        metavar="FILE…",
+    )
+    more_certs: list[Path] | None = option(
+        None, "Several files may follow one --certs.", argument=True, metavar="[CERTS]...", hidden=True
+    )
+    collateral: list[Path] | None = option(
+        None,
+        "tdx: Intel's collateral, JSON. snp: AMD's revocation list. azure: either. nvidia: reference manifests (XML) "
+        "and OCSP responses (DER), one --collateral each.",
+        metavar="FILE",
+    )
+    event_log: Path | None = option(
+        None,
+        "tdx: what was measured: a CCEL table, or dstack's JSON; else the log in the quote's envelope.",
+        metavar="FILE",
+    )
+    nonce: str | None = option(
+        None,
+        "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.",
+        metavar="HEX",
+    )
+    user_data: str | None = option(None, "nitro: the user data it must carry.", metavar="HEX")
+    at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
+    policy: Path | None = option(
+        None, "What is demanded: TOML with tables snp, tdx, azure, nitro or gpu.", metavar="FILE"
+    )
+    as_json: bool = option(False, "Print JSON instead of a table.", name="json")
+
+    def certificates(self) -> list[bytes]:
+        if self.more_certs and not self.certs:
+            raise SetupError(
+                f"What is {self.more_certs[0]} for?", hint="Evidence follows --evidence, certificates follow --certs."
+            )
+        return [read_file(path) for path in (*(self.certs or ()), *(self.more_certs or ()))]
+
+    def one_collateral(self) -> bytes | None:
+        if len(self.collateral or ()) > 1:
+            raise SetupError("One piece of evidence takes one collateral.", hint="Give --collateral once.")
+        return read_file(self.collateral[0]) if self.collateral else None
+
+    def asked_nonce(self) -> bytes | None:
+        return None if self.nonce is None else read_nonce(self.nonce)
+
+    def report_data(self) -> bytes | None:
+        """The 64 bytes a report must carry: a shorter nonce stands at their beginning."""
+        nonce = self.asked_nonce()
+        if nonce is not None and len(nonce) > _REPORT_DATA_BYTES:
+            raise SetupError(f"--nonce has {len(nonce)} bytes; a report carries {_REPORT_DATA_BYTES}.")
+        return None if nonce is None else nonce.ljust(_REPORT_DATA_BYTES, b"\0")
+
+
 @attest.command("check")
-def check(
-    kind: Annotated[str, typer.Option(metavar="snp|tdx|azure|nitro|nvidia", help="Whose evidence it is.")],
-    evidence: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="Report or quote: binary, hex, base64, or in the JSON of dstack, CoCo, GCP or Tinfoil. "
-            "For nvidia also JSON of several reports, or a token. For azure an HCL report, or JSON with it, the "
-            "vTPM's quote, and VCEK or TD quote.",
-        ),
-    ],
-    certs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE…",
-            help="snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. "
-            "nvidia: a report's chain as PEM, or the JWKS that signs tokens.",
-        ),
-    ] = None,
-    more_certs: Annotated[list[Path] | None, typer.Argument(metavar="[CERTS]...", hidden=True)] = None,
-    collateral: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="tdx: Intel's collateral, JSON. snp: AMD's revocation list. azure: either. nvidia: reference "
-            "manifests (XML) and OCSP responses (DER), one --collateral each.",
-        ),
-    ] = None,
-    event_log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="tdx: what was measured: a CCEL table, or dstack's JSON; else the log in the quote's envelope.",
-        ),
-    ] = None,
-    nonce: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HEX", help="What the evidence must answer. snp, tdx: the report data, zeros at its end left out."
-        ),
-    ] = None,
-    user_data: Annotated[str | None, typer.Option(metavar="HEX", help="nitro: the user data it must carry.")] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="ISO 8601 or Unix seconds.", show_default="now")
-    ] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What is demanded: TOML with tables snp, tdx, azure, nitro or gpu."),
-    ] = None,
-    as_json: AsJsonTable = False,
-) -> None:
+@settings_command(EvidenceFiles)
+def check(files: EvidenceFiles) -> None:
     """Check evidence from files: no network, no clock but --at.
 
     Without a policy that says what must have started, nothing passes (3). Exit code: 0 all that was asked for holds,
@@ -191,80 +211,119 @@ def check(
       cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
     """
     try:
-        moment = read_time(at)
-        files = _certificate_files(certs, more_certs)
-        verdict = _verify(kind, evidence, files, collateral, event_log, nonce, user_data, moment, policy)
+        moment = read_time(files.at)
+        verdict = _verify(files, moment)
     except CloisterError as wrong:
-        _report_error(wrong, as_json)
+        _report_error(wrong, files.as_json)
         raise typer.Exit(WRONG_USE) from None
-    if as_json:
-        typer.echo(json.dumps({"kind": _KINDS[kind], "at": moment.isoformat(), **verdict.as_json()}, indent=2))
+    if files.as_json:
+        typer.echo(json.dumps({"kind": _KINDS[files.kind], "at": moment.isoformat(), **verdict.as_json()}, indent=2))
     else:
         _print(verdict, moment)
     if not verdict.passed:
         raise typer.Exit(INCOMPLETE if verdict.incomplete else FAILED)
 
 
-def _certificate_files(certs: list[Path] | None, more: list[Path] | None) -> list[bytes]:
-    """Several files may follow one --certs."""
-    if more and not certs:
-        raise SetupError(f"What is {more[0]} for?", hint="Evidence follows --evidence, certificates follow --certs.")
-    return [read_file(path) for path in (*(certs or ()), *(more or ()))]
-
-
-def _verify(
-    kind: str,
-    evidence: Path,
-    certificates: list[bytes],
-    collateral: list[Path] | None,
-    event_log: Path | None,
-    nonce: str | None,
-    user_data: str | None,
-    at: datetime,
-    policy: Path | None,
-) -> Verdict:
-    if kind not in _KINDS:
-        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint=_KINDS_HINT)
-    if user_data is not None and kind != "nitro":
+def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
+    kind = _KINDS.get(files.kind)
+    if kind is None:
+        raise SetupError(f"Evidence of kind {files.kind!r} is not known.", hint=_KINDS_HINT)
+    if files.user_data is not None and kind != "nitro":
         raise SetupError(
             "--user-data is for Nitro documents.", hint="Others carry it within their report data: --nonce."
         )
-    data = read_file(evidence)
-    azure = kind == "azure" or (_KINDS[kind] in ("snp", "tdx") and unpack(data).startswith(b"HCLA"))
-    if event_log is not None and (azure or kind != "tdx"):
-        raise SetupError("--event-log is for TDX quotes.", hint="What was measured elsewhere is told by other logs.")
-    files = [read_file(path) for path in collateral or ()]
-    asked = read_nonce(nonce) if nonce is not None else None
-    if _KINDS[kind] == "nvidia":
-        return _verify_gpus(data, certificates, files, asked, at, policy)
-    if len(files) > 1:
-        raise SetupError("One piece of evidence takes one collateral.", hint="Give --collateral once.")
-    beside = files[0] if files else None
-    if kind == "nitro":
-        return _verify_nitro(data, asked, user_data, at, policy)
-    if azure:
-        return _verify_azure(data, certificates, beside, asked, at, policy)
-    envelope = _opened("tdx" if kind == "tdx" else "snp", data)
-    bound = _report_data(asked)
-    if kind == "tdx":
-        from cloister.attest.tdx import TdxPolicy, verify_tdx
+    data = read_file(files.evidence)
+    if kind in ("snp", "tdx") and unpack(data).startswith(b"HCLA"):
+        kind = "azure"
+    if files.event_log is not None and kind != "tdx":
+        raise SetupError("--event-log is for TDX quotes.", hint="Other evidence does not replay a log.")
+    checks = {
+        "snp": _verify_snp,
+        "tdx": _verify_tdx,
+        "azure": _verify_azure,
+        "nitro": _verify_nitro,
+        "nvidia": _verify_gpus,
+    }
+    return checks[kind](files, data, at)
 
-        if certificates:
-            typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
-        tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
-        log = read_file(event_log) if event_log else envelope.event_log
-        return verify_tdx(envelope.report, beside, at=at, policy=tdx, report_data=bound, event_log=log)
+
+def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
+    envelope, collateral = _opened("snp", data), files.one_collateral()
     report, table = unwrap_report(envelope.report)
-    pieces = [*map(unpack, certificates), *envelope.certificates, table, *([unpack(beside)] if beside else [])]
-    snp = read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy)
-    return verify_snp(report, pieces, at=at, policy=snp, report_data=bound)
+    given = [*files.certificates(), *([] if collateral is None else [collateral])]
+    pieces = [*map(unpack, given), *envelope.certificates, table]
+    policy = read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy)
+    return verify_snp(report, pieces, at=at, policy=policy, report_data=files.report_data())
+
+
+def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
+    from cloister.attest.tdx import TdxPolicy, verify_tdx
+
+    envelope, collateral = _opened("tdx", data), files.one_collateral()
+    if files.certificates():
+        typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
+    log = read_file(files.event_log) if files.event_log else envelope.event_log
+    policy = read_policy_table(files.policy, ("tdx",), TdxPolicy)
+    bound = files.report_data()
+    return verify_tdx(envelope.report, collateral, at=at, policy=policy, report_data=bound, event_log=log)
+
+
+def _verify_nitro(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
+    from cloister.attest.nitro import NitroPolicy, verify_nitro
+
+    carried = None if files.user_data is None else read_nonce(files.user_data)
+    policy = read_policy_table(files.policy, ("nitro",), NitroPolicy)
+    document = _opened("nitro", data).report
+    return verify_nitro(document, at=at, policy=policy, nonce=files.asked_nonce(), user_data=carried)
+
+
+def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
+    """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
+    from cloister.attest.azure import AzurePolicy, verify_azure
+    from cloister.attest.snp import SnpPolicy
+    from cloister.attest.tdx import TdxPolicy
+
+    collateral = files.one_collateral()
+    intel = collateral is not None and collateral.lstrip().startswith(b"{")
+    lists = [] if collateral is None or intel else [collateral]
+    return verify_azure(
+        data if data.lstrip().startswith(b"{") else unpack(data),
+        [unpack(one) for one in (*files.certificates(), *lists)],
+        collateral if intel else None,
+        files.asked_nonce(),
+        at=at,
+        policy=read_policy_table(files.policy, ("azure",), AzurePolicy, optional=True),
+        snp=read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
+        tdx=read_policy_table(files.policy, ("tdx",), TdxPolicy, optional=True),
+    )
+
+
+def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
+    from cloister.checks import Examination
+
+    policy = read_policy_table(files.policy, ("gpu", "nvidia"), GpuPolicy)
+    nonce, certificates = files.asked_nonce(), files.certificates()
+    if not _is_token(data):
+        beside = [read_file(path) for path in files.collateral or ()]
+        manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
+        known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
+        chain = b"\n".join(certificates) or None
+        return verify_gpu_reports(data, nonce, at=at, policy=policy, chain=chain, references=known)
+    if not certificates:
+        unsigned = Examination()
+        unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")
+        return unsigned.verdict()
+    if len(certificates) > 1:
+        raise SetupError("A token is checked against one JWKS.", hint="Give --certs once.")
+    return verify_gpu_token(data, certificates[0], nonce, at=at, policy=policy)
 
 
 def _opened(kind: Kind, data: bytes) -> Envelope:
-    """What holds the evidence; a bare report counts as an envelope of nobody's. Says what else is not checked."""
+    """The envelope of the evidence; a bare report gets an empty one. Prints which other parts are not checked."""
     from cloister.attest.envelope import Envelope, open_envelope
 
     envelope = open_envelope(data)
@@ -276,70 +335,6 @@ def _opened(kind: Kind, data: bytes) -> Envelope:
         names = ", ".join(envelope.beside)
         typer.echo(f"Note: {envelope.maker}'s envelope; not checked: {names}.", err=True)
     return envelope
-
-
-def _verify_nitro(
-    data: bytes, nonce: bytes | None, user_data: str | None, at: datetime, policy: Path | None
-) -> Verdict:
-    from cloister.attest.nitro import NitroPolicy, verify_nitro
-
-    document = _opened("nitro", data).report
-    carried = None if user_data is None else read_nonce(user_data)
-    rules = read_policy_table(policy, ("nitro",), NitroPolicy)
-    return verify_nitro(document, at=at, policy=rules, nonce=nonce, user_data=carried)
-
-
-def _verify_azure(
-    data: bytes,
-    certificates: list[bytes],
-    collateral: bytes | None,
-    nonce: bytes | None,
-    at: datetime,
-    policy: Path | None,
-) -> Verdict:
-    """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
-    from cloister.attest.azure import AzurePolicy, verify_azure
-    from cloister.attest.snp import SnpPolicy
-    from cloister.attest.tdx import TdxPolicy
-
-    intel = collateral is not None and collateral.lstrip().startswith(b"{")
-    lists = [] if collateral is None or intel else [collateral]
-    return verify_azure(
-        data if data.lstrip().startswith(b"{") else unpack(data),
-        [unpack(one) for one in (*certificates, *lists)],
-        collateral if intel else None,
-        nonce,
-        at=at,
-        policy=read_policy_table(policy, ("azure",), AzurePolicy, optional=True),
-        snp=read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
-        tdx=read_policy_table(policy, ("tdx",), TdxPolicy, optional=True),
-    )
-
-
-def _verify_gpus(
-    data: bytes,
-    certificates: list[bytes],
-    beside: list[bytes],
-    nonce: bytes | None,
-    at: datetime,
-    policy: Path | None,
-) -> Verdict:
-    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
-    from cloister.checks import Examination
-
-    rules = read_policy_table(policy, ("gpu", "nvidia"), GpuPolicy)
-    if not _is_token(data):
-        manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
-        known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
-        chain = b"\n".join(certificates) or None
-        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=chain, references=known)
-    if not certificates:
-        unsigned = Examination()
-        unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")
-        return unsigned.verdict()
-    if len(certificates) > 1:
-        raise SetupError("A token is checked against one JWKS.", hint="Give --certs once.")
-    return verify_gpu_token(data, certificates[0], nonce, at=at, policy=rules)
 
 
 def _is_token(data: bytes) -> bool:
@@ -354,18 +349,11 @@ def _is_token(data: bytes) -> bool:
     return isinstance(first, list) and first[:1] == ["JWT"]
 
 
-def _report_data(nonce: bytes | None) -> bytes | None:
-    """The 64 bytes a report must carry: a shorter nonce stands at their beginning."""
-    if nonce is not None and len(nonce) > _REPORT_DATA_BYTES:
-        raise SetupError(f"--nonce has {len(nonce)} bytes; a report carries {_REPORT_DATA_BYTES}.")
-    return None if nonce is None else nonce.ljust(_REPORT_DATA_BYTES, b"\0")
-
-
 def _report_error(wrong: CloisterError, as_json: bool) -> None:
     if as_json:
         error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
         typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
-    tell(wrong)
+    print_error(wrong)
 
 
 def _print(verdict: Verdict, at: datetime) -> None:

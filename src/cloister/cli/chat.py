@@ -4,62 +4,62 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
-from cloister.cli.verify import AllowSoftwareTee, PolicyFile, verified_node
+from cloister.cli.generated import settings_command
+from cloister.cli.node import NodePolicy
+from cloister.cli.options import DEFAULT_URL, without_control_characters
+from cloister.config import DEVELOPMENT_KEY, at_least, between, option
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
     from cloister.cli.conversation import Conversation
 
 
-def chat(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            help='What to say. "-" reads it from standard input: other users of this machine can see a process\'s '
-            "arguments, so give anything private that way. Without it, a conversation begins.",
-            show_default=False,
-        ),
-    ] = None,
-    url: Url = DEFAULT_URL,
-    model: Annotated[str | None, typer.Option(help="Which model.", show_default="the server's first")] = None,
-    system: Annotated[str | None, typer.Option(help="A system prompt.", show_default=False)] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in an answer at most.", show_default="the server's choice")
-    ] = None,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            min=0, max=2, help="0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2."
-        ),
-    ] = 0.2,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed draws the same answer.", show_default="random")
-    ] = None,
-    protection: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL",
-            help="What the provider may see: everything (open), the answer (partitioned) or nothing (isolated, mpc).",
-            show_default="the server's choice: partitioned",
-        ),
-    ] = None,
-    api_key: ApiKey = DEFAULT_KEY,
-    policy: PolicyFile = None,
-    allow_software_tee: AllowSoftwareTee = False,
-    insecure_plaintext: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-plaintext",
-            help="Verify nothing and seal nothing: the server and everybody on the way can read it all.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of streaming.")] = False,
-) -> None:
+class ChatOptions(NodePolicy):
+    """Which node, what to say to it, and how it should answer."""
+
+    prompt: str | None = option(
+        None,
+        'What to say. "-" reads it from standard input: other users of this machine can see a process\'s arguments, so '
+        "give anything private that way. Without it, a conversation begins.",
+        argument=True,
+        show_default=False,
+    )
+    url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
+    model: str | None = option(None, "Which model.", show_default="the server's first")
+    system: str | None = option(None, "A system prompt.", show_default=False)
+    max_tokens: int | None = option(
+        None, "Tokens in an answer at most.", bounds=at_least(1), show_default="the server's choice"
+    )
+    temperature: float = option(
+        0.2,
+        "0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2.",
+        bounds=between(0, 2),
+    )
+    seed: int | None = option(None, "The same seed draws the same answer.", show_default="random")
+    protection: str | None = option(
+        None,
+        "What the provider may see: everything (open), the answer (partitioned) or nothing (isolated, mpc).",
+        metavar="LEVEL",
+        show_default="the server's choice: partitioned",
+    )
+    api_key: str = option(
+        DEVELOPMENT_KEY,
+        "API key. Better in the environment: other users of this machine can see a process's arguments.",
+        envvar="CLOISTER_API_KEY",
+        show_default="the development key",
+    )
+    insecure_plaintext: bool = option(
+        False, "Verify nothing and seal nothing: the server and everyone on the way can read it all."
+    )
+    as_json: bool = option(False, "Print one JSON document instead of streaming.", name="json")
+
+
+@settings_command(ChatOptions)
+def chat(options: ChatOptions) -> None:
     """Chat with a model: one question, or a conversation. The node is verified first, and everything goes sealed.
 
     Examples:
@@ -77,27 +77,29 @@ def chat(
     from cloister.addresses import HttpAddress
     from cloister.cli.conversation import Conversation
 
-    address = HttpAddress.parse(url)
-    if prompt is None and as_json:
+    address = HttpAddress.parse(options.url)
+    prompt = options.prompt
+    if prompt is None and options.as_json:
         raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
-    if insecure_plaintext and (policy or allow_software_tee):
+    if options.insecure_plaintext and (options.policy or options.allow_software_tee):
         raise SetupError("--insecure-plaintext verifies nothing.", hint="Leave out the other flags, or it.")
     if prompt == "-":
         prompt = sys.stdin.read().strip()
         if not prompt:
             raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
-    node = None if insecure_plaintext else verified_node(url, policy, allow_software_tee)
-    choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "protection": protection}
-    given = {name: value for name, value in choices.items() if value is not None}
-    with Conversation(address, api_key, node=node, model=model, system=system, choices=given) as conversation:
+    node = None if options.insecure_plaintext else options.verified(options.url)
+    choices = options.model_dump(include={"max_tokens", "temperature", "seed", "protection"}, exclude_none=True)
+    conversation = Conversation(
+        address, options.api_key, node=node, model=options.model, system=options.system, choices=choices
+    )
+    with conversation:
         conversation.on_wait = _tell_of_waiting
-        if as_json:
-            assert prompt is not None
-            typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))
-        elif prompt is not None:
-            _print_answer(conversation, prompt)
-        else:
+        if prompt is None:
             _converse(conversation)
+        elif options.as_json:
+            typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))
+        else:
+            _print_answer(conversation, prompt)
 
 
 def _tell_of_waiting(why: str) -> None:
@@ -185,8 +187,3 @@ class ProgressLine:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self._shown = False
-
-
-def without_control_characters(text: str) -> str:
-    """A model may say anything, and a terminal obeys escape sequences: keep line breaks and tabs only."""
-    return "".join(each for each in text if each in "\n\t" or each.isprintable())

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from pydantic import BaseModel
 
+from cloister.cli.generated import settings_command
 from cloister.cli.options import AsJson
+from cloister.config import at_least, option
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import needed, read_bounded
 
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
     from cloister.image.firmware import Firmware
 
 MAX_KERNEL_BYTES = 256 << 20
-Tee = Literal["sev-snp", "tdx"]
-Monitor = Literal["qemu", "ec2", "gce"]
 
 
 def image(
@@ -45,36 +46,38 @@ def image(
     with needed(f"The image cannot be written to {out}"), out.open("wb") as file:
         digest = write_image(root, source, data, file)
     if as_json:
-        told = {"image": str(out), "sha256": digest, "bytes": out.stat().st_size}
-        typer.echo(json.dumps({**told, "release": measurement(data).hex()}))
+        written = {"image": str(out), "sha256": digest, "bytes": out.stat().st_size}
+        typer.echo(json.dumps({**written, "release": measurement(data).hex()}))
         return
     typer.secho(f"Image of {out.stat().st_size >> 20} MiB in {out}.", dim=True, err=True)
     typer.echo(f"sha256:{digest}")
 
 
-def measure(
-    tee: Annotated[Tee, typer.Argument(help="Which machine starts it.")],
-    firmware: Annotated[Path, typer.Option(metavar="FILE", help="OVMF, as the host gets it.")],
-    kernel: Annotated[Path, typer.Option(metavar="FILE", help="Linux: QEMU's -kernel.")],
-    initrd: Annotated[Path, typer.Option(metavar="FILE", help="What `cloister release image` wrote: QEMU's -initrd.")],
-    append: Annotated[str, typer.Option(metavar="TEXT", help="The kernel's command line: QEMU's -append.")] = "",
-    vcpus: Annotated[int, typer.Option(min=1, help="SNP: how many processors.")] = 1,
-    vcpu_type: Annotated[str, typer.Option(metavar="NAME", help="SNP: QEMU's -cpu.")] = "EPYC-Milan",
-    vmm: Annotated[Monitor, typer.Option(help="SNP: who starts it.")] = "qemu",
-    features: Annotated[
-        int, typer.Option(min=1, help="SNP: the guest's SEV_FEATURES; 33 where debug registers are swapped.")
-    ] = 1,
-    memory_mib: Annotated[int, typer.Option(min=64, help="TDX: the machine's memory.")] = 4096,
-    pages_first: Annotated[
-        bool, typer.Option("--pages-first", help="TDX: QEMU 8 with Intel's patches, which measures in another order.")
-    ] = False,
-    event_log: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TDX: take RTMR0 from this log of such a machine.", show_default="left out"),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compute what hardware measures when it starts this image, and say which release that is.
+class Launch(BaseModel):
+    """A machine that starts an image: what decides its measurement."""
+
+    tee: Literal["sev-snp", "tdx"] = option(..., "Which machine starts it.", argument=True)
+    firmware: Path = option(..., "OVMF, as the host gets it.", metavar="FILE")
+    kernel: Path = option(..., "Linux: QEMU's -kernel.", metavar="FILE")
+    initrd: Path = option(..., "What `cloister release image` wrote: QEMU's -initrd.", metavar="FILE")
+    append: str = option("", "The kernel's command line: QEMU's -append.", metavar="TEXT")
+    vcpus: int = option(1, "SNP: how many processors.", bounds=at_least(1))
+    vcpu_type: str = option("EPYC-Milan", "SNP: QEMU's -cpu.", metavar="NAME")
+    vmm: Literal["qemu", "ec2", "gce"] = option("qemu", "SNP: the virtual machine monitor.")
+    features: int = option(
+        1, "SNP: the guest's SEV_FEATURES; 33 where debug registers are swapped.", bounds=at_least(1)
+    )
+    memory_mib: int = option(4096, "TDX: the machine's memory.", bounds=at_least(64))
+    pages_first: bool = option(False, "TDX: QEMU 8 with Intel's patches, which measures in another order.")
+    event_log: Path | None = option(
+        None, "TDX: take RTMR0 from this log of such a machine.", metavar="FILE", show_default="left out"
+    )
+    as_json: bool = option(False, "Print JSON instead of text.", name="json")
+
+
+@settings_command(Launch)
+def measure(launch: Launch) -> None:
+    """Compute what hardware measures when it starts this image, and name the release in it.
 
     Prints the lines for a client's policy. Every source file in the image is compared with the release's manifest.
 
@@ -91,31 +94,21 @@ def measure(
     from cloister.image.firmware import MAX_FIRMWARE_BYTES, Firmware
     from cloister.image.initramfs import release_in
 
-    volume = Firmware(read_bounded(firmware, MAX_FIRMWARE_BYTES))
-    linux = read_bounded(kernel, MAX_KERNEL_BYTES)
-    with needed(f"{initrd} cannot be read"), initrd.open("rb") as file:
+    firmware = Firmware(read_bounded(launch.firmware, MAX_FIRMWARE_BYTES))
+    kernel = read_bounded(launch.kernel, MAX_KERNEL_BYTES)
+    snp = launch.tee == "sev-snp"
+    with needed(f"{launch.initrd} cannot be read"), launch.initrd.open("rb") as file:
         release, measured = release_in(file)
         file.seek(0)
-        algorithm = "sha256" if tee == "sev-snp" else "sha384"
-        digest, size = hashlib.file_digest(file, algorithm).digest(), file.tell()
-    if tee == "sev-snp":
-        from cloister.image.snp import Boot, launch_digest
-
-        boot = Boot(hashlib.sha256(linux).digest(), digest, append)
-        found = {
-            "measurement": launch_digest(
-                volume, boot, processors=vcpus, processor=vcpu_type, monitor=vmm, features=features
-            )
-        }
-    else:
-        found = _td(volume, linux, digest, size, append, memory_mib << 20, pages_first, event_log)
+        digest, size = hashlib.file_digest(file, "sha256" if snp else "sha384").digest(), file.tell()
+    found = _guest(launch, firmware, kernel, digest) if snp else _trust_domain(launch, firmware, kernel, digest, size)
     registers = {name: each.hex() for name, each in found.items()}
-    if as_json:
-        told = {"tee": tee, "release": measured.hex(), "version": release.version}
-        typer.echo(json.dumps({**told, **registers}, indent=2))
+    if launch.as_json:
+        named = {"tee": launch.tee, "release": measured.hex(), "version": release.version}
+        typer.echo(json.dumps({**named, **registers}, indent=2))
         return
     typer.echo(f"# Cloister {release.version}, release {measured.hex()}")
-    if tee == "sev-snp":
+    if snp:
         typer.echo(f'[snp]\nmeasurements = ["{registers["measurement"]}"]')
         return
     typer.echo("[[tdx.launches]]")
@@ -125,24 +118,32 @@ def measure(
         typer.echo("# rtmr0: not computed; give --event-log, or compare a verified quote of such a machine")
 
 
-def _td(
-    volume: Firmware,
-    linux: bytes,
-    initrd_digest: bytes,
-    initrd_bytes: int,
-    command: str,
-    memory: int,
-    pages_first: bool,
-    log: Path | None,
+def _guest(launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: bytes) -> dict[str, bytes]:
+    from cloister.image.snp import Boot, launch_digest
+
+    boot = Boot(hashlib.sha256(kernel).digest(), initrd_digest, launch.append)
+    digest = launch_digest(
+        firmware,
+        boot,
+        processors=launch.vcpus,
+        processor=launch.vcpu_type,
+        monitor=launch.vmm,
+        features=launch.features,
+    )
+    return {"measurement": digest}
+
+
+def _trust_domain(
+    launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: bytes, initrd_bytes: int
 ) -> dict[str, bytes]:
     from cloister.image import tdx
 
-    found = {"mrtd": tdx.mrtd(volume, pages_first=pages_first)}
-    if log is not None:
-        found["rtmr0"] = _rtmr0(log)
-    found["rtmr1"] = tdx.rtmr1(linux, initrd_bytes, memory)
-    found["rtmr2"] = tdx.rtmr2(command, initrd_digest)
-    return found
+    return {
+        "mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first),
+        **({"rtmr0": _rtmr0(launch.event_log)} if launch.event_log else {}),
+        "rtmr1": tdx.rtmr1(kernel, initrd_bytes, launch.memory_mib << 20),
+        "rtmr2": tdx.rtmr2(launch.append, initrd_digest),
+    }
 
 
 def _rtmr0(log: Path) -> bytes:

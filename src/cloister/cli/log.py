@@ -1,201 +1,19 @@
-"""`cloister release`: what a release is made of, and whether this is it. `cloister log`: a public log of releases in a
-plain folder, its witnesses and its auditors.
-"""
+"""`cloister log`: a public log of releases in a plain folder, its witnesses and its auditors."""
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from cloister.cli.generated import settings_command
 from cloister.cli.options import AsJson, report
+from cloister.cli.trusted_log import TrustedLog, print_result, read_file, text_of
+from cloister.config import option
 from cloister.errors import EvidenceInvalid, InvalidRequest, SetupError
-from cloister.files import needed, read_bounded, write_whole
-
-if TYPE_CHECKING:
-    from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
-
-release = typer.Typer(no_args_is_help=True, help="Release manifests: which bytes a release is made of.")
-
-Source = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A source tree of Cloister.", show_default="what runs here")
-]
-LogKey = Annotated[list[str] | None, typer.Option("--log-key", metavar="VKEY", help="A log to trust; may be repeated.")]
-WitnessKey = Annotated[
-    list[str] | None, typer.Option("--witness", metavar="VKEY", help="A witness to trust; may be repeated.")
-]
-Quorum = Annotated[
-    int | None, typer.Option(min=0, help="How many witnesses must have signed.", show_default="all of them")
-]
-Seen = Annotated[Path | None, typer.Option(metavar="FILE", help="A checkpoint of the log seen earlier.")]
-
-
-@release.command("build")
-def build(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the manifest.")],
-    source: Source = None,
-    packages: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What it runs with, from `cloister release lock`. Nodes show no release without it."
-        ),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="The container or machine image: sha256:<64 hex digits>.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the manifest of a source tree. The same tree gives the same bytes, on any machine.
-
-    Examples:
-
-      cloister release build --source . --packages packages.lock --out release.json
-
-      cloister release build --source . --image sha256:… --out release.json --json
-    """
-    from cloister.transparency.manifest import build_manifest, source_of_running
-    from cloister.transparency.packages import MAX_LOCK_BYTES, read_packages
-
-    lock = None if packages is None else read_packages(read_file(packages, MAX_LOCK_BYTES))
-    tree = source if source is not None else source_of_running()
-    manifest = build_manifest(tree, image=image, packages=lock)
-    with needed(f"The manifest cannot be written to {out}"):
-        write_whole(out, manifest.encoded())
-    measured = manifest.measurement().hex()
-    if as_json:
-        told = {"manifest": str(out), "version": manifest.version, "measurement": measured}
-        typer.echo(json.dumps({**told, "files": len(manifest.files), "lock": manifest.lock, "image": manifest.image}))
-        return
-    typer.secho(f"Version {manifest.version}, {len(manifest.files)} files; manifest in {out}.", dim=True, err=True)
-    typer.echo(measured)
-
-
-@release.command("lock")
-def lock(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the lock file.")],
-    kernels: Annotated[
-        bool, typer.Option("--kernels/--no-kernels", help="Build the kernels' library here and name it, too.")
-    ] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Write what a release runs with: the packages installed here, Python, and the kernels built here, by their hashes.
-
-    Every file of every package is compared with its RECORD first. Run it where a node's environment was just installed.
-
-    Examples:
-
-      cloister release lock --out packages.lock
-
-      cloister release lock --no-kernels --out packages.lock --json
-    """
-    from cloister.process.release_code import changed_files, installed
-    from cloister.transparency.packages import Packages
-
-    if wrong := changed_files():
-        raise SetupError(
-            f"{len(wrong)} installed files are not as their packages say; the first is {wrong[0]}.",
-            hint="Install these packages again.",
-        )
-    found = Packages(installed(), _kernels() if kernels else {})
-    with needed(f"The lock file cannot be written to {out}"):
-        write_whole(out, found.encoded())
-    if as_json:
-        typer.echo(json.dumps({"lock": str(out), "packages": found.packages, "kernels": found.kernels}))
-        return
-    typer.echo(f"{len(found.packages)} packages and {len(found.kernels)} libraries of kernels; lock file in {out}.")
-
-
-def _kernels() -> dict[str, str]:
-    from cloister.compute.choose import built_libraries
-    from cloister.files import sha256_of
-
-    return {sha256_of(library): how for library, how in built_libraries().items()}
-
-
-@release.command("check")
-def check(
-    manifest: Annotated[Path, typer.Argument(help="The release's manifest.")],
-    source: Source = None,
-    proof: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also check a proof of `cloister log prove`.")
-    ] = None,
-    log_key: LogKey = None,
-    witness: WitnessKey = None,
-    quorum: Quorum = None,
-    seen: Seen = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check that what runs here, or a source tree, is this release; exits with 1 if not.
-
-    Examples:
-
-      cloister release check release.json
-
-      cloister release check release.json --source .
-
-      cloister release check release.json --proof proof.json --log-key example.com/releases+…
-    """
-    from msgspec.structs import replace
-
-    from cloister.checks import Examination
-    from cloister.process.release_code import installed
-    from cloister.transparency.manifest import (
-        MAX_MANIFEST_BYTES,
-        build_manifest,
-        differences,
-        measure_running,
-        measurement,
-        read_manifest,
-    )
-    from cloister.transparency.proof import read_proof, verify_release
-
-    data = read_file(manifest, MAX_MANIFEST_BYTES)
-    wanted = read_manifest(data)
-    here = measure_running() if source is None else build_manifest(source)
-    if wanted.packages is not None and source is None:
-        here = replace(here, packages=installed())
-    found = Examination()
-    found.claim("release_version", wanted.version)
-    found.claim("release_measurement", measurement(data).hex())
-    wrong = differences(wanted, here)
-    more = f", and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-    found.check("source", not wrong, "; ".join(wrong[:5]) + more, found=f"{len(here.files)} files are the release's")
-    if proof is not None:
-        if not log_key:
-            raise SetupError("A proof says nothing without a log to trust.", hint="Give --log-key.")
-        trusted = trust_of(log_key, witness, quorum)
-        shown = read_proof(read_file(proof, 1 << 20))
-        at, earlier = datetime.now(UTC), checkpoint_in(seen)
-        found.include(verify_release(shown, measurement(data), at=at, trusted=trusted, seen=earlier))
-    report(found.verdict(), as_json=as_json)
-
-
-def trust_of(log_keys: list[str] | None, witnesses: list[str] | None, quorum: int | None) -> ReleaseTrust:
-    from cloister.transparency.checkpoint import ReleaseTrust
-
-    return ReleaseTrust(tuple(log_keys or ()), tuple(witnesses or ()), quorum)
-
-
-def checkpoint_in(file: Path | None) -> Checkpoint | None:
-    from cloister.transparency.checkpoint import read_checkpoint
-
-    return None if file is None else read_checkpoint(text_of(file)).checkpoint
-
-
-def text_of(file: Path) -> str:
-    try:
-        return read_file(file, 1 << 20).decode()
-    except UnicodeDecodeError:
-        raise EvidenceInvalid(f"{file} is not text.") from None
-
-
-def read_file(file: Path, limit: int) -> bytes:
-    """A file that somebody else may have written: never reads more than the limit."""
-    return read_bounded(file, limit, too_large=EvidenceInvalid)
-
+from cloister.files import needed, write_whole
 
 log = typer.Typer(no_args_is_help=True, help="The transparency log: every release, for everyone to see.")
 
@@ -225,11 +43,9 @@ def create(
     if signing.name != origin:
         raise SetupError(f"{key} is the key of {signing.name}, not of {origin}.", hint="Name a new file.")
     made = Log.create(folder, signing)
-    if as_json:
-        typer.echo(json.dumps({"origin": made.origin, "verifier_key": str(made.key), "size": 0}))
-        return
-    typer.secho(f"Log in {folder}, signing key in {key}. Clients trust it by this verifier key:", dim=True, err=True)
-    typer.echo(str(made.key))
+    found = {"origin": made.origin, "verifier_key": str(made.key), "size": 0}
+    note = f"Log in {folder}, signing key in {key}. Clients trust it by this verifier key:"
+    print_result(as_json, found, str(made.key), note)
 
 
 @log.command("append")
@@ -259,10 +75,8 @@ def append(
     data = read_file(manifest, MAX_MANIFEST_BYTES)
     index, new = publish(opened, data, read_key_file(key, Algorithm.ED25519), expires=_day(expires))
     size, measured = opened.checkpoint.size, measurement(data).hex()
-    if as_json:
-        typer.echo(json.dumps({"index": index, "new": new, "size": size, "measurement": measured}))
-        return
-    typer.echo(f"{measured} is entry {index} of {size}{'' if new else ', as before'}.")
+    found = {"index": index, "new": new, "size": size, "measurement": measured}
+    print_result(as_json, found, f"{measured} is entry {index} of {size}{'' if new else ', as before'}.")
 
 
 @log.command("revoke")
@@ -290,12 +104,9 @@ def revoke_command(
         raise InvalidRequest("A measurement has 64 hexadecimal digits.", hint="`cloister log audit` lists them.")
     opened = Log.open(folder)
     index, new = revoke(opened, measured, read_key_file(key, Algorithm.ED25519))
-    if as_json:
-        typer.echo(json.dumps({"index": index, "new": new, "size": opened.checkpoint.size}))
-        return
-    typer.echo(
-        f"{measured.hex()} is revoked by entry {index} of {opened.checkpoint.size}{'' if new else ', as before'}."
-    )
+    size, before = opened.checkpoint.size, "" if new else ", as before"
+    found = {"index": index, "new": new, "size": size}
+    print_result(as_json, found, f"{measured.hex()} is revoked by entry {index} of {size}{before}.")
 
 
 def _day(text: str | None) -> date | None:
@@ -328,7 +139,9 @@ def prove(
 
     size = Log.open(folder).checkpoint.size
     if since > size:
-        raise InvalidRequest(f"The log has {size} entries: nobody can have seen {since}.", hint="Was it rolled back?")
+        raise InvalidRequest(
+            f"The log has {size} entries, so it cannot have had {since} before.", hint="Was it rolled back?"
+        )
     proof = write_proof(prove_release(folder, read_file(manifest, MAX_MANIFEST_BYTES), since))
     if out is None:
         typer.echo(proof.decode())
@@ -372,12 +185,9 @@ def witness(
     signature = cosigner.visit(watched, at=datetime.now(UTC))
     if attach:
         watched.attach(signature)
-    if as_json:
-        told = {"origin": watched.origin, "size": watched.checkpoint.size, "witness": str(signing.verifier)}
-        typer.echo(json.dumps({**told, "cosignature": signature.line.removesuffix("\n")}))
-        return
-    typer.secho(f"Signed {watched.checkpoint.size} entries as {signing.verifier}", dim=True, err=True)
-    typer.echo(signature.line, nl=False)
+    size, line, name = watched.checkpoint.size, signature.line.removesuffix("\n"), str(signing.verifier)
+    found = {"origin": watched.origin, "size": size, "witness": name, "cosignature": line}
+    print_result(as_json, found, line, f"Signed {size} entries as {name}")
 
 
 @log.command("attach")
@@ -406,15 +216,15 @@ def attach(
     typer.echo(f"{signature.name} signed {opened.checkpoint.size} entries of {opened.origin}.")
 
 
+class AuditOptions(TrustedLog):
+    """Which log."""
+
+    folder: Path = option(..., "The log's folder.", argument=True, metavar="LOG")
+
+
 @log.command("audit")
-def audit_command(
-    folder: Folder,
-    log_key: LogKey = None,
-    witness: WitnessKey = None,
-    quorum: Quorum = None,
-    seen: Seen = None,
-    as_json: AsJson = False,
-) -> None:
+@settings_command(AuditOptions)
+def audit_command(options: AuditOptions) -> None:
     """Recompute the whole log from its entries; exits with 1 if anything is wrong.
 
     Examples:
@@ -425,5 +235,5 @@ def audit_command(
     """
     from cloister.transparency.witness import audit
 
-    verdict = audit(folder, trusted=trust_of(log_key, witness, quorum), earlier=checkpoint_in(seen))
-    report(verdict, as_json=as_json)
+    verdict = audit(options.folder, trusted=options.trust(), earlier=options.earlier())
+    report(verdict, as_json=options.as_json)

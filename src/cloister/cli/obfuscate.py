@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
+from pydantic import BaseModel
 
-from cloister.cli.options import AsJson
+from cloister.cli.generated import settings_command
+from cloister.cli.options import without_control_characters
+from cloister.config import at_least, between, option
 from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed
 
@@ -17,54 +20,54 @@ if TYPE_CHECKING:
     from cloister.obfuscation.requests import Obfuscation
     from cloister.obfuscation.variants import Substituting, Variants
 
-Fakes = Annotated[int, typer.Option(min=1, max=512, help="λ: how many made-up prompts go with the real one.")]
-Epsilon = Annotated[
-    float, typer.Option(min=1e-6, help="ε: how far a made-up prompt's probability may be from the real one's.")
-]
-SamplingModel = Annotated[
-    str | None,
-    typer.Option(help="Model of this machine that samples, as for `serve`.", show_default="SmolLM2-135M-Instruct"),
-]
+
+class SamplingOptions(BaseModel):
+    """How made-up prompts are sampled on this machine."""
+
+    fakes: int = option(7, "λ: how many made-up prompts go with the real one.", bounds=between(1, 512))
+    epsilon: float = option(
+        0.1, "ε: how far a made-up prompt's probability may be from the real one's.", bounds=at_least(1e-6)
+    )
+    auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
+    sampling_model: str | None = option(
+        None, "Model of this machine that samples, as for `serve`.", show_default="SmolLM2-135M-Instruct"
+    )
+
+    def obfuscation(self) -> Obfuscation:
+        from cloister.local_sampling import local_obfuscation
+
+        return local_obfuscation(
+            self.sampling_model, fakes=self.fakes, epsilon=self.epsilon, auto_redact=self.auto_redact
+        )
 
 
-AutoRedact = Annotated[
-    bool,
-    typer.Option("--auto-redact", help="Look for secrets on this machine, too: names, dates, places, numbers."),
-]
+class ObfuscateOptions(SamplingOptions):
+    """Which text, and how much is printed of what."""
+
+    file: str = option(
+        ..., 'A text with <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE"
+    )
+    fewest: int | None = option(
+        None,
+        "λ_min: with fewer, none are shown.",
+        bounds=at_least(1),
+        name="at-least",
+        show_default="as many as --fakes",
+    )
+    distance: Literal["absolute", "relative"] = option(
+        "absolute", "Of probabilities, as in the paper, or of their logarithms, which is stricter."
+    )
+    candidates: int = option(128, "λ_max: candidates kept at every token.", bounds=between(1, 4096))
+    temperature: float = option(1.0, "Flattens the model's probabilities.", bounds=between(0.05, 10))
+    regularise: bool = option(False, "Spell secrets with usual capitals and spaces first.")
+    substitutes: Path | None = option(
+        None, "Sample nothing: a JSON list of variants, each a list of substitutes.", metavar="FILE"
+    )
+    as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
 
-def local_obfuscation_of(model: str | None, fakes: int, epsilon: float, auto_redact: bool) -> Obfuscation:
-    from cloister.local_sampling import local_obfuscation
-
-    return local_obfuscation(model, fakes=fakes, epsilon=epsilon, auto_redact=auto_redact)
-
-
-def obfuscate(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help='A text with <redacted>secrets</redacted>; "-" is standard input.')
-    ],
-    fakes: Fakes = 7,
-    at_least: Annotated[
-        int | None, typer.Option(min=1, help="λ_min: with fewer, none are shown.", show_default="as many as --fakes")
-    ] = None,
-    epsilon: Epsilon = 0.1,
-    distance: Annotated[
-        Literal["absolute", "relative"],
-        typer.Option(help="Of probabilities, as in the paper, or of their logarithms, which is stricter."),
-    ] = "absolute",
-    candidates: Annotated[int, typer.Option(min=1, max=4096, help="λ_max: candidates kept at every token.")] = 128,
-    temperature: Annotated[float, typer.Option(min=0.05, max=10, help="Flattens what the model finds likely.")] = 1.0,
-    regularise: Annotated[
-        bool, typer.Option("--regularise", help="Spell secrets with usual capitals and spaces first.")
-    ] = False,
-    auto_redact: AutoRedact = False,
-    sampling_model: SamplingModel = None,
-    substitutes: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Sample nothing: a JSON list of variants, each a list of substitutes."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@settings_command(ObfuscateOptions)
+def obfuscate(options: ObfuscateOptions) -> None:
     """Show the prompts that a prompt would be hidden among, ε and λ reached, and how well a guess can do.
 
     Nothing is sent anywhere. The real prompt is the first one shown; sent, they would be shuffled.
@@ -79,28 +82,25 @@ def obfuscate(
 
       cloister obfuscate letter.txt --auto-redact
     """
-    from cloister.obfuscation.quantization import Quantization
-    from cloister.obfuscation.regularise import regularise as regular
-    from cloister.obfuscation.sampler import SamplingGoal
-    from cloister.obfuscation.tags import auto_redact as add_found
-    from cloister.obfuscation.tags import parse_redacted
+    from cloister.obfuscation.regularise import regularise
+    from cloister.obfuscation.tags import auto_redact, parse_redacted
     from cloister.obfuscation.variants import make_variants
 
-    wish = SamplingGoal(fakes, at_least, Quantization(epsilon, candidates, temperature, distance))
-    marked = parse_redacted(_text_of(file), param=file)
-    if auto_redact:
+    marked = parse_redacted(_text_of(options.file), param=options.file)
+    if options.auto_redact:
         from cloister.detection.redaction import shipped_redaction
 
-        marked = add_found(marked, shipped_redaction()(marked.text))
+        marked = auto_redact(marked, shipped_redaction()(marked.text))
     if not marked.spans:
-        raise InvalidRequest(
-            f"The text marks no secrets{', and none are found' if auto_redact else ''}.",
-            hint="Write <redacted>…</redacted> around them."
-            + ("" if auto_redact else " --auto-redact looks for some."),
+        none_found, look = (
+            (", and none are found", "") if options.auto_redact else ("", " --auto-redact looks for some.")
         )
-    marked = regular(marked) if regularise else marked
-    made = make_variants([marked], _substituting(substitutes, sampling_model, wish))
-    if as_json:
+        raise InvalidRequest(
+            f"The text marks no secrets{none_found}.", hint=f"Write <redacted>…</redacted> around them.{look}"
+        )
+    marked = regularise(marked) if options.regularise else marked
+    made = make_variants([marked], _substituting(options))
+    if options.as_json:
         prompts = [text for (text,) in made.texts]
         found = {"prompts": prompts, "authentic": 0, "substitutes": made.substitutes.values}
         typer.echo(json.dumps({**found, **made.report()}, indent=2, ensure_ascii=False))
@@ -108,19 +108,24 @@ def obfuscate(
         _print(made)
 
 
-def _substituting(given: Path | None, model: str | None, wish: Any) -> Substituting:
-    if given is None:
+def _substituting(options: ObfuscateOptions) -> Substituting:
+    from cloister.obfuscation.quantization import Quantization
+    from cloister.obfuscation.sampler import SamplingGoal
+
+    quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
+    sampling = SamplingGoal(options.fakes, options.fewest, quantization)
+    if (file := options.substitutes) is None:
         from cloister.local_sampling import LocalModel
 
-        return LocalModel(model, lambda_max=wish.quantization.lambda_max).sampler(wish)
+        return LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(sampling)
     from cloister.obfuscation.variants import GivenSubstitutes
 
     try:
-        values = json.loads(_read(given, "Give a JSON file."))
+        values = json.loads(_read(file, "Give a JSON file."))
     except ValueError:
         values = None
     if not isinstance(values, list) or not all(isinstance(variant, list) for variant in values):
-        raise SetupError(f"{given} is no JSON list of lists.", hint='Like: [["Ann", "Ghent"], ["Jo", "Lund"]]')
+        raise SetupError(f"{file} is no JSON list of lists.", hint='Like: [["Ann", "Ghent"], ["Jo", "Lund"]]')
     return GivenSubstitutes(values)
 
 
@@ -140,8 +145,6 @@ def _read(path: Path, hint: str) -> str:
 
 
 def _print(made: Variants) -> None:
-    from cloister.cli.chat import without_control_characters
-
     for number, (text,) in enumerate(made.texts):
         name = "real" if not number else f"fake {number}"
         typer.secho(f"{name:<9}", fg="green" if not number else "yellow", nl=False)

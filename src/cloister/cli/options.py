@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import CloisterError, InvalidRequest, SetupError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def exit_code(error: CloisterError) -> int:
     return USAGE_EXIT if isinstance(error, SetupError | InvalidRequest) else FAILURE_EXIT
 
 
-def tell(error: CloisterError) -> None:
+def print_error(error: CloisterError) -> None:
     """What went wrong and what to do next, on standard error."""
     typer.secho(f"Error: {error.message}", fg="red", err=True)
     if error.hint:
@@ -43,7 +42,7 @@ class FriendlyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except CloisterError as error:
-            tell(error)
+            print_error(error)
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
             typer.echo("Stopped.", err=True)
@@ -52,29 +51,8 @@ class FriendlyGroup(TyperGroup):
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-Url = Annotated[str, typer.Option(help="Where the server listens; `/v1` may be left out.", show_default=DEFAULT_URL)]
-ApiKey = Annotated[
-    str,
-    typer.Option(
-        envvar="CLOISTER_API_KEY",
-        help="API key. Better in the environment: other users of this machine can see a process's arguments.",
-        show_default="the development key",
-    ),
-]
-DEFAULT_KEY = DEVELOPMENT_KEY
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsJsonTable = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-def numbers(text: str) -> list[int]:
-    """What --users says."""
-    try:
-        counts = [int(each) for each in text.split(",")]
-    except ValueError:
-        counts = []
-    if not counts or min(counts) < 1:
-        raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
-    return counts
 
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
@@ -102,6 +80,11 @@ def checks_table(verdict: Verdict) -> Table:
 def plain(text: str) -> str:
     """Evidence may have put escape sequences into it, and a terminal obeys them."""
     return "".join(each for each in " ".join(text.split()) if each.isprintable())
+
+
+def without_control_characters(text: str) -> str:
+    """A terminal obeys escape sequences, and a model may write any: keep line breaks and tabs only."""
+    return "".join(each for each in text if each in "\n\t" or each.isprintable())
 
 
 def report(verdict: Verdict, *, as_json: bool) -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cloister.cli.generated import settings_command
+from cloister.cli.node import NodePolicy, node_url, software_note
 from cloister.cli.options import AsJson, AsJsonTable
-from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, software_note
+from cloister.config import option
 from cloister.errors import SetupError
 from cloister.files import needed
 
@@ -169,14 +171,17 @@ def unseal(
         typer.echo(f"{bundle.header.model} is in {out}, as its provider signed it.")
 
 
+class ReleaseOptions(NodePolicy):
+    """Which node gets which key."""
+
+    url: str = node_url()
+    key: Path = option(..., "The content key; keep it secret.", metavar="FILE")
+    as_json: bool = option(False, "Print JSON instead of text.", name="json")
+
+
 @weights.command("release")
-def release(
-    url: NodeUrl,
-    key: ContentKey,
-    policy: PolicyFile = None,
-    allow_software_tee: AllowSoftwareTee = False,
-    as_json: AsJson = False,
-) -> None:
+@settings_command(ReleaseOptions)
+def release(options: ReleaseOptions) -> None:
     """Verify a node that waits for its weights' key and, only if it passes, give it the key.
 
     Examples:
@@ -185,13 +190,11 @@ def release(
 
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
-    from cloister.attest.policy import load_policy
     from cloister.client.provider import release_key
     from cloister.sealed_weights.header import read_content_key
 
-    content_key = read_content_key(key)
-    verification = release_key(url, content_key, load_policy(policy, allow_software_tee=allow_software_tee))
-    if as_json:
+    verification = release_key(options.url, read_content_key(options.key), options.load())
+    if options.as_json:
         _say({"released": True, **verification.as_json()})
     else:
         model = verification.verdict.claims.get("model", "its model")

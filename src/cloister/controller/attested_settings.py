@@ -77,6 +77,7 @@ IRRELEVANT = {
 
 HOST_MATTERS = {"allow_degraded_sandbox": MATTERS["controller.allow_degraded_sandbox"]}
 HOST_IRRELEVANT = {
+    "model": _WEIGHTS,
     "listen": "the channel's key is in the evidence, wherever it listens",
     "key_file": "who may ask for vaults; what is asked of them does not leave the machine",
     "max_vaults": _LIMIT,

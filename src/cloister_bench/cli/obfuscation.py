@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cloister.cli.obfuscate import SamplingModel
+from cloister_bench.cli.options import SamplingModel
 from cloister_bench.cli.suite import Bars, JsonFile, PlotDir, known_names, measure_suite, raise_if_failed
 from cloister_bench.obfuscation.plan import FULL, PARTS, QUICK
 

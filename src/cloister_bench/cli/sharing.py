@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, get_args
 
-import typer
-
+from cloister.cli.generated import settings_command
+from cloister.config import at_least, between, option
 from cloister.levels import PolicyName
-from cloister_bench.cli.suite import Bars, JsonFile, PlotDir, known_names, measure_suite
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
 
 if TYPE_CHECKING:
     from cloister_bench.sharing.results import Results
@@ -23,37 +23,32 @@ FLOODED_TOKENS = 4096
 """Room for what attackers ask between two looks, so that the victim's prompt is not evicted in between."""
 
 
-def bench_sharing(
-    attack: Annotated[bool, typer.Option("--attack", help="Attack the cache instead, as other tenants would.")] = False,
-    policies: Annotated[
-        str | None, typer.Option(help="Which policies, with commas between.", show_default="all")
-    ] = None,
-    workloads: Annotated[
-        str | None, typer.Option(help="Which workloads, with commas between.", show_default="all there is data for")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each workload is sent; the median counts.")] = 1,
-    trials: Annotated[int, typer.Option(min=1, help="With --attack: secrets to attack under each policy.")] = 50,
-    adaptive_trials: Annotated[
-        int, typer.Option(min=0, help="With --attack: secrets for the attacker that goes on part by part.")
-    ] = 20,
-    candidates: Annotated[int, typer.Option(min=2, max=64, help="How many the attacker must choose from.")] = 4,
-    kv_cache_mib: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="With --attack: the server's KV cache, small enough to be flooded.",
-            show_default=f"room for {FLOODED_TOKENS} tokens",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder with chat/ (traces) and pii/.", show_default="none")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="The model to serve.", show_default="the default model")] = None,
-    seed: Annotated[int, typer.Option(help="What secrets and texts are drawn from.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="A few requests of each: to see that it works.")] = False,
-    json_file: JsonFile = None,
-    plot_dir: PlotDir = None,
-) -> None:
+class SharingOptions(Output):
+    """Options of the command."""
+
+    attack: bool = option(False, "Attack the cache instead, as other tenants would.")
+    policies: str | None = option(None, "Which policies, with commas between.", show_default="all")
+    workloads: str | None = option(None, "Which workloads, with commas between.", show_default="all that have data")
+    rounds: int = option(1, "How often each workload is sent; the median counts.", bounds=at_least(1))
+    trials: int = option(50, "With --attack: secrets to attack under each policy.", bounds=at_least(1))
+    adaptive_trials: int = option(
+        20, "With --attack: secrets for the attacker that continues part by part.", bounds=at_least(0)
+    )
+    candidates: int = option(4, "How many the attacker must choose from.", bounds=between(2, 64))
+    kv_cache_mib: int | None = option(
+        None,
+        "With --attack: the server's KV cache, small enough to be flooded.",
+        bounds=at_least(1),
+        show_default=f"room for {FLOODED_TOKENS} tokens",
+    )
+    data: Path | None = option(None, "Folder with chat/ (traces) and pii/.", metavar="DIR", show_default="none")
+    model: str | None = option(None, "The model to serve.", show_default="the default model")
+    seed: int = option(1, "What secrets and texts are drawn from.")
+    quick: bool = option(False, "A few requests of each: to see that it works.")
+
+
+@settings_command(SharingOptions)
+def bench_sharing(options: SharingOptions) -> None:
     """Measure what sharing computed prompts saves, policy by policy, or attack it.
 
     A server is started for each policy: `safekv` is asked for by the level `shared`, the others by `--prefix-policy`.
@@ -74,21 +69,20 @@ def bench_sharing(
     from cloister_bench.sharing.results import Plan, Results, tables
     from cloister_bench.sharing.workloads import QUICK, TRACES, WORKLOADS, Scale
 
-    chosen = known_names(policies or (ATTACKED if attack else ",".join(get_args(PolicyName))), "policy", _POLICIES)
-    if quick:
-        trials, adaptive_trials = min(trials, 2), min(adaptive_trials, 1)
-    scale = QUICK if quick else Scale()
-    possible = [name for name in WORKLOADS if data is not None or name not in TRACES]
-    asked = () if attack else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
+    attack, model = options.attack, options.model
+    names = options.policies or (ATTACKED if attack else ",".join(_POLICIES))
+    chosen = known_names(names, "policy", _POLICIES)
+    possible = [name for name in WORKLOADS if options.data is not None or name not in TRACES]
+    workloads = known_names(options.workloads or ",".join(possible), "workload", tuple(WORKLOADS))
     plan = Plan(
-        trials,
-        candidates,
-        seed,
+        min(options.trials, 2) if options.quick else options.trials,
+        options.candidates,
+        options.seed,
         chosen,
-        adaptive_trials,
-        workloads=asked,
-        rounds=rounds,
-        scale=scale,
+        min(options.adaptive_trials, 1) if options.quick else options.adaptive_trials,
+        workloads=() if attack else workloads,
+        rounds=options.rounds,
+        scale=QUICK if options.quick else Scale(),
     )
     results = Results(plan, model or "the default model")
 
@@ -98,14 +92,14 @@ def bench_sharing(
             bars.begin("policies", len(chosen))
             for policy in chosen:
                 if attack:
-                    _attack(results, policy, model, Path(folder), kv_cache_mib, bars.say)
+                    _attack(results, policy, model, Path(folder), options.kv_cache_mib, bars.say)
                 else:
-                    _replay(results, policy, model, Path(folder), data, bars.say, save)
+                    _replay(results, policy, model, Path(folder), options.data, bars.say, save)
                 results.seconds = monotonic() - began
                 bars.advance(policy)
                 save()
 
-    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
+    measure_suite(results, measure, options.json_file, options.plot_dir, tables, FIGURES)
 
 
 _POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)

@@ -1,18 +1,17 @@
-"""`cloister bench spd` and `cloister bench mpc`: bars, tables, JSON and plots of what `bench/` measures."""
+"""What every suite's command does: bars, tables, JSON and plots of a measurement."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from pydantic import BaseModel
 
-from cloister.cli.options import numbers
+from cloister.config import option
 from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.spd.plan import FULL, PARTS, QUICK
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,6 +26,15 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help='Write the numbers here, part by part; "-" prints them.')
 ]
 PlotDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the figures here, one PNG for each.")]
+
+
+class Output(BaseModel):
+    """Where a suite's numbers go: the same two options, for commands made of settings."""
+
+    json_file: Path | None = option(
+        None, 'Write the numbers here, part by part; "-" prints them.', name="json", metavar="FILE"
+    )
+    plot_dir: Path | None = option(None, "Draw the figures here, one PNG for each.", metavar="DIR")
 
 
 class Bars:
@@ -121,178 +129,3 @@ def show_tables(tables: Sequence[Table]) -> None:
             shown.add_row(*(colours.get(cell, cell) for cell in row))
         if table.rows:
             Console().print(shown)
-
-
-def bench_spd(
-    json_file: JsonFile = None,
-    plot_dir: PlotDir = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Two minutes instead of nine: less, and once each.")] = False,
-    model: Annotated[
-        str | None, typer.Option(help="Model to measure, as for `serve`.", show_default="SmolLM2-135M-Instruct")
-    ] = None,
-    larger_model: Annotated[
-        str | None, typer.Option(help="The second model.", show_default="random weights, 362M parameters")
-    ] = None,
-    users: Annotated[
-        str | None, typer.Option(help="How many users at once.", show_default=",".join(map(str, FULL.users)))
-    ] = None,
-    input_tokens: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = FULL.input_tokens,
-    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens in each answer.")] = FULL.output_tokens,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Times each side is measured, in turn.", show_default=str(FULL.rounds)),
-    ] = None,
-    requests_per_user: Annotated[
-        int | None, typer.Option(min=1, help="Requests each user sends in a round.", show_default=str(FULL.requests))
-    ] = None,
-    parts: Annotated[str, typer.Option(help="What to measure.")] = ",".join(PARTS),
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=1.0,
-            help="About how long it may take; rounds that do not fit are left out.",
-            show_default=f"{FULL.seconds:g}",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Draws the prompts.")] = FULL.seed,
-    serve_arg: Annotated[
-        list[str] | None, typer.Option(metavar="ARG", help="One more argument for `cloister serve`.")
-    ] = None,
-) -> None:
-    """Measure what vaults cost on this machine: `open`, `partitioned` and `isolated` side by side.
-
-    Starts its own servers and draws Petridish's Figures 4–7: answer times over users, model sizes and lengths, and
-    where a step's time goes; also first tokens, how soon a new user's vault is ready, and, as root, memory. All sides
-    are measured in turn, round by round. Anything else that runs on this machine is in the numbers.
-
-    Examples:
-
-      cloister bench spd --json spd.json --plot-dir plots
-
-      cloister bench spd --quick
-
-      cloister bench spd --users 1,8 --parts users,breakdown --rounds 5
-    """
-    import uvloop
-
-    from cloister.models.source import find_model
-    from cloister_bench.spd.figures import FIGURES
-    from cloister_bench.spd.results import Results, tables
-    from cloister_bench.spd.run import Bench
-
-    basis = QUICK if quick else FULL
-    plan = replace(
-        basis,
-        users=tuple(numbers(users)) if users else basis.users,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        rounds=rounds or basis.rounds,
-        requests=requests_per_user or basis.requests,
-        seconds=seconds or basis.seconds,
-        seed=seed,
-    )
-    wanted = set(known_names(parts, "part", PARTS))
-    folder = find_model(model)
-    larger = find_model(larger_model) if larger_model else None
-    results = Results(plan, folder.name, quick)
-
-    def measure(bars: Bars, save: Callable[[], None]) -> None:
-        bench = Bench(results, folder, bars, save, larger=larger, arguments=serve_arg or ())
-        uvloop.run(bench.run(wanted))
-
-    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
-    raise_if_failed(results)
-
-
-def bench_mpc(
-    json_file: JsonFile = None,
-    plot_dir: PlotDir = None,
-    report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write all tables here, as Markdown.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Within five minutes instead of half an hour: less, and once each.")
-    ] = False,
-    model: Annotated[
-        str | None, typer.Option(help="Model whose shape is measured.", show_default="SmolLM2-135M-Instruct")
-    ] = None,
-    lengths: Annotated[
-        str | None, typer.Option(help="Tokens in the sequence.", show_default="256,512,1024,2048")
-    ] = None,
-    methods: Annotated[str | None, typer.Option(help="Ways of keeping the cache, by name.", show_default="all")] = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Times each program is run; the middle time counts.", show_default="3")
-    ] = None,
-    parts: Annotated[
-        str | None, typer.Option(help="What to measure.", show_default="all; with --quick the dearest are left out")
-    ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(min=1.0, help="What has not begun by then is left out.", show_default="1800")
-    ] = None,
-    quality_data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder with data/longctx, for quality.", show_default="generated texts"),
-    ] = None,
-) -> None:
-    """Measure what a token costs on secret shares: bytes, messages and time, for every way of keeping the KV cache.
-
-    Starts three parties (two for Cheetah) as processes of this machine and runs the programs of a generation's step on
-    random numbers. Bytes and messages are exact; seconds are this machine's, with whatever else it does. From all three
-    follow the times on a LAN (377 MB/s, 0.3 ms) and a WAN (40 MB/s, 40 ms).
-
-    Examples:
-
-      cloister bench mpc --json mpc.json --plot-dir plots
-
-      cloister bench mpc --quick
-
-      cloister bench mpc --lengths 1024 --methods full,mpcache --parts lengths
-    """
-    _need_spu()
-    from cloister.models.source import find_model
-    from cloister_bench.mpc.figures import FIGURES
-    from cloister_bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
-    from cloister_bench.mpc.quality import QualityRow, run_quality
-    from cloister_bench.mpc.results import Results, tables, write_report
-    from cloister_bench.mpc.run import Bench
-    from cloister_mpc.provider.calibration import prepare
-
-    basis = QUICK if quick else FULL
-    plan = replace(
-        basis,
-        lengths=_lengths(lengths) if lengths else basis.lengths,
-        ways=known_names(methods, "method", tuple(VARIANTS)) if methods else basis.ways,
-        repeats=repeats or basis.repeats,
-        seconds=seconds or basis.seconds,
-    )
-    wanted = set(known_names(parts, "part", PARTS) if parts else plan.parts)
-    folder = find_model(model)
-    results = Results(plan, folder.name)
-
-    def quality(progress: Callable[[str], None]) -> list[QualityRow]:
-        return run_quality(folder.path, quality_data, plan, progress)
-
-    def measure(bars: Bars, save: Callable[[], None]) -> None:
-        shape, _ = prepare(folder)
-        Bench(results, shape, bars, save, quality=quality).run(wanted)
-
-    document = measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
-    if report_file:
-        write_report(document, report_file)
-    raise_if_failed(results)
-    if results.left_out:
-        typer.echo(f"Left out for lack of time: {', '.join(results.left_out)}. Give it more with --seconds.", err=True)
-
-
-def _need_spu() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("spu") is None or find_spec("jax") is None:
-        raise SetupError("Generation on shares is not installed.", hint="`make mpc` installs it (Python 3.11).")
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    chosen = tuple(numbers(text))
-    if any(length % 16 or length < 64 for length in chosen):
-        raise SetupError("Sequences are measured at multiples of 16 tokens, from 64 on.", hint="Try 256,1024.")
-    return chosen

@@ -79,7 +79,9 @@ def test_the_document_has_intervals_a_blind_attacker_and_a_figure(tmp_path: Path
     told = document["adaptive"]["global"]
     assert told["parts"]["share"] == 1.0 and told["parts"]["low"] > 0.9 and told["blind"]["share"] < 0.5
     verdicts = {row["name"]: row["met"] for row in document["targets"]}
-    assert verdicts["adaptive attack under global, share of parts"] and verdicts["hits by other tenants before demotion"]
+    assert (
+        verdicts["adaptive attack under global, share of parts"] and verdicts["hits by other tenants before demotion"]
+    )
     [table, _] = tables(document)
     assert [row[-1] for row in table.rows] == ["8, -", f"{MOST_HITS}+, -"]
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-adaptive.png"]

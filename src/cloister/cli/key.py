@@ -1,0 +1,62 @@
+"""`cloister key`: API keys for tenants. A key is shown once; a server keeps its digest only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+key = typer.Typer(no_args_is_help=True, help="API keys for those who may use a server.")
+
+
+@key.command("new")
+def new(
+    tenant: Annotated[str, typer.Argument(help="Whose key it is: letters, digits, dots, dashes.")],
+    trust_group: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Tenants of one group share vaults: they trust each other.", show_default="none"
+        ),
+    ] = "",
+    operator: Annotated[bool, typer.Option("--operator", help="It also opens /metrics.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Add it to this keys file, made if there is none.", show_default="only printed"
+        ),
+    ] = None,
+) -> None:
+    """Make a key: prints it once, and the line that admits it or, with --into, adds that to a keys file.
+
+    A running server reads its keys file again at `kill -HUP PID`, with the PID that it prints at its start: that is how
+    keys are added and, by deleting their lines, revoked.
+
+    Examples:
+
+      cloister key new alice --into keys.toml
+
+      cloister key new bob --trust-group research
+
+      cloister key new prometheus --operator
+
+      cloister serve --host 0.0.0.0 --keys keys.toml
+    """
+    from cloister.keys import add_line, key_line, new_key
+
+    secret = new_key()
+    line = key_line(secret, tenant, trust_group, operator=operator)
+    if into is not None:
+        add_line(into, line)
+    typer.secho("The key, shown this once; give it to its owner:", dim=True, err=True)
+    typer.echo(secret)
+    if into is not None:
+        typer.secho(
+            f"It is admitted by {into}. A running server reads that file again at `kill -HUP PID`, with the PID it "
+            "printed at its start (`pgrep -x cl-controller` lists those of all servers).",
+            dim=True,
+            err=True,
+        )
+        return
+    typer.secho("For the keys file, under [keys]:", dim=True, err=True)
+    typer.echo(line)

@@ -1,0 +1,69 @@
+"""`cloister proxy`: a local OpenAI endpoint that seals requests of programs and opens a verified node's answers."""
+
+from __future__ import annotations
+
+import typer
+
+from cloister.addresses import HttpAddress
+from cloister.cli.generated import settings_command
+from cloister.cli.node import NodePolicy, node_url
+from cloister.cli.obfuscate import SamplingOptions
+from cloister.config import between, option
+from cloister.errors import SetupError
+
+
+class ProxyOptions(NodePolicy):
+    """Which node, where to listen, and whether prompts with secrets go among made-up ones."""
+
+    url: str = node_url()
+    port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", bounds=between(0, 65535))
+    obfuscate: bool = option(False, "Send prompts with <redacted>secrets</redacted> among made-up ones.")
+    insecure_plaintext: bool = option(
+        False, "With --obfuscate: speak to any OpenAI-compatible server. Nothing is verified or sealed."
+    )
+    sampling: SamplingOptions = SamplingOptions()
+
+
+@settings_command(ProxyOptions)
+def proxy(options: ProxyOptions) -> None:
+    """Give programs in any language a verified, sealed way to a node: an OpenAI endpoint on this machine.
+
+    The node is verified before the endpoint opens, again after a restart of the node, and when the policy's max_age_s
+    has passed. Nothing is sent to a node that does not verify.
+
+    Examples:
+
+      cloister proxy https://node.example --policy policy.toml
+
+      OPENAI_BASE_URL=http://127.0.0.1:8001/v1 my-program
+
+      cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
+
+      cloister proxy https://api.example/v1 --obfuscate --insecure-plaintext --fakes 7
+    """
+    from cloister.client.obfuscating_proxy import ObfuscatingProxy
+    from cloister.client.proxy import LocalEndpoint, Proxy, run_proxy
+
+    sampling = options.sampling
+    if options.insecure_plaintext and (options.policy or options.allow_software_tee or not options.obfuscate):
+        raise SetupError("--insecure-plaintext verifies nothing.", hint="It goes with --obfuscate, not with a policy.")
+    if sampling.auto_redact and not options.obfuscate:
+        raise SetupError("--auto-redact hides nothing by itself.", hint="It goes with --obfuscate.")
+    node = None if options.insecure_plaintext else options.verified(options.url)
+    obfuscation = sampling.obfuscation() if options.obfuscate else None
+
+    def make() -> LocalEndpoint:
+        if obfuscation is not None:
+            return ObfuscatingProxy(options.url if node is None else node, obfuscation)
+        assert node is not None
+        return Proxy(node)
+
+    def ready(local: str) -> None:
+        typer.echo(f"Verified  {node.address}" if node else f"In the clear to {HttpAddress.parse(options.url)}")
+        typer.echo(f"API       {local}/v1")
+        if obfuscation is not None:
+            fakes = sampling.fakes
+            typer.echo(f"Prompts with secrets go among {fakes} made-up ones: {fakes + 1} requests for one.")
+        typer.echo("Ctrl-C ends it.")
+
+    run_proxy(make, options.port, ready)

@@ -1,0 +1,101 @@
+"""`cloister bench mpc`: what a token costs on secret shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from cloister.cli.generated import settings_command
+from cloister.config import at_least, option
+from cloister.errors import SetupError
+from cloister_bench.cli.options import numbers
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
+
+
+class MpcOptions(Output):
+    """Options of the command."""
+
+    report_file: Path | None = option(None, "Write all tables here, as Markdown.", name="report", metavar="FILE")
+    quick: bool = option(False, "Within five minutes instead of half an hour: less, and once each.")
+    model: str | None = option(None, "Model whose shape is measured.", show_default="SmolLM2-135M-Instruct")
+    lengths: str | None = option(None, "Tokens in the sequence.", show_default="256,512,1024,2048")
+    methods: str | None = option(None, "Ways of keeping the cache, by name.", show_default="all")
+    repeats: int | None = option(
+        None, "Times each program is run; the middle time counts.", bounds=at_least(1), show_default="3"
+    )
+    parts: str | None = option(None, "What to measure.", show_default="all; with --quick the dearest are left out")
+    seconds: float | None = option(
+        None, "What has not begun by then is left out.", bounds=at_least(1), show_default="1800"
+    )
+    quality_data: Path | None = option(
+        None, "Folder with data/longctx, for quality.", metavar="DIR", show_default="generated texts"
+    )
+
+
+@settings_command(MpcOptions)
+def bench_mpc(options: MpcOptions) -> None:
+    """Measure what a token costs on secret shares: bytes, messages and time, for every way of keeping the KV cache.
+
+    Starts three parties (two for Cheetah) as processes of this machine and runs the programs of a generation's step on
+    random numbers. Bytes and messages are exact; seconds are this machine's, with whatever else it does. From all three
+    follow the times on a LAN (377 MB/s, 0.3 ms) and a WAN (40 MB/s, 40 ms).
+
+    Examples:
+
+      cloister bench mpc --json mpc.json --plot-dir plots
+
+      cloister bench mpc --quick
+
+      cloister bench mpc --lengths 1024 --methods full,mpcache --parts lengths
+    """
+    _need_spu()
+    from cloister.models.source import find_model
+    from cloister_bench.mpc.figures import FIGURES
+    from cloister_bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
+    from cloister_bench.mpc.quality import QualityRow, run_quality
+    from cloister_bench.mpc.results import Results, tables, write_report
+    from cloister_bench.mpc.run import Bench
+    from cloister_mpc.provider.calibration import prepare
+
+    basis = QUICK if options.quick else FULL
+    plan = replace(
+        basis,
+        lengths=_lengths(options.lengths) if options.lengths else basis.lengths,
+        ways=known_names(options.methods, "method", tuple(VARIANTS)) if options.methods else basis.ways,
+        repeats=options.repeats or basis.repeats,
+        seconds=options.seconds or basis.seconds,
+    )
+    wanted = set(known_names(options.parts, "part", PARTS) if options.parts else plan.parts)
+    folder = find_model(options.model)
+    results = Results(plan, folder.name)
+
+    def quality(progress: Callable[[str], None]) -> list[QualityRow]:
+        return run_quality(folder.path, options.quality_data, plan, progress)
+
+    def measure(bars: Bars, save: Callable[[], None]) -> None:
+        shape, _ = prepare(folder)
+        Bench(results, shape, bars, save, quality=quality).run(wanted)
+
+    document = measure_suite(results, measure, options.json_file, options.plot_dir, tables, FIGURES)
+    if options.report_file:
+        write_report(document, options.report_file)
+    raise_if_failed(results)
+    if results.left_out:
+        typer.echo(f"Left out for lack of time: {', '.join(results.left_out)}. Give it more with --seconds.", err=True)
+
+
+def _need_spu() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("spu") is None or find_spec("jax") is None:
+        raise SetupError("Generation on shares is not installed.", hint="`make mpc` installs it (Python 3.11).")
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    chosen = tuple(numbers(text))
+    if any(length % 16 or length < 64 for length in chosen):
+        raise SetupError("Sequences are measured at multiples of 16 tokens, from 64 on.", hint="Try 256,1024.")
+    return chosen
