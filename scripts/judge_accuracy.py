@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT / "src"))
 from cloister.detection.judge import Judge, Question, form_of  # noqa: E402
 from cloister.detection.pipeline import Pipeline, blocks_of  # noqa: E402
 from cloister.detection.process import shipped_pipeline  # noqa: E402
-from cloister.messages.detector import Label  # noqa: E402
-from cloister.messages.frontend import JudgeForm  # noqa: E402
+from cloister.messages.controller_detector import Label  # noqa: E402
+from cloister.messages.controller_frontend import JudgeForm  # noqa: E402
 from cloister_bench.detection.data import read_sets  # noqa: E402
 from cloister_bench.detection.measure import UNKNOWN  # noqa: E402
 

@@ -22,7 +22,7 @@ from tagger import names  # noqa: E402
 from cloister.detection.pipeline import Finding, Pipeline, blocks_of, even_blocks  # noqa: E402
 from cloister.detection.rules import RuleSet, shipped_rules  # noqa: E402
 from cloister.detection.tagger import Tagger, shipped_tagger  # noqa: E402
-from cloister.messages.detector import Label  # noqa: E402
+from cloister.messages.controller_detector import Label  # noqa: E402
 from cloister_bench.detection.data import CALIBRATION, TEST, read_sets  # noqa: E402
 from cloister_bench.detection.measure import BLOCK_CHARACTERS, UNKNOWN  # noqa: E402
 
