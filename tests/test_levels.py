@@ -23,7 +23,7 @@ from cloister.levels import (
     default_of,
     served,
 )
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import SERVING, nothing_is_sealed
 
 ROOT = Path(__file__).parents[1]

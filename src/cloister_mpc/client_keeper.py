@@ -22,9 +22,7 @@ import msgspec
 
 from cloister.config import MpcSettings, cache_folder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
-from cloister.messages.generation import VERSION
-from cloister.messages.vault import (
-    AssignPrompt,
+from cloister.messages.controller_mpc import (
     FromLocalParties,
     FromMpcClient,
     LocalPartiesReady,
@@ -32,6 +30,8 @@ from cloister.messages.vault import (
     StartLocalParties,
     StartMpcClient,
 )
+from cloister.messages.controller_vault import AssignPrompt
+from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
 from cloister_mpc.offer import require_memory

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from cloister.config import cache_folder
 from cloister.errors import CloisterError, ProtocolError
-from cloister.messages.generation import VERSION
+from cloister.messages.controller_mpc import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister.messages.lifecycle import Pong, StartFailed, start_failed
-from cloister.messages.vault import LocalPartiesReady, StartLocalParties, ToLocalParties
+from cloister.messages.types import VERSION
 from cloister.models.source import open_folder
 from cloister.process import interpreter
 from cloister.process.child import environment

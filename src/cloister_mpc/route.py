@@ -11,8 +11,8 @@ from cloister.controller.routes.base import Node, Route
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, VaultLost
 from cloister.levels import LEVELS
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.generation import Cancel, Failed, Tokens
-from cloister.messages.vault import AssignPrompt, PromptAccepted
 
 
 class MpcClient(Protocol):

@@ -14,10 +14,10 @@ from cloister.attention.process import Attention, prepare
 from cloister.compute.base import AttentionHost
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
-from cloister.messages.attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
+from cloister.messages.controller_attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
+from cloister.messages.controller_service import LinkPlace
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION
-from cloister.messages.service import LinkPlace
+from cloister.messages.types import VERSION
 
 
 class NotingHolder(AttentionHost):

@@ -13,28 +13,20 @@ from msgspec.structs import replace
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.errors import PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
-from cloister.messages.frontend import (
+from cloister.messages.controller_frontend import (
     AdmitKeys,
     Ask,
+    AskView,
     EndSession,
     Examine,
-    FromGateway,
     KeyEntry,
     Serving,
     StartFrontend,
+    View,
 )
-from cloister.messages.generation import (
-    VERSION,
-    Accepted,
-    AskStats,
-    Cancel,
-    Failed,
-    SamplingParams,
-    Stats,
-    Submit,
-    Tokens,
-)
-from cloister.messages.service import AskView, View
+from cloister.messages.controller_gateway import FromGateway
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.types import VERSION, SamplingParams
 from tests.controller.fakes import SERVING, Peer
 
 PARAMS = SamplingParams(max_tokens=4)

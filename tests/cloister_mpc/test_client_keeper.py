@@ -13,7 +13,8 @@ import pytest
 
 from cloister.config import MpcSettings
 from cloister.controller import mpc_client as client_module
-from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
+from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister_mpc.client_keeper import MpcClientKeeper
 from tests.controller.fakes import Inbox, MpcOnly

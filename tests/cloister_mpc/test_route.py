@@ -8,20 +8,12 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, StartingUp
-from cloister.messages.frontend import Ask, AskSealed
-from cloister.messages.generation import (
-    Accepted,
-    AskStats,
-    Cancel,
-    Failed,
-    Progress,
-    SamplingParams,
-    Stats,
-    Submit,
-    Tokens,
-)
+from cloister.messages.controller_frontend import Ask
+from cloister.messages.controller_sealed_api import AskSealed
+from cloister.messages.controller_vault import AssignPrompt, FirstToken, Prefilled, PromptAccepted
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Progress, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.vault import AssignPrompt, FirstToken, Prefilled, PromptAccepted
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import VOCABULARY, Inbox, Node
 
 PARAMS = SamplingParams(max_tokens=8)

@@ -19,11 +19,12 @@ from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
+from cloister.messages.controller_service import AttachLink, FromSealedService
+from cloister.messages.controller_vault import AssignPrompt, LeaseCores, Prefilled
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import Failed, Partition, SamplingParams, Submit, Tokens
+from cloister.messages.generation import Failed, Submit, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
-from cloister.messages.service import AttachLink, FromSealedService
-from cloister.messages.vault import AssignPrompt, LeaseCores, Prefilled
+from cloister.messages.types import Partition, SamplingParams
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading

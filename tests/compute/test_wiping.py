@@ -12,7 +12,8 @@ from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner
-from cloister.messages.generation import SamplingParams, Submit
+from cloister.messages.generation import Submit
+from cloister.messages.types import SamplingParams
 from tests.models.architectures import CONFIGS, random_decoder
 
 

@@ -19,22 +19,9 @@ from cloister.controller.service import Service
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkShape
-from cloister.messages.frontend import Ask, Serving
-from cloister.messages.generation import (
-    VERSION,
-    Accepted,
-    AskStats,
-    Cancel,
-    Failed,
-    Ready,
-    SamplingParams,
-    Stats,
-    Tokens,
-)
-from cloister.messages.lifecycle import Ping, Pong
-from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
-from cloister.messages.vault import (
+from cloister.messages.controller_frontend import Ask, Serving
+from cloister.messages.controller_service import AttachLink, Pause, Paused, Resume, ToSealedService
+from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
     FirstToken,
@@ -46,6 +33,10 @@ from cloister.messages.vault import (
     VaultReady,
     WantCores,
 )
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
+from cloister.messages.lifecycle import Ping, Pong
+from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.types import VERSION, SamplingParams
 from cloister.process.child import Child
 from cloister.process.endpoint import Endpoint
 from cloister_mpc.route import MpcRoute

@@ -11,7 +11,7 @@ from cloister.backend.base import VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.config import ControllerSettings, EngineSettings, Settings
 from cloister.controller.process import Controller
-from cloister.messages.frontend import FromGateway
+from cloister.messages.controller_gateway import FromGateway
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
 from cloister.process.endpoint import Endpoint

@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any
 
-from cloister.messages.detector import (
+from cloister.messages.controller_detector import (
     Classify,
     DetectorReady,
     KnowOpenings,
@@ -23,8 +23,8 @@ from cloister.messages.detector import (
     ToDetector,
 )
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Ping, Pong
+from cloister.messages.types import VERSION
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from cloister.controller import admission as module
 from cloister.controller.admission import Admission
 from cloister.errors import Unauthorized
 from cloister.keys import KeyRing, key_line
-from cloister.messages.frontend import KeyEntry
+from cloister.messages.controller_frontend import KeyEntry
 
 
 class Frontend:

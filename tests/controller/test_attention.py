@@ -19,10 +19,11 @@ from cloister.controller.forkserver import ForkServer as RealForkServer
 from cloister.controller.link_slots import LinkSlots
 from cloister.controller.process import Controller
 from cloister.errors import ProtocolError
-from cloister.messages.attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention
-from cloister.messages.generation import VERSION, Ready
-from cloister.messages.lifecycle import Preloaded
-from cloister.messages.service import LinkPlace
+from cloister.messages.controller_attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention
+from cloister.messages.controller_forkserver import Preloaded
+from cloister.messages.controller_service import LinkPlace
+from cloister.messages.generation import Ready
+from cloister.messages.types import VERSION
 from cloister.process.child import Child
 from tests.controller.fakes import Peer
 

@@ -22,8 +22,8 @@ from cloister.controller.core_lease import (
 )
 from cloister.errors import ProtocolError
 from cloister.fairness import CREDIT
-from cloister.messages.service import Pause, Resume
-from cloister.messages.vault import LeaseCores
+from cloister.messages.controller_service import Pause, Resume
+from cloister.messages.controller_vault import LeaseCores
 from cloister.pace import LEAST_TOKENS, ActiveTenants
 from tests.examples import examples
 

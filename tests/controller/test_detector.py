@@ -14,7 +14,7 @@ import pytest
 from cloister.controller import detector as module
 from cloister.controller.detector import HELD_BACK, BlockLabel, DetectorKeeper
 from cloister.detection.signed_rules import SignedRules, sign_rules
-from cloister.messages.detector import Category, Label
+from cloister.messages.controller_detector import Category, Label
 from cloister.transparency.note import SigningKey
 
 STUB = "tests.controller.stub_detector"

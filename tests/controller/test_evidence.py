@@ -16,7 +16,7 @@ from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, rea
 from cloister.controller.channel_keys import HELD_S, SHOWN_S, ChannelKeys
 from cloister.controller.evidence import EvidenceMaker, find_release, running_release
 from cloister.errors import SetupError
-from cloister.messages.frontend import AskEvidence, Evidence
+from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.generation import Failed
 from cloister.process import interpreter
 from cloister.transparency.checkpoint import ReleaseTrust

@@ -27,7 +27,7 @@ from cloister.controller.evidence import EvidenceMaker, ShowsGpus
 from cloister.controller.gpu_evidence import MAX_WAITING, GpuEvidenceKeeper
 from cloister.controller.process import Controller
 from cloister.errors import GpuNotConfidential, NoGpu, QueueFull, ServiceUnavailable, SetupError
-from cloister.messages.frontend import AskEvidence
+from cloister.messages.controller_gateway import AskEvidence
 from cloister.messages.generation import Failed
 from cloister.models.source import ModelFolder
 from cloister.process import interpreter

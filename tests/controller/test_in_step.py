@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cloister.controller.in_step import InStep
-from cloister.messages.generation import TokenLogprob, Tokens
+from cloister.messages.generation import Tokens
+from cloister.messages.types import TokenLogprob
 
 SEQUENCES, LENGTH = 3, 6
 COMING = st.lists(st.tuples(st.integers(0, SEQUENCES - 1), st.integers(0, 3)), max_size=40)

@@ -12,11 +12,12 @@ import pytest
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import MAX_CASES, MAX_DOUBTS, Case, JudgeKeeper, case_of
 from cloister.errors import ProtocolError
-from cloister.messages.detector import Category, Label
-from cloister.messages.frontend import EndSession, JudgeForm
-from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Submit, Tokens
-from cloister.messages.service import Forget
-from cloister.messages.service import Label as PublicTokens
+from cloister.messages.controller_detector import Category, Label
+from cloister.messages.controller_frontend import EndSession, JudgeForm
+from cloister.messages.controller_service import ForgetTenant
+from cloister.messages.controller_service import PublicPrefix as PublicTokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Node
 
 FORM = JudgeForm((1,), (2,), (3,), private=7, public=8)
@@ -215,4 +216,4 @@ async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node
     question = await node.service.next(Submit)
     node.send(EndSession("ann", "any", private=True))
     assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
-    await node.service.next(Forget, skip=(PublicTokens,))
+    await node.service.next(ForgetTenant, skip=(PublicTokens,))

@@ -7,9 +7,10 @@ import logging
 import pytest
 
 from cloister.controller.probes import HALF_LIFE_S, Probes
-from cloister.messages.frontend import Examine, KeyEntry
-from cloister.messages.generation import SamplingParams, Submit
-from cloister.messages.service import Probed
+from cloister.messages.controller_frontend import Examine, KeyEntry
+from cloister.messages.controller_service import Probed
+from cloister.messages.generation import Submit
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Node
 
 

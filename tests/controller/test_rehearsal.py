@@ -17,9 +17,8 @@ import pytest
 from cloister.controller.rehearsal import OTHER, SUBJECT, Rehearsal
 from cloister.controller.requests import REHEARSAL
 from cloister.errors import ModelUnsupported, QueueFull
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, TokenLogprob, Tokens
-from cloister.messages.service import Forget
-from cloister.messages.vault import (
+from cloister.messages.controller_service import ForgetTenant
+from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
     FirstToken,
@@ -28,6 +27,8 @@ from cloister.messages.vault import (
     PromptAccepted,
     WantCores,
 )
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.types import TokenLogprob
 from tests.controller import fakes
 from tests.controller.fakes import SERVING, Node
 from tests.controller.node import RealNode
@@ -70,7 +71,7 @@ class PlayedService(fakes.FakeService):
                     self._turn_soon()
             case Cancel():
                 self.running.pop(message.request_id, None)
-            case Forget():
+            case ForgetTenant():
                 self.forgotten.add(message.tenant)
             case _:
                 super().put(message)

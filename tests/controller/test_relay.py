@@ -13,25 +13,11 @@ from cloister.controller.detector import HELD_BACK, BlockLabel
 from cloister.controller.relay import Relay
 from cloister.errors import ProtocolError
 from cloister.levels import PolicyName
-from cloister.messages.detector import Category
-from cloister.messages.detector import Label as Verdict
-from cloister.messages.frontend import EndSession
-from cloister.messages.generation import (
-    Accepted,
-    AskStats,
-    Cancel,
-    Failed,
-    Partition,
-    Reuse,
-    SamplingParams,
-    Stats,
-    Submit,
-    TokenLogprob,
-    Tokens,
-    label_spans,
-)
-from cloister.messages.service import AskView, DetachLink, Label, Paused, View
-from cloister.messages.vault import (
+from cloister.messages.controller_detector import Category
+from cloister.messages.controller_detector import Label as Verdict
+from cloister.messages.controller_frontend import AskView, EndSession, View
+from cloister.messages.controller_service import DetachLink, Paused, PublicPrefix
+from cloister.messages.controller_vault import (
     AssignPrompt,
     FirstToken,
     LeaseCores,
@@ -39,9 +25,10 @@ from cloister.messages.vault import (
     Prefilled,
     PromptAccepted,
     Release,
-    Verified,
     WantCores,
 )
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Reuse, Stats, Submit, Tokens
+from cloister.messages.types import Partition, SamplingParams, TokenLogprob, label_spans
 from tests.controller.fakes import SERVING, VOCABULARY, Inbox, Node, nothing_is_sealed
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -262,7 +249,7 @@ async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
     node.send(Submit(7, "ann", tuple(range(40)), PARAMS, level="shared"))
     submit = await node.service.next(Submit)
     node.relay.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
-    assert await node.service.next(Label) == Label(submit.request_id, 16)
+    assert await node.service.next(PublicPrefix) == PublicPrefix(submit.request_id, 16)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))
     await node.frontend.next(Tokens, skip=(Accepted,))
     node.send(AskView(7))
@@ -436,14 +423,6 @@ async def test_several_sequences_are_not_for_this_level(node: Node) -> None:
     vault.say(PromptAccepted(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0), FirstToken(2, 1)), 8))
     assert (await node.failure()).code == "vault_lost"
     await asyncio.wait_for(vault.gone.wait(), 5)
-
-
-async def test_a_vault_that_verifies_unasked_is_ended(node: Node) -> None:
-    node.ask(5)
-    vault = await node.vault(0)
-    asked = await vault.next(AssignPrompt)
-    vault.say(PromptAccepted(asked.request_id, 3), Verified(asked.request_id, 0, 1))
-    assert (await node.failure()).code == "vault_lost"
 
 
 @pytest.mark.parametrize(("policy", "shares"), [("none", False), ("partition", False), ("global", True)])

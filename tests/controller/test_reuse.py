@@ -7,11 +7,12 @@ import pytest
 from cloister.controller.detector import BlockLabel
 from cloister.controller.routes import shared
 from cloister.errors import ProtocolError
-from cloister.messages.detector import Category, Label
-from cloister.messages.frontend import EndSession, Examine, KeyEntry
-from cloister.messages.generation import Accepted, Cancel, SamplingParams, Submit, Tokens
-from cloister.messages.service import Forget
-from cloister.messages.service import Label as LabelTokens
+from cloister.messages.controller_detector import Category, Label
+from cloister.messages.controller_frontend import EndSession, Examine, KeyEntry
+from cloister.messages.controller_service import ForgetTenant
+from cloister.messages.controller_service import PublicPrefix as LabelTokens
+from cloister.messages.generation import Accepted, Cancel, Submit, Tokens
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import SERVING, Node
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -37,7 +38,7 @@ async def test_at_partitioned_the_service_keeps_public_spans(node: Node) -> None
 async def test_a_private_end_makes_the_service_forget_this_tenant(node: Node) -> None:
     node.send(EndSession("bob", "any"))
     node.send(EndSession("ann", "any", private=True))
-    assert await node.service.next(Forget) == Forget("ann")
+    assert await node.service.next(ForgetTenant) == ForgetTenant("ann")
 
 
 async def test_a_tenant_without_a_key_is_forgotten(node: Node) -> None:
@@ -46,7 +47,7 @@ async def test_a_tenant_without_a_key_is_forgotten(node: Node) -> None:
     node.relay.admit((ann, bob))
     node.relay.admit((bob,))
     node.relay.admit((ann,))
-    assert [await node.service.next(Forget) for _ in range(2)] == [Forget("ann"), Forget("bob")]
+    assert [await node.service.next(ForgetTenant) for _ in range(2)] == [ForgetTenant("ann"), ForgetTenant("bob")]
 
 
 @pytest.mark.parametrize("lie", [(3,), (1, 1)])
@@ -114,7 +115,7 @@ async def test_a_request_without_a_label_is_served_without_one(
         node.send(EndSession("ann", "any", private=True))
     assert (await node.service.next(Submit)).policy == "safekv"
     if why == "forgotten":
-        assert await node.service.next(Forget) == Forget("ann"), "after what it has to forget"
+        assert await node.service.next(ForgetTenant) == ForgetTenant("ann"), "after what it has to forget"
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_service(node: Node) -> None:

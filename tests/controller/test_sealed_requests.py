@@ -24,22 +24,14 @@ from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.requests import wide
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable
+from cloister.messages.controller_frontend import Ask, BytesTaken, CancelSealed, SealedPart
+from cloister.messages.controller_gateway import FromGateway, Sealed
+from cloister.messages.controller_sealed_api import AskSealed, ErrorReport, Serve, ToSealedApi
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.frontend import (
-    Ask,
-    AskSealed,
-    FromGateway,
-    Leave,
-    Mishap,
-    Sealed,
-    SealedPart,
-    Serve,
-    Taken,
-    ToSealedApi,
-)
-from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.vault import AssignPrompt, PromptAccepted
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Inbox, Node
 
 SECRET = b'"a secret of the user"'
@@ -137,7 +129,7 @@ def test_nothing_that_the_sealed_api_wrote_leaves_in_the_clear(room: Room, code:
 
 def test_what_it_logs_is_a_kind_and_no_text() -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode({"type": "mishap", "kind": "0xsecret"}), type=Mishap)
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"type": "mishap", "kind": "0xsecret"}), type=ErrorReport)
 
 
 @pytest.mark.parametrize("how", ["end", "fail", "leave", "gateway", "sealed_api"])
@@ -150,7 +142,7 @@ def test_nothing_is_kept_of_a_request_that_ended(room: Room, how: str) -> None:
         case "fail":
             room.desk.from_sealed_api(Failed(serve.request_id, "channel_broken", "No."))
         case "leave":
-            room.desk.leave(GATEWAY, Leave(1))
+            room.desk.leave(GATEWAY, CancelSealed(1))
         case "gateway":
             room.desk.gateway_gone(GATEWAY)
         case "sealed_api":
@@ -167,9 +159,9 @@ def test_parts_find_their_way_back_by_the_gateways_own_number(room: Room) -> Non
     room.desk.from_sealed_api(SealedPart(first.request_id, b"1" * 100_000, end=True))
     room.desk.from_sealed_api(SealedPart(first.request_id, b"after its end"))
     assert room.gateway.messages == [SealedPart(2, b"two"), SealedPart(1, b"1" * 100_000, end=True)]
-    room.desk.taken(GATEWAY, Taken(2, 77))
-    room.desk.taken(GATEWAY, Taken(1, 77))
-    assert room.sealed_api.messages == [Taken(second.request_id, 77)]
+    room.desk.taken(GATEWAY, BytesTaken(2, 77))
+    room.desk.taken(GATEWAY, BytesTaken(1, 77))
+    assert room.sealed_api.messages == [BytesTaken(second.request_id, 77)]
 
 
 def test_a_message_is_taken_once(room: Room) -> None:
@@ -226,9 +218,9 @@ def test_without_a_sealed_api_nothing_is_taken_and_all_under_way_fails(room: Roo
 
 def test_a_user_who_leaves_is_told_to_the_sealed_api(room: Room) -> None:
     serve, _, _ = room.serve(1)
-    room.desk.leave(GATEWAY, Leave(1))
-    room.desk.leave(GATEWAY, Leave(1))
-    assert room.sealed_api.messages == [Leave(serve.request_id)]
+    room.desk.leave(GATEWAY, CancelSealed(1))
+    room.desk.leave(GATEWAY, CancelSealed(1))
+    assert room.sealed_api.messages == [CancelSealed(serve.request_id)]
     room.desk.from_sealed_api(SealedPart(serve.request_id, b"late"))
     assert not room.gateway.messages
 
@@ -258,7 +250,7 @@ def test_a_tenant_has_only_so_many(room: Room, monkeypatch: pytest.MonkeyPatch) 
         room.desk.lock(named(serve), "floods")
     with pytest.raises(QueueFull):
         room.desk.lock(named(served[2]), "floods")
-    room.desk.leave(GATEWAY, Leave(0))
+    room.desk.leave(GATEWAY, CancelSealed(0))
     room.desk.lock(named(served[2]), "floods")
 
 
@@ -329,7 +321,7 @@ async def test_who_waits_for_a_vault_still_has_the_key_when_one_is_free(room: Ro
 
 async def test_a_prompt_of_a_request_that_has_ended_fails_its_asker_only(room: Room, node: Node) -> None:
     serve, _, _ = room.serve(1, SECRET)
-    room.desk.leave(GATEWAY, Leave(1))
+    room.desk.leave(GATEWAY, CancelSealed(1))
     node.send(ask(1, "one", named(serve)))
     assert (await node.failure()).code == "service_unavailable"
     node.send(Cancel(1))

@@ -12,8 +12,9 @@ import pytest
 
 from cloister.controller.service import Service
 from cloister.errors import CloisterError
-from cloister.messages.generation import VERSION, Ready
-from cloister.messages.service import LinkPlace, ToSealedService, WeightsPlace
+from cloister.messages.controller_service import LinkPlace, ToSealedService, WeightsPlace
+from cloister.messages.generation import Ready
+from cloister.messages.types import VERSION
 from cloister.process.child import Child
 from tests.controller.fakes import Peer
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
-from cloister.messages.generation import VERSION, Accepted, Cancel, Tokens
-from cloister.messages.vault import AssignPrompt, PromptAccepted, Release, VaultReady
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted, Release, VaultReady
+from cloister.messages.generation import Accepted, Cancel, Tokens
+from cloister.messages.types import VERSION
 from tests.controller.fakes import FakeVault, Node
 
 

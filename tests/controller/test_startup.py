@@ -16,7 +16,7 @@ from cloister.config import Settings
 from cloister.controller import __main__ as entry
 from cloister.controller import startup
 from cloister.errors import ServiceUnavailable
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 
 START = StartController(Settings().model_dump_json(), "model", "/nowhere", 0.0)
 

@@ -16,7 +16,8 @@ from cloister.errors import CloisterError, VaultLost
 from cloister.link.memory import LinkShape
 from cloister.link.network.credentials import credentials_from
 from cloister.link.network.handshake import request_for
-from cloister.messages.bridge import Connect, Credentials
+from cloister.messages.between_bridges import Credentials
+from cloister.messages.controller_bridge import Connect
 from cloister.messages.frames import FrameReader
 from cloister.messages.lifecycle import StartFailed, why_not_started
 from tests.attest.statements import statement

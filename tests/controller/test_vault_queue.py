@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from cloister.controller.vault_queue import MAX_BYTES_PER_TENANT, PendingRequest, VaultQueue
 from cloister.errors import QueueFull
-from cloister.messages.frontend import Ask
-from cloister.messages.generation import Also, SamplingParams
+from cloister.messages.controller_frontend import Ask
+from cloister.messages.types import ExtraAnswer, SamplingParams
 
 
 def ask(number: int, tenant: str = "tenant", prompt: bytes = b"", group: str = "") -> PendingRequest:
@@ -163,7 +163,7 @@ def test_serving_one_may_free_another_place() -> None:
 
 
 def answers(number: int, count: int, prompt: bytes = b"prompt") -> PendingRequest:
-    also = tuple(Also(number + more, seed=more) for more in range(1, count))
+    also = tuple(ExtraAnswer(number + more, seed=more) for more in range(1, count))
     return PendingRequest(replace(ask(number, prompt=prompt).ask, also=also), prompt)
 
 

@@ -9,8 +9,16 @@ from typing import Any
 from cloister.controller.link_slots import LinkSlots
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.link.memory import LinkShape
-from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Stats, Submit, Tokens
-from cloister.messages.vault import AssignPrompt, CoresDone, LeaseCores, PromptAccepted, VaultReady, WantCores
+from cloister.messages.controller_vault import (
+    AssignPrompt,
+    CoresDone,
+    LeaseCores,
+    PromptAccepted,
+    VaultReady,
+    WantCores,
+)
+from cloister.messages.generation import Accepted, AskStats, Cancel, Stats, Submit, Tokens
+from cloister.messages.types import VERSION
 from cloister.process.child import Child
 from tests.controller.fakes import PARAMS, Node
 

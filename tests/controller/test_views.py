@@ -8,13 +8,10 @@ import pytest
 
 from cloister.controller import views
 from cloister.controller.detector import BlockLabel
-from cloister.messages.detector import Category
-from cloister.messages.detector import Label as Verdict
-from cloister.messages.frontend import Ask, EndSession
-from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Submit, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.service import AskView, View
-from cloister.messages.vault import (
+from cloister.messages.controller_detector import Category
+from cloister.messages.controller_detector import Label as Verdict
+from cloister.messages.controller_frontend import Ask, AskView, EndSession, View
+from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
     FirstToken,
@@ -23,6 +20,9 @@ from cloister.messages.vault import (
     PromptAccepted,
     WantCores,
 )
+from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.types import SamplingParams
 from tests.controller.fakes import PARAMS, Inbox, Node
 from tests.controller.test_relay import settle
 

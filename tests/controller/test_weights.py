@@ -18,7 +18,7 @@ from cloister.config import EngineSettings
 from cloister.controller import weights
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelNotFound, SetupError
-from cloister.messages.lifecycle import WeightsPacked
+from cloister.messages.controller_packer import WeightsPacked
 from cloister.models.memory_file import ReadOnlyMapping, large_page
 from cloister.models.source import ModelFolder
 from tests.large_pages import in_large_pages, skip_unless_the_kernel_gives_large_pages

@@ -6,7 +6,7 @@ import pytest
 
 from cloister.detection.checksums import CHECKS
 from cloister.detection.digits import kind_of_digits
-from cloister.messages.detector import Category
+from cloister.messages.controller_detector import Category
 
 RIGHT = {
     "luhn": "79927398713",

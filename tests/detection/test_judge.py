@@ -6,7 +6,7 @@ import pytest
 
 from cloister.detection.judge import AFTER, BEFORE, BETWEEN, MAX_CONTEXT, MAX_PASSAGE, Judge, form_of
 from cloister.errors import SetupError
-from cloister.messages.detector import Label
+from cloister.messages.controller_detector import Label
 
 WORDS = {" Yes": [5, 1], " No": [6], "Yes": [7], "No": [8], BEFORE: [10, 11], BETWEEN: [12], AFTER: [13]}
 JUDGE = Judge(form_of(WORDS.__getitem__), margin=1.5)

@@ -10,7 +10,7 @@ from cloister.detection.process import shipped_pipeline
 from cloister.detection.rules import RuleSet, read_rules
 from cloister.detection.tagger import shipped_tagger
 from cloister.errors import InvalidRequest
-from cloister.messages.detector import Category, Label
+from cloister.messages.controller_detector import Category, Label
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from cloister.detection.pipeline import Pipeline
 from cloister.detection.process import Labeller, shipped_pipeline
 from cloister.detection.tagger import shipped_tagger
 from cloister.errors import ProtocolError
-from cloister.messages.detector import (
+from cloister.messages.controller_detector import (
     Classify,
     FromDetector,
     KnowOpenings,
@@ -18,7 +18,7 @@ from cloister.messages.detector import (
     StartDetector,
     ToDetector,
 )
-from cloister.messages.generation import VERSION
+from cloister.messages.types import VERSION
 
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
 

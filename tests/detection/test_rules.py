@@ -8,7 +8,7 @@ import pytest
 
 from cloister.detection.folding import fold
 from cloister.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
-from cloister.messages.detector import Category
+from cloister.messages.controller_detector import Category
 
 ROWS = {
     Category.GENERAL: "My nickname is Sunny",

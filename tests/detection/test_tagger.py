@@ -15,7 +15,7 @@ from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_t
 from cloister.detection.thresholds import lowered
 from cloister.detection.words import BUCKETS, FEATURES, split
 from cloister.errors import SetupError
-from cloister.messages.detector import Category
+from cloister.messages.controller_detector import Category
 
 
 def texts_of(text: str) -> list[str]:

@@ -10,16 +10,8 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.messages.generation import (
-    Accepted,
-    Failed,
-    Partition,
-    SamplingParams,
-    Submit,
-    TokenLogprob,
-    Tokens,
-    label_spans,
-)
+from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.types import Partition, SamplingParams, TokenLogprob, label_spans
 from cloister.pace import Pace
 from cloister.prefix.base import PrefixCache
 from tests.engine.fake_runner import FakeRunner

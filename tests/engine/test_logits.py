@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloister.compute.layer import Draws
 from cloister.engine.logits import Adjustments, best, draw_filtered, draw_rows, integer, uniform
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 
 # Few distinct values: ties at the cut are the rule, not the exception.
 ROWS = st.lists(st.sampled_from([1.0, 0.9999999, 0.5, 0.3, 0.1, 1e-4, 1e-20, 0.0]), min_size=1, max_size=40)

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, VaultLost, error_from_code
-from cloister.messages.generation import Accepted, Failed, Span, Submit, Tokens, label_spans
+from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.types import Span, label_spans
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, alone, answers_to, drain, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks

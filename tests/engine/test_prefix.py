@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from cloister.levels import PolicyName
-from cloister.messages.generation import Reuse, SamplingParams, Submit, Tokens, label_spans
+from cloister.messages.generation import Reuse, Submit, Tokens
+from cloister.messages.types import SamplingParams, label_spans
 from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine, request

@@ -11,7 +11,8 @@ import torch
 from cloister.engine.logits import uniform
 from cloister.engine.sampler import Forced, Sampler
 from cloister.engine.sequence import Sequence
-from cloister.messages.generation import SamplingParams, Submit, TokenLogprob
+from cloister.messages.generation import Submit
+from cloister.messages.types import SamplingParams, TokenLogprob
 
 V = 200  # not a multiple of the lanes: rows are padded
 

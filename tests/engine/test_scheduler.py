@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloister.compute.layout import Layout
 from cloister.engine.engine import Engine, _most_positions
 from cloister.fairness import CREDIT
-from cloister.messages.generation import Accepted, Failed, label_spans
+from cloister.messages.generation import Accepted, Failed
+from cloister.messages.types import label_spans
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks

@@ -16,11 +16,11 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.link.memory import LinkMemory, LinkShape
+from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
+from cloister.messages.controller_service import FromSealedService
+from cloister.messages.controller_vault import FromVault
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
-from cloister.messages.service import FromSealedService
-from cloister.messages.vault import FromVault
+from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from tests.forkserver.packed import sealed_once
 

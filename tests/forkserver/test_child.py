@@ -14,8 +14,9 @@ from cloister.config import EngineSettings
 from cloister.errors import ModelUnsupported
 from cloister.forkserver import child
 from cloister.forkserver.child import PreloadedModel, computes_beside, waits_for_others, yields_to_others
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Preload, Start
+from cloister.messages.controller_forkserver import Preload
+from cloister.messages.controller_packer import Start
+from cloister.messages.types import VERSION
 from cloister.models.memory_file import create_memory_file, reopen_read_only, seal
 from cloister.models.pack_weights import pack_weights
 from tests.models.architectures import save_random_model

@@ -15,12 +15,9 @@ from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.messages.frames import encode_frame
-from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens, label_spans
-from cloister.messages.lifecycle import Preloaded, Spawn, StartFailed
-from cloister.messages.prompts import TextPrompt, write_prompt
-from cloister.messages.service import AttachLink
-from cloister.messages.vault import (
+from cloister.messages.controller_forkserver import Preloaded, Spawn
+from cloister.messages.controller_service import AttachLink
+from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
     LeaseCores,
@@ -31,6 +28,11 @@ from cloister.messages.vault import (
     VaultReady,
     WantCores,
 )
+from cloister.messages.frames import encode_frame
+from cloister.messages.generation import Failed, Ready, Submit, Tokens
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.prompts import TextPrompt, write_prompt
+from cloister.messages.types import VERSION, Partition, SamplingParams, label_spans
 from cloister.models.source import ModelFolder
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer

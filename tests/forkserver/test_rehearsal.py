@@ -15,10 +15,11 @@ from cloister.config import EngineSettings
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.forkserver import child, rehearsal
 from cloister.levels import ISOLATED, PARTITIONED
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Preload, Start
+from cloister.messages.controller_forkserver import Preload
+from cloister.messages.controller_packer import Start
+from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import write_prompt
-from cloister.messages.vault import AssignPrompt
+from cloister.messages.types import VERSION
 from cloister.models.memory_file import create_memory_file, reopen_read_only, seal
 from cloister.models.pack_weights import pack_weights
 from cloister.vault.process import NullAnswerer, Vault

@@ -21,10 +21,10 @@ from fastapi import FastAPI
 from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
-from cloister.messages.frontend import Serving
-from cloister.messages.generation import Reuse, SamplingParams, Stats, TokenLogprob, Tokens
+from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.generation import Reuse, Stats, Tokens
 from cloister.messages.prompts import read_prompt
-from cloister.messages.service import View
+from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import GenerationDefaults
 

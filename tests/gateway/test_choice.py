@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice, Delta, Echo, StopStrings
-from cloister.messages.generation import SamplingParams, TokenLogprob, Tokens
+from cloister.messages.generation import Tokens
+from cloister.messages.types import SamplingParams, TokenLogprob
 from tests.gateway.fakes import END, ByteTokenizer
 
 

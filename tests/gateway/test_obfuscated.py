@@ -18,9 +18,10 @@ from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
 from cloister.gateway.generation import Generation
 from cloister.gateway.schema import SCOPE, SealedRequest
-from cloister.messages.generation import SamplingParams, Tokens
+from cloister.messages.generation import Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import ChatPrompt, SealedPrompt, TextPrompt, read_prompt
+from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
 

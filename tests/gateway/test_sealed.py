@@ -24,17 +24,10 @@ from cloister.errors import (
 from cloister.gateway.app import create_app
 from cloister.gateway.client import TELL_TAKEN_BYTES, GatewayClient
 from cloister.gateway.sealed import SealedFirst
-from cloister.messages.frontend import (
-    AskEvidence,
-    Evidence,
-    FromGateway,
-    Leave,
-    Sealed,
-    SealedPart,
-    StartFrontend,
-    Taken,
-)
-from cloister.messages.generation import VERSION, Failed
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart, StartFrontend
+from cloister.messages.controller_gateway import AskEvidence, Evidence, FromGateway, Sealed
+from cloister.messages.generation import Failed
+from cloister.messages.types import VERSION
 from tests.controller.fakes import SERVING, Peer
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
@@ -258,9 +251,9 @@ async def test_what_is_taken_is_told_now_and_then(line: Line) -> None:
     number = (await line.controller.next(Sealed)).request_id
     answer.taken(TELL_TAKEN_BYTES - 1)
     answer.taken(10)
-    assert await line.controller.next(Taken) == Taken(number, TELL_TAKEN_BYTES + 9)
+    assert await line.controller.next(BytesTaken) == BytesTaken(number, TELL_TAKEN_BYTES + 9)
     answer.leave()
-    assert await line.controller.next(Leave) == Leave(number)
+    assert await line.controller.next(CancelSealed) == CancelSealed(number)
     with pytest.raises(ServiceUnavailable):
         await answer.next()
 

@@ -14,7 +14,7 @@ from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
 from cloister.gateway.generation import KEPT_S, MOST, WatchedAnswer, WatchedAnswers
 from cloister.keys import key_line, new_key
-from cloister.messages.service import View
+from cloister.messages.controller_frontend import View
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body
 
 CHAT = "/v1/chat/completions"

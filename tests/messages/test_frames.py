@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import ProtocolError
+from cloister.messages.controller_service import ToSealedService
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import Cancel, SamplingParams, Submit
-from cloister.messages.service import ToSealedService
+from cloister.messages.generation import Cancel, Submit
+from cloister.messages.types import SamplingParams
 
 submits = st.builds(
     Submit,

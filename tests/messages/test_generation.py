@@ -1,4 +1,4 @@
-"""The shapes requests may have: labelled spans, several sequences, a stage that verifies tokens."""
+"""The shapes requests may have: labelled spans, several sequences."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.messages.generation import (
-    MAX_SEQUENCES,
-    MAX_SPANS,
-    Partition,
-    SamplingParams,
-    Span,
-    Submit,
-    Tokens,
-    label_spans,
-)
-from cloister.messages.vault import FirstToken, FromVault, Prefilled, ToVault, Verified, Verify
+from cloister.messages.controller_vault import FirstToken, FromVault, Prefilled
+from cloister.messages.generation import Submit, Tokens
+from cloister.messages.types import MAX_SEQUENCES, MAX_SPANS, Partition, SamplingParams, Span, label_spans
 
 PARAMS = SamplingParams()
 
@@ -58,11 +50,6 @@ def test_one_request_may_have_many_sequences_and_its_tokens_say_whose_they_are()
     assert passed(Tokens(1, (5,), sequence=MAX_SEQUENCES - 1), Tokens) == Tokens(1, (5,), sequence=MAX_SEQUENCES - 1)
 
 
-def test_tokens_may_be_verified_before_they_leave() -> None:
-    assert passed(Verify(1, 2, (5, 6)), ToVault) == Verify(1, 2, (5, 6))
-    assert passed(Verified(1, 2, 2), FromVault) == Verified(1, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("message", "union"),
     [
@@ -74,8 +61,6 @@ def test_tokens_may_be_verified_before_they_leave() -> None:
         (Submit(1, "t", (1,), PARAMS, (Span("secret", 1),)), Submit),  # type: ignore[arg-type]
         (Submit(1, "t", (1,), PARAMS, (Span("public", 0),)), Submit),
         (Tokens(1, (5,), sequence=MAX_SEQUENCES), Tokens),
-        (Verify(1, 0, ()), ToVault),
-        (Verified(1, 0, -1), FromVault),
     ],
 )
 def test_what_is_out_of_bounds_does_not_decode(message: msgspec.Struct, union: Any) -> None:
@@ -88,7 +73,6 @@ def test_no_message_shows_tokens_when_it_is_printed() -> None:
     for message in (
         Prefilled(1, (FirstToken(secret, 0),), max_tokens=8, public=(secret,)),
         Submit(1, "t", (secret,), PARAMS, partitions=(Partition(1, 0, 7),)),
-        Verify(1, 0, (secret,)),
         Tokens(1, (secret,)),
         FirstToken(secret, 0),
     ):

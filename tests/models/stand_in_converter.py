@@ -9,7 +9,7 @@ import os
 import signal
 from pathlib import Path
 
-from cloister.messages.lifecycle import ConversionProgress, Convert
+from cloister.messages.cli_converter import ConversionProgress, Convert
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cloister.errors import ProtocolError
+from cloister.messages.controller_service import AttachLink, ToSealedService
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import AskStats, Cancel
-from cloister.messages.service import AttachLink, ToSealedService
 from cloister.process import endpoint as module
 from cloister.process.endpoint import Endpoint
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.messages.lifecycle import FromForkServer, Ping, Pong, ToForkServer
+from cloister.messages.controller_forkserver import FromForkServer, ToForkServer
+from cloister.messages.lifecycle import Ping, Pong
 from cloister.process import watchdog
 from cloister.process.child import is_stopped
 from cloister.process.endpoint import Endpoint

@@ -21,7 +21,8 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
-from cloister.messages.generation import Failed, SamplingParams, Submit
+from cloister.messages.generation import Failed, Submit
+from cloister.messages.types import SamplingParams
 from tests.models.architectures import CONFIGS, random_decoder
 
 MASK = 0x5A5

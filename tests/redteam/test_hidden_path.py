@@ -23,10 +23,11 @@ from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
 from cloister.gateway.schema import SCOPE, SealedRequest
-from cloister.messages.frontend import Ask
-from cloister.messages.generation import Accepted, SamplingParams, Submit, Tokens
+from cloister.messages.controller_frontend import Ask
+from cloister.messages.generation import Accepted, Submit, Tokens
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, write_prompt
+from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from tests.controller import fakes
 from tests.controller.fakes import FakeVault, Node

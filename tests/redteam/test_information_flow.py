@@ -14,10 +14,12 @@ import pytest
 
 from cloister.errors import CloisterError, VaultLost
 from cloister.levels import PolicyName
-from cloister.messages.frontend import FromGateway, ToGateway
-from cloister.messages.generation import Accepted, Failed, SamplingParams, Submit, Tokens
-from cloister.messages.service import FromSealedService, View
-from cloister.messages.vault import AssignPrompt, PromptAccepted
+from cloister.messages.controller_frontend import View
+from cloister.messages.controller_gateway import FromGateway, ToGateway
+from cloister.messages.controller_service import FromSealedService
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
+from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.types import SamplingParams
 from cloister.prefix.policy import POLICIES
 from tests.controller.fakes import Node
 

@@ -17,7 +17,8 @@ from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
 from cloister.keys import load_keys
-from cloister.messages.frontend import Leave, SealedPart, Serve, Taken
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
+from cloister.messages.controller_sealed_api import Serve
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import SealedPrompt
 from cloister.sealed_api.exchange import WINDOW_BYTES, Exchanges, now_ms
@@ -260,7 +261,7 @@ async def test_a_user_who_leaves_cancels(room: Room, backend: VaultBackend) -> N
     while len(answer.sizes) < 5:
         await asyncio.sleep(0.001)
     assert backend.open == 2
-    room.exchanges.handle(Leave(1))
+    room.exchanges.handle(CancelSealed(1))
     received = len(answer.sizes)
     async with asyncio.timeout(5):
         while backend.open or room.exchanges._exchanges:
@@ -284,7 +285,7 @@ async def test_no_more_is_made_than_is_taken(room: Room, backend: VaultBackend) 
     async with asyncio.timeout(20):
         while not answer.done.is_set():
             if (new := sum(answer.sizes) - told) > 0:
-                room.exchanges.handle(Taken(1, new))
+                room.exchanges.handle(BytesTaken(1, new))
                 told += new
             await asyncio.sleep(0.001)
     assert answer.body.endswith(b"data: [DONE]\n\n") or b"length" in answer.body

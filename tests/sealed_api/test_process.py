@@ -19,20 +19,12 @@ from cloister.channel.stream import StreamOpener
 from cloister.channel.validity import Validity
 from cloister.config import GatewaySettings
 from cloister.keys import load_keys
-from cloister.messages.frontend import (
-    AdmitKeys,
-    AskSealed,
-    FromSealedApi,
-    Leave,
-    SealedPart,
-    Serve,
-    Serving,
-    Settled,
-    StartFrontend,
-)
-from cloister.messages.generation import VERSION, Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.controller_frontend import AdmitKeys, CancelSealed, SealedPart, Serving, StartFrontend
+from cloister.messages.controller_sealed_api import AskSealed, FromSealedApi, SealedApiReady, Serve
+from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.prompts import SealedPrompt
+from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY
@@ -100,7 +92,7 @@ def _serve(number: int, enc: bytes, keys: RequestKeys, sealed: bytes, prompts: i
 @pytest.fixture
 async def controller(tiny: ModelFolder) -> AsyncIterator[PlayedController]:
     controller = PlayedController(tiny, GatewaySettings())
-    await controller.next_within(Settled)
+    await controller.next_within(SealedApiReady)
     yield controller
     controller.end()
 
@@ -155,21 +147,21 @@ async def test_at_open_it_reads_long_prompts_too(controller: PlayedController) -
 
 
 async def test_what_is_odd_neither_stops_nor_opens_anything(controller: PlayedController) -> None:
-    controller.say(Serve(1, bytes(32), bytes(700), 1, bytearray(32), bytearray(32)), Leave(5))
+    controller.say(Serve(1, bytes(32), bytes(700), 1, bytearray(32), bytearray(32)), CancelSealed(5))
     failed = await controller.next_within(Failed)
     assert (failed.request_id, failed.code) == (1, "channel_broken")
     status, answer = await controller.answer(controller.ask(2, {"messages": 1}))
     assert status == 400 and b"error" in answer
     opener = controller.ask(3, body(stream=True))
     asked = await controller.next_within(AskSealed)
-    controller.say(Leave(3))
+    controller.say(CancelSealed(3))
     assert (await controller.next_within(Cancel)).request_id == asked.ask.request_id
     assert not opener.ended
 
 
 async def test_it_ends_with_its_socket(tiny: ModelFolder) -> None:
     controller = PlayedController(tiny, GatewaySettings())
-    await controller.next_within(Settled)
+    await controller.next_within(SealedApiReady)
     process = controller.process
     controller.end()
     process.wait(60)

@@ -14,10 +14,7 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.errors import ProtocolError
 from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
-from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
-from cloister.messages.lifecycle import StartFailed
-from cloister.messages.service import (
+from cloister.messages.controller_service import (
     AttachLink,
     DetachLink,
     FromSealedService,
@@ -28,6 +25,10 @@ from cloister.messages.service import (
     Resume,
     WeightsPlace,
 )
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.types import VERSION
 from cloister.prefix.monitor import Alert
 from cloister.service.process import Service
 from tests.engine.fake_runner import FakeRunner

@@ -14,7 +14,8 @@ from cloister.config import EngineSettings
 from cloister.engine import reuse
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner
-from cloister.messages.generation import SamplingParams, Submit, label_spans
+from cloister.messages.generation import Submit
+from cloister.messages.types import SamplingParams, label_spans
 from cloister.prefix.disk import DiskTier
 from cloister.prefix.radix import RadixCache
 from tests.engine.node import Answer, answers_to

@@ -9,7 +9,8 @@ from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
+from cloister.messages.generation import Failed, Submit
+from cloister.messages.types import SamplingParams, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
 from cloister.models.source import ModelFolder
 from tests.forkserver.model import save_model

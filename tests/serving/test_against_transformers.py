@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.serving.conftest import Decoders, Node

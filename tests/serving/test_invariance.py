@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.serving.conftest import Answer, Decoders, Node

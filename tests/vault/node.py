@@ -18,10 +18,11 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
-from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
+from cloister.messages.controller_vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
+from cloister.messages.generation import Cancel, Failed, Submit, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
+from cloister.messages.types import SamplingParams, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading

@@ -12,11 +12,7 @@ import pytest
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.levels import MOST_FAKES, VaultLevel
-from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION, Also, Cancel, Failed, SamplingParams, Tokens
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
-from cloister.messages.vault import (
+from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
     FromVault,
@@ -25,9 +21,13 @@ from cloister.messages.vault import (
     Prefilled,
     PromptAccepted,
     VaultReady,
-    Verify,
     WantCores,
 )
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import Cancel, Failed, Tokens
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
+from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault import process
@@ -240,7 +240,7 @@ def test_a_long_prompt_is_read_in_its_turn_and_not_before(room: Room, monkeypatc
 
 def test_an_unread_prompt_is_forgotten_with_the_last_who_wants_it(room: Room, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "READ_AT_ONCE", 0)
-    both = msgspec.structs.replace(confide(1, WORDS), also=(Also(2, 5),))
+    both = msgspec.structs.replace(confide(1, WORDS), also=(ExtraAnswer(2, 5),))
     assert kinds(room.vault.handle([both])) == ["WantCores"]
     with pytest.raises(ProtocolError, match="under way"):
         room.vault.handle([confide(2, WORDS)])
@@ -376,11 +376,6 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
     room.release(2)
     room.forget()
     assert room.pool.free == room.pool.total and answerer.exposed == {}
-
-
-def test_a_vault_verifies_nothing_yet_and_says_so_by_ending(room: Room):
-    with pytest.raises(ProtocolError):
-        room.say(Verify(1, 0, (5,)))
 
 
 def test_cores_that_nobody_needs_any_more_are_given_back_at_once(room: Room):

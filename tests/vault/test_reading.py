@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from cloister.channel.sealing import ChannelKey, address_to, seal_prompt
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted, ToVault
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import Failed, SamplingParams
+from cloister.messages.generation import Failed
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
-from cloister.messages.vault import AssignPrompt, PromptAccepted, ToVault
+from cloister.messages.types import SamplingParams
 from tests.vault.node import Room
 
 SECRET = "nobody else may read this"

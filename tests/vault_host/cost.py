@@ -16,7 +16,7 @@ from statistics import median
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import EngineSettings
 from cloister.link.network.credentials import write_secret
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister.models.source import find_model
 from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.node import RealNode, private

@@ -23,7 +23,7 @@ from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import EngineSettings
 from cloister.errors import CloisterError
 from cloister.link.network.credentials import write_secret
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.node import RealNode, private

@@ -22,7 +22,7 @@ from cloister.errors import ServiceUnavailable, VaultLost
 from cloister.link.network.address import Address
 from cloister.link.network.credentials import credentials_from, read_secret, write_secret
 from cloister.link.network.tls import establish
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.node import ENGINE as HERE

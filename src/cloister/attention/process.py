@@ -14,11 +14,11 @@ from cloister.compute.base import AttentionHost
 from cloister.config import EngineSettings
 from cloister.engine.runner import blocks_within
 from cloister.errors import ProtocolError
-from cloister.messages.attention import AttentionReady, PlaceCleared, ToAttention
+from cloister.messages.controller_attention import AttentionReady, PlaceCleared, ToAttention
+from cloister.messages.controller_service import LinkPlace
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Ping, Pong
-from cloister.messages.service import LinkPlace
+from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 
 RECEIVE_BYTES = 4096

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from cloister.levels import OPEN, PrivateLevel, ReadLevel
-from cloister.messages.frontend import Serving
-from cloister.messages.generation import SamplingParams, Stats, Tokens
+from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.generation import Stats, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.service import View
+from cloister.messages.types import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OpenJob:
 @dataclass(frozen=True)
 class VaultJob:
     """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, or the name of a sealed one, which stays
-    with the controller until a vault gets it. `session`, `keep` and `group` are as in messages.frontend.Ask."""
+    with the controller until a vault gets it. `session`, `keep` and `group` are as in controller_frontend.Ask."""
 
     level: PrivateLevel
     session: str

@@ -19,34 +19,24 @@ from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.backend.grid import Grid
 from cloister.backend.stream import Event, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
-from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.frontend import (
+from cloister.messages.controller_frontend import (
     AdmitKeys,
     Ask,
-    AskSealed,
+    AskView,
     EndSession,
     Examine,
     KeyEntry,
     Serving,
     StartFrontend,
-    ToGateway,
+    View,
 )
-from cloister.messages.generation import (
-    VERSION,
-    Accepted,
-    Also,
-    AskStats,
-    Cancel,
-    Failed,
-    SamplingParams,
-    Stats,
-    Submit,
-    Tokens,
-    label_spans,
-)
+from cloister.messages.controller_gateway import ToGateway
+from cloister.messages.controller_sealed_api import AskSealed
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.lifecycle import Ping, Pong, raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.service import AskView, View
+from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams, label_spans
 
 RECEIVE_BYTES = 1 << 20
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -245,7 +235,7 @@ class ControllerClient(Backend):
 def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> Ask | AskSealed:
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
     (request_id, params), *others = wanted
-    also = tuple(Also(one, each.seed) for one, each in others)
+    also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
     ask = Ask(
         request_id,
         tenant,

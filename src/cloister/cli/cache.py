@@ -76,7 +76,7 @@ def sign(
       cloister cache sign rules.toml --key rules.key --name rules.example
     """
     from cloister.detection.signed_rules import sign_rules
-    from cloister.messages.detector import MAX_RULES_BYTES
+    from cloister.messages.controller_detector import MAX_RULES_BYTES
     from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 
     if name and not key.exists():
@@ -124,7 +124,7 @@ def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
     """All of it as plain values: findings by place, and the label of each block with those before it counted in."""
     from cloister.detection.pipeline import inherit
-    from cloister.messages.detector import Category, Label
+    from cloister.messages.controller_detector import Category, Label
 
     verdicts = inherit(examined.verdicts)
     blocks = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 from cloister.process.code import COMPUTING, Code
 from cloister.process.entry import run_server, unless_stopped
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
 from cloister.keys import load_keys
-from cloister.messages.frontend import KeyEntry
+from cloister.messages.controller_frontend import KeyEntry
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import msgspec
 
 from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.messages.attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
-from cloister.messages.generation import VERSION
-from cloister.messages.service import LinkPlace
+from cloister.messages.controller_attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
+from cloister.messages.controller_service import LinkPlace
+from cloister.messages.types import VERSION
 from cloister.process.child import Child
 from cloister.process.handle import Handle
 

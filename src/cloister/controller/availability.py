@@ -9,7 +9,7 @@ from cloister.controller.routes.base import Node
 from cloister.controller.vaults import Vaults
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import LEVELS, Decodes, LevelName, Reader
-from cloister.messages.frontend import Serving
+from cloister.messages.controller_frontend import Serving
 
 UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
 FAILED = ServiceUnavailable(

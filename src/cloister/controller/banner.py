@@ -15,7 +15,7 @@ from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
 from cloister.errors import CloisterError
 from cloister.levels import MPC
-from cloister.messages.frontend import Serving
+from cloister.messages.controller_frontend import Serving
 
 
 def command_as_typed() -> str:

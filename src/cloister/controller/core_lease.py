@@ -2,7 +2,7 @@
 commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
 
 Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait, the service
-pauses, vaults have the cores for a round, then the service computes one step at least (messages.service.Resume). How
+pauses, vaults have the cores for a round, then the service computes one step at least (`Resume`). How
 much that is depends on who is here (pace.Pace): little beside other tenants, much for one alone; but a newcomer's
 short prompt is not cut up. A turn goes to a vault of the tenant that has had least, so that nobody waits behind all
 that another asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
@@ -24,8 +24,8 @@ import msgspec
 
 from cloister.errors import ProtocolError
 from cloister.fairness import OUTPUT_WEIGHT, ServiceMeter
-from cloister.messages.service import MAX_CHARGES, Pause, Resume
-from cloister.messages.vault import LeaseCores
+from cloister.messages.controller_service import MAX_CHARGES, Pause, Resume
+from cloister.messages.controller_vault import LeaseCores
 from cloister.pace import LEAST_TOKENS, ActiveTenants, Pace
 
 ROUND_TOKENS = 512

@@ -21,7 +21,7 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.errors import CloisterError, ProtocolError, SetupError
-from cloister.messages.detector import (
+from cloister.messages.controller_detector import (
     MAX_BLOCKS,
     MAX_TEXT,
     Category,
@@ -35,7 +35,7 @@ from cloister.messages.detector import (
     RulesLoaded,
     StartDetector,
 )
-from cloister.messages.generation import VERSION
+from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 from cloister.transparency.note import VerifierKey
 

@@ -31,7 +31,7 @@ from cloister.config import cache_folder
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.relay import Frontend
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
-from cloister.messages.frontend import AskEvidence, Evidence
+from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
 from cloister.process import interpreter
 from cloister.transparency.dev_log import Release, development_release

@@ -14,8 +14,8 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Role, Spawn, Spawned
+from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Role, Spawn, Spawned
+from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle

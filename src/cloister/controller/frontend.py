@@ -16,23 +16,19 @@ import msgspec
 
 from cloister.config import Settings
 from cloister.controller.process import Controller
-from cloister.messages.frontend import (
+from cloister.messages.controller_frontend import (
     AdmitKeys,
-    AskEvidence,
-    FromGateway,
-    FromSealedApi,
+    BytesTaken,
+    CancelSealed,
     KeyEntry,
-    Leave,
-    Listening,
-    Mishap,
-    Sealed,
     SealedPart,
     Serving,
-    Settled,
     StartFrontend,
-    Taken,
 )
-from cloister.messages.generation import VERSION, Failed
+from cloister.messages.controller_gateway import AskEvidence, FromGateway, Listening, Sealed
+from cloister.messages.controller_sealed_api import ErrorReport, FromSealedApi, SealedApiReady
+from cloister.messages.generation import Failed
+from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
 
@@ -141,9 +137,9 @@ class Gateway(FrontendProcess):
         match message:
             case Sealed():
                 self.controller.sealed_requests.accept(self.number, self.endpoint, message)
-            case Taken():
+            case BytesTaken():
                 self.controller.sealed_requests.taken(self.number, message)
-            case Leave():
+            case CancelSealed():
                 self.controller.sealed_requests.leave(self.number, message)
             case AskEvidence():
                 self.controller.evidence_maker.answer(self.endpoint, message)
@@ -161,7 +157,7 @@ class SealedApi(FrontendProcess):
     name = "sealed API"
     module = "cloister.sealed_api"
     says = FromSealedApi
-    ready = Settled
+    ready = SealedApiReady
     grace_s = 0.0
 
     async def open(self, serving: Serving) -> msgspec.Struct:
@@ -173,7 +169,7 @@ class SealedApi(FrontendProcess):
         match message:
             case SealedPart() | Failed():
                 self.controller.sealed_requests.from_sealed_api(message)
-            case Mishap():
+            case ErrorReport():
                 log.error("The sealed API met an unexpected error (%s).", message.kind)
             case _:
                 self.controller.relay.from_frontend(self.number, message)

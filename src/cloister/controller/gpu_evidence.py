@@ -16,9 +16,10 @@ import msgspec
 from cloister.attest.evidence import GpuEvidence
 from cloister.config import GpuEvidenceChoice
 from cloister.errors import GpuNotConfidential, NoGpu, ProtocolError, QueueFull, ServiceUnavailable, SetupError
-from cloister.messages.generation import VERSION, Failed
-from cloister.messages.gpu_reporter import AskGpus, FindGpus, FromGpuReporter, GpusFound, GpusShown
+from cloister.messages.controller_gpu_reporter import AskGpus, FindGpus, FromGpuReporter, GpusFound, GpusShown
+from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised
+from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ import socket
 from cloister.attest.nvidia.nvml import Nvml
 from cloister.attest.nvidia.reporter import GpuReporter
 from cloister.errors import CloisterError, ProtocolError, where_raised
-from cloister.messages.generation import VERSION, Failed
-from cloister.messages.gpu_reporter import AskGpus, FindGpus, GpusFound, GpusShown, ToGpuReporter
+from cloister.messages.controller_gpu_reporter import AskGpus, FindGpus, GpusFound, GpusShown, ToGpuReporter
+from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed, start_failed
+from cloister.messages.types import VERSION
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 

@@ -21,9 +21,9 @@ import msgspec
 from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import frontend_of, wide
 from cloister.detection.judge import Judge
-from cloister.messages.detector import Category
-from cloister.messages.detector import Label as Verdict
-from cloister.messages.frontend import JudgeForm
+from cloister.messages.controller_detector import Category
+from cloister.messages.controller_detector import Label as Verdict
+from cloister.messages.controller_frontend import JudgeForm
 from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
 
 MAX_CASES = 64

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from cloister.messages.service import Probed
+from cloister.messages.controller_service import Probed
 
 log = logging.getLogger(__name__)
 

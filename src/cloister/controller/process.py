@@ -41,9 +41,9 @@ from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceU
 from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
-from cloister.messages.frontend import Serving
+from cloister.messages.controller_forkserver import Preloaded
+from cloister.messages.controller_frontend import Serving
 from cloister.messages.generation import Ready
-from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.process.watchdog import SILENT
 from cloister_mpc.client_keeper import MpcClientKeeper

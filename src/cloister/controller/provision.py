@@ -22,20 +22,13 @@ from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.memory_folder import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
-from cloister.messages.frontend import AskEvidence, Listening
-from cloister.messages.generation import VERSION, Failed
-from cloister.messages.lifecycle import StartController, failed
-from cloister.messages.sealed_weights import (
-    FromKeyWaiting,
-    FromUnsealer,
-    KeyTaken,
-    Locked,
-    OfferKey,
-    Packed,
-    StartKeyWaiting,
-    Unseal,
-    Unsealed,
-)
+from cloister.messages.cli_controller import StartController
+from cloister.messages.controller_gateway import AskEvidence, Listening
+from cloister.messages.controller_key_waiting import FromKeyWaiting, KeyTaken, OfferKey, StartKeyWaiting
+from cloister.messages.controller_unsealer import FromUnsealer, Locked, Packed, Unseal, Unsealed
+from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import failed
+from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process import interpreter
 from cloister.process.child import environment, inherit_everywhere

@@ -23,12 +23,12 @@ from cloister.controller.relay import Relay
 from cloister.controller.requests import NEIGHBOUR, REHEARSAL
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
 from cloister.levels import LEVELS, OPEN, PARTITIONED, LevelName, PrivateLevel, Reader, ReadLevel
-from cloister.messages.frontend import Ask, EndSession, Serving
-from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Stats, Submit, TokenLogprob, Tokens
+from cloister.messages.controller_frontend import Ask, EndSession, Serving, View
+from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.messages.obfuscation import INDEX_SECRET_BYTES, ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import TextPrompt, TokenPrompt, write_prompt
-from cloister.messages.service import View
+from cloister.messages.types import SamplingParams, TokenLogprob
 
 PATIENCE_S = 120.0
 """For one answer. A model that is slower than this is of no use to anybody either."""

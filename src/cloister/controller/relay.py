@@ -36,12 +36,14 @@ from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.views import Views
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
-from cloister.messages.detector import Label as Verdict
-from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, JudgeForm, KeyEntry, Serving
-from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.controller_detector import Label as Verdict
+from cloister.messages.controller_frontend import Ask, AskView, EndSession, Examine, JudgeForm, KeyEntry, Serving, View
+from cloister.messages.controller_sealed_api import AskSealed
+from cloister.messages.controller_service import ForgetTenant, Paused, Probed, PublicPrefix
+from cloister.messages.controller_vault import CoresDone, LinkBroken, Prefilled, PromptAccepted, Release, WantCores
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.service import AskView, Forget, Label, Paused, Probed, View
-from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, PromptAccepted, Release, WantCores
+from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
 from cloister.process.watchdog import SILENT
 from cloister_mpc.route import MpcRoute
@@ -198,7 +200,7 @@ class Relay:
         self._shared.serve_all_of(tenant)
         if self._judge is not None:
             self._judge.forget(tenant)
-        self._to_service(Forget(tenant))
+        self._to_service(ForgetTenant(tenant))
 
     def _to_service(self, message: msgspec.Struct) -> None:
         if self._node.service is not None:
@@ -211,7 +213,7 @@ class Relay:
         return request_id
 
     def _renumbered(self, number: int, ask: Ask) -> Ask:
-        also = tuple(Also(self._new_id(number, each.request_id), each.seed) for each in ask.also)
+        also = tuple(ExtraAnswer(self._new_id(number, each.request_id), each.seed) for each in ask.also)
         if len({ask.request_id, *(each.request_id for each in ask.also)}) <= len(also):
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
@@ -317,14 +319,14 @@ class Relay:
             for other in map(self.requests.get, request.also):
                 if other is not None and other.tenant == request.tenant and other.shown == request.shown:
                     other.labels = request.labels
-                    self._shared.labelled(Label(other.request_id, public))
+                    self._shared.labelled(PublicPrefix(other.request_id, public))
             if self._judge is not None and self._node.service is not None:
                 case = case_of(request_id, request.tenant, request.shown, blocks, size)
                 final = case is None or not self._judge.ask(case)
-        self._shared.labelled(Label(request_id, public, final))
+        self._shared.labelled(PublicPrefix(request_id, public, final))
 
     def _judged(self, request_id: int, public_tokens: int) -> None:
-        self._to_service(Label(request_id, public_tokens))
+        self._to_service(PublicPrefix(request_id, public_tokens))
 
     # ---- vaults
 

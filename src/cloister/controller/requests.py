@@ -26,10 +26,11 @@ from cloister.errors import (
     VaultLost,
 )
 from cloister.levels import Decodes, Level
-from cloister.messages.frontend import Serving
-from cloister.messages.generation import Accepted, Failed, SamplingParams, TokenLogprob, Tokens
+from cloister.messages.controller_frontend import Serving
+from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.pace import ActiveTenants
 
 Holder = Literal["vault", "service", "mpc"]

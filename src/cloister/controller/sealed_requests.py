@@ -25,7 +25,9 @@ from cloister.errors import (
     QueueFull,
     ServiceUnavailable,
 )
-from cloister.messages.frontend import Leave, Sealed, SealedPart, Serve, Taken
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
+from cloister.messages.controller_gateway import Sealed
+from cloister.messages.controller_sealed_api import Serve
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
@@ -85,12 +87,12 @@ class SealedRequests:
         except CloisterError as reason:
             frontend.send(failed(sealed.request_id, reason))
 
-    def taken(self, gateway: int, message: Taken) -> None:
+    def taken(self, gateway: int, message: BytesTaken) -> None:
         number = wide(gateway, message.request_id)
         if self._sealed_api is not None and number in self._requests:
             self._sealed_api.send_soon(replace(message, request_id=number))
 
-    def leave(self, gateway: int, message: Leave) -> None:
+    def leave(self, gateway: int, message: CancelSealed) -> None:
         self._abandon(wide(gateway, message.request_id))
 
     def gateway_gone(self, gateway: int) -> None:
@@ -194,7 +196,7 @@ class SealedRequests:
         if number in self._requests:
             self._forget(number)
             if self._sealed_api is not None:
-                self._sealed_api.send(Leave(number))
+                self._sealed_api.send(CancelSealed(number))
 
 
 def _why(told: Failed) -> CloisterError:

@@ -12,8 +12,9 @@ import msgspec
 from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
-from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Stats
-from cloister.messages.service import AttachLink, DetachLink, FromSealedService, LinkPlace, WeightsPlace
+from cloister.messages.controller_service import AttachLink, DetachLink, FromSealedService, LinkPlace, WeightsPlace
+from cloister.messages.generation import AskStats, Cancel, Ready, Stats
+from cloister.messages.types import VERSION
 from cloister.process.handle import Handle
 from cloister.process.watchdog import SILENT, Patience
 

@@ -17,7 +17,7 @@ from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provided, Unsealing, provide
 from cloister.errors import where_raised
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 from cloister.process.code import Code
 from cloister.process.entry import unless_stopped
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from cloister.controller.memory_folder import MemoryFolder
 from cloister.errors import ProtocolError
-from cloister.messages.generation import VERSION
+from cloister.messages.controller_unsealer import Locked, Packed, ToUnsealer, Unseal, Unsealed
 from cloister.messages.lifecycle import start_failed
-from cloister.messages.sealed_weights import Locked, Packed, ToUnsealer, Unseal, Unsealed
+from cloister.messages.types import VERSION
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 from cloister.sealed_weights.file import WeightsBundle

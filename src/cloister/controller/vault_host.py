@@ -32,7 +32,8 @@ from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
-from cloister.messages.bridge import AskVaultHost, Connect, Credentials, VaultHostShown
+from cloister.messages.between_bridges import Credentials
+from cloister.messages.controller_bridge import AskVaultHost, Connect, VaultHostShown
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import StartFailed, start_failed
 from cloister.process.child import Child, start_module

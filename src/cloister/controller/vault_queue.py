@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from cloister.controller.requests import frontend_of
 from cloister.errors import QueueFull
-from cloister.messages.frontend import Ask
-from cloister.messages.generation import Also, SamplingParams
+from cloister.messages.controller_frontend import Ask
+from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import LockedPrompt
-from cloister.messages.vault import AssignPrompt
+from cloister.messages.types import ExtraAnswer, SamplingParams
 
 MAX_BYTES_PER_TENANT = 32 * 1024 * 1024
 """Of prompts that wait for a vault."""
@@ -54,7 +54,7 @@ class PendingRequest:
     def confided(self) -> AssignPrompt:
         """The same for the process that is to have the prompt."""
         (first, params), *others = self.params.items()
-        also = tuple(Also(one, each.seed) for one, each in others)
+        also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
         return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 

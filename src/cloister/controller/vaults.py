@@ -21,9 +21,9 @@ from cloister.controller.vault_host import VaultHostClient
 from cloister.cores import usable_cores
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, VaultLost
 from cloister.link.memory import LinkMemory, LinkShape
-from cloister.messages.generation import VERSION
+from cloister.messages.controller_vault import FromVault, VaultReady
 from cloister.messages.lifecycle import StartFailed, why_not_started
-from cloister.messages.vault import FromVault, VaultReady
+from cloister.messages.types import VERSION
 from cloister.process.endpoint import Endpoint
 from cloister.process.watchdog import SILENT, Patience
 

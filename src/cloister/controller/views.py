@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from cloister.controller.requests import Request, Requests, frontend_of
 from cloister.controller.sessions import SessionKey
 from cloister.link.memory import LinkShape
-from cloister.messages.frontend import Serving
-from cloister.messages.service import View
+from cloister.messages.controller_frontend import Serving, View
 
 KEPT_S = 10.0
 MOST_TOKENS = 1 << 20

@@ -9,8 +9,8 @@ import os
 
 from cloister.config import EngineSettings
 from cloister.errors import CloisterError, SetupError
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import FromPacker, Start, WeightsPacked
+from cloister.messages.controller_packer import FromPacker, Start, WeightsPacked
+from cloister.messages.types import VERSION
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from cloister.detection.checksums import CHECKS
-from cloister.messages.detector import Category
+from cloister.messages.controller_detector import Category
 
 FEWEST = 7
 

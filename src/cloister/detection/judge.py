@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cloister.errors import SetupError
-from cloister.messages.detector import Label
-from cloister.messages.frontend import JudgeForm
-from cloister.messages.generation import SamplingParams
+from cloister.messages.controller_detector import Label
+from cloister.messages.controller_frontend import JudgeForm
+from cloister.messages.types import SamplingParams
 
 MAX_CONTEXT, MAX_PASSAGE = 256, 64
 """Tokens of what comes before, and of what is judged."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from cloister.errors import InvalidRequest
-from cloister.messages.lifecycle import MAX_OPENING
+from cloister.messages.types import MAX_OPENING
 
 NOBODYS = ("You are a helpful assistant.",)
 """System prompts that everybody has; they are known without a template, too."""

@@ -17,7 +17,7 @@ from cloister.detection.openings import NOBODYS, known_until
 from cloister.detection.rules import RuleSet
 from cloister.detection.tagger import CATEGORIES, Calibration, Tagger
 from cloister.detection.thresholds import lowered
-from cloister.messages.detector import Category, Label
+from cloister.messages.controller_detector import Category, Label
 
 
 class Finding(NamedTuple):

@@ -15,7 +15,7 @@ from cloister.detection.pipeline import Pipeline, inherit
 from cloister.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
 from cloister.detection.tagger import shipped_tagger
 from cloister.errors import ProtocolError
-from cloister.messages.detector import (
+from cloister.messages.controller_detector import (
     Classify,
     DetectorReady,
     KnowOpenings,
@@ -26,8 +26,8 @@ from cloister.messages.detector import (
     ToDetector,
 )
 from cloister.messages.frames import FrameReader, encode_frames
-from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Ping, Pong, start_failed
+from cloister.messages.types import VERSION
 from cloister.process.blocking import RECEIVE_BYTES, BlockingEndpoint
 from cloister.process.numpy_memory import use_pythons_memory
 from cloister.process.sandbox.credentials import give_up_powers

@@ -21,7 +21,7 @@ from cloister.detection.folding import fold
 from cloister.detection.openings import known_until
 from cloister.detection.rules import Match, RuleSet, shipped_rules
 from cloister.detection.tagger import CATEGORIES, Tagger, shipped_tagger
-from cloister.messages.detector import Category
+from cloister.messages.controller_detector import Category
 
 SURE, LIKELY = 0.5, 0.25
 PIECE, OVERLAP = 4096, 256

@@ -22,7 +22,7 @@ from cloister.detection.checksums import CHECKS
 from cloister.detection.digits import kind_of_digits
 from cloister.detection.folding import fold
 from cloister.errors import SetupError
-from cloister.messages.detector import MAX_RULES_BYTES, Category
+from cloister.messages.controller_detector import MAX_RULES_BYTES, Category
 
 VERSION = 1
 _FLAGS = hyperscan.HS_FLAG_CASELESS | hyperscan.HS_FLAG_SOM_LEFTMOST

@@ -12,7 +12,7 @@ from pathlib import Path
 from cloister.detection.rules import read_rules
 from cloister.errors import CloisterError, SetupError
 from cloister.files import read_bounded
-from cloister.messages.detector import MAX_RULES_BYTES
+from cloister.messages.controller_detector import MAX_RULES_BYTES
 from cloister.transparency.note import Note, SigningKey, VerifierKey, read_note
 
 log = logging.getLogger(__name__)

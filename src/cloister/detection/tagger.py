@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cloister.detection.words import BUCKETS, FEATURES, Words, split
 from cloister.errors import SetupError
-from cloister.messages.detector import Category
+from cloister.messages.controller_detector import Category
 
 CATEGORIES = (
     Category.NONE,

@@ -33,8 +33,9 @@ from cloister.errors import (
     where_raised,
 )
 from cloister.fairness import ServiceMeter
-from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
+from cloister.messages.generation import Accepted, Failed, Stats, Submit, Tokens
 from cloister.messages.lifecycle import failed
+from cloister.messages.types import Phase, TokenLogprob
 from cloister.pace import Pace
 from cloister.prefix.base import NoReuse, PrefixCache
 

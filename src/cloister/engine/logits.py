@@ -16,7 +16,7 @@ import torch
 
 from cloister.compute.layer import Draws
 from cloister.compute.token_tensor import token_tensor
-from cloister.messages.generation import SamplingParams, TokenLogprob
+from cloister.messages.types import SamplingParams, TokenLogprob
 
 LANES = 128
 _INDEX_BITS = 32

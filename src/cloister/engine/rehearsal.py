@@ -18,7 +18,8 @@ from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.runner import Runner
 from cloister.errors import PromptTooLong
-from cloister.messages.generation import Failed, SamplingParams, Submit
+from cloister.messages.generation import Failed, Submit
+from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
 
 PROMPT_TOKENS = 24

@@ -20,7 +20,7 @@ from cloister.compute.layer import DrawRows, Draws
 from cloister.compute.token_tensor import token_tensor
 from cloister.engine.logits import Adjustments, adjusts, argmax, columns, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
-from cloister.messages.generation import TokenLogprob
+from cloister.messages.types import TokenLogprob
 
 GREEDY_BELOW = 1e-5
 """Lower temperatures are 0: dividing by them leaves only the maximum anyway."""

@@ -12,7 +12,8 @@ from cloister.compute.layout import Layout, Remote
 from cloister.engine.logits import Adjustments
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
-from cloister.messages.generation import FinishReason, SamplingParams, Submit, TokenLogprob
+from cloister.messages.generation import Submit
+from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 from cloister.prefix.base import PrefixKey
 
 

@@ -25,9 +25,10 @@ from cloister.detection.openings import openings_of
 from cloister.detection.redaction import preload_redaction
 from cloister.errors import ProtocolError
 from cloister.link.region import links
+from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Preload, Spawn, start_failed
+from cloister.messages.lifecycle import start_failed
+from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.placed import PlacedParts

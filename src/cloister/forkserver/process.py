@@ -14,7 +14,8 @@ from cloister.forkserver import child
 from cloister.forkserver.child import without_layers
 from cloister.forkserver.rehearsal import rehearse
 from cloister.link.region import links
-from cloister.messages.lifecycle import Ping, Pong, Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
+from cloister.messages.controller_forkserver import Preload, Preloaded, Spawn, Spawned, ToForkServer
+from cloister.messages.lifecycle import Ping, Pong, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import give_back_freed_memory
 from cloister.process.numpy_memory import use_pythons_memory

@@ -17,8 +17,9 @@ from cloister.engine.rehearsal import IdleRunner
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.forkserver.child import PreloadedModel
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
+from cloister.messages.controller_vault import AssignPrompt, FromVault, LeaseCores, Release, ToVault, WantCores
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import Cancel, Failed, SamplingParams
+from cloister.messages.generation import Cancel, Failed
 from cloister.messages.prompts import (
     ChatPrompt,
     LockedPrompt,
@@ -29,7 +30,7 @@ from cloister.messages.prompts import (
     TokenPrompt,
     write_prompt,
 )
-from cloister.messages.vault import AssignPrompt, FromVault, LeaseCores, Release, ToVault, WantCores
+from cloister.messages.types import SamplingParams
 from cloister.vault.process import NullAnswerer, Vault
 
 PROMPTS: tuple[Prompt, ...] = (

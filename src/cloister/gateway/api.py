@@ -43,9 +43,9 @@ from cloister.gateway.terms import Levels, Session, choose_session, header_terms
 from cloister.json_names import refuse_repeated_names
 from cloister.keys import Caller, KeyRing
 from cloister.levels import Level, PrivateLevel, ReadLevel
-from cloister.messages.frontend import Serving
-from cloister.messages.generation import SamplingParams
+from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
+from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt

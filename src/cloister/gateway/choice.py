@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cloister.errors import ServiceUnavailable
-from cloister.messages.generation import Progress, SamplingParams, TokenLogprob, Tokens
+from cloister.messages.generation import Progress, Tokens
+from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.prompts.tokenizer import REPLACEMENT, Tokenizer
 
 

@@ -13,7 +13,8 @@ import msgspec
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import ControllerClient
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.messages.frontend import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
+from cloister.messages.controller_gateway import AskEvidence, Evidence, Sealed, ToGateway
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised
 
@@ -101,14 +102,14 @@ class CarriedAnswer(SealedAnswer):
         self._untold += count
         if self._untold >= TELL_TAKEN_BYTES and not self._ended:
             with suppress(ServiceUnavailable):
-                self._client.send(Taken(self._request_id, self._untold))
+                self._client.send(BytesTaken(self._request_id, self._untold))
             self._untold = 0
 
     def leave(self) -> None:
         if not self._ended:
             self._end()
             with suppress(ServiceUnavailable):
-                self._client.send(Leave(self._request_id))
+                self._client.send(CancelSealed(self._request_id))
             self.put(ServiceUnavailable("Nobody waits for this answer any more."))
 
     def _end(self) -> None:

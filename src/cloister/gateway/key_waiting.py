@@ -24,10 +24,16 @@ from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, WaitingForKey
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
-from cloister.messages.frontend import AskEvidence, Evidence, Listening
+from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening
+from cloister.messages.controller_key_waiting import (
+    MAX_MESSAGE_BYTES,
+    KeyTaken,
+    OfferKey,
+    StartKeyWaiting,
+    ToKeyWaiting,
+)
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised, start_failed
-from cloister.messages.sealed_weights import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, StartKeyWaiting, ToKeyWaiting
 from cloister.process.endpoint import Endpoint
 from cloister.process.hardening import begin_child
 from cloister.process.sandbox.confinement import confine_or_refuse

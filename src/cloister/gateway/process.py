@@ -15,7 +15,7 @@ from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
 from cloister.keys import KeyRing
-from cloister.messages.frontend import Listening
+from cloister.messages.controller_gateway import Listening
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
 from cloister.process.sandbox.confinement import confine_or_refuse

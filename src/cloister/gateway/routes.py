@@ -15,9 +15,9 @@ from cloister.errors import CloisterError, ModelNotFound, NotPermitted, ServiceU
 from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
 from cloister.gateway.openapi import errors, replies
 from cloister.gateway.terms import LevelInfo, check_session
-from cloister.messages.detector import Category, Label
+from cloister.messages.controller_detector import Category, Label
+from cloister.messages.controller_frontend import View
 from cloister.messages.generation import Stats
-from cloister.messages.service import View
 from cloister.prompts.tokenizer import Tokenizer
 
 router = APIRouter()

@@ -23,7 +23,7 @@ from cloister.gateway.api import api_of
 from cloister.gateway.errors import error_response
 from cloister.gateway.guard import Guard, read_body
 from cloister.gateway.openapi import errors
-from cloister.messages.frontend import MAX_SEALED_BYTES
+from cloister.messages.controller_gateway import MAX_SEALED_BYTES
 
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0

@@ -1,4 +1,5 @@
-"""Every message that crosses a process boundary: typed, versioned, length-checked; never pickled.
+"""Every message that crosses a process boundary: typed, bounded, never pickled. One file a wire, named after its ends.
 
-This package knows the shape of messages and how to frame them. It does not know who sends them or why.
+`frames` packs messages for a stream. `types`, `prompts` and `obfuscation` are words that several wires share;
+`generation` and `lifecycle` are messages that are the same on several wires. Nothing here sends or receives.
 """

@@ -1,5 +1,4 @@
-"""What a request at the level `obfuscated` says beside its prompt: how it is to be hidden, and what only its user and
-its vault may know."""
+"""How a request at the level `obfuscated` is to be hidden, and the secrets that its user gives its vault."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from cloister.levels import MOST_FAKES
+from cloister.messages.types import SilentRepr
 
 MAX_SECRETS = 64
 MAX_STOPS, MAX_NAMES = 16, 3
@@ -29,10 +29,10 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
     auto_redact: bool = False
 
 
-class ObfuscationSecrets(Struct, frozen=True, forbid_unknown_fields=True):
-    """For the vault alone, with the prompt: what the index is drawn from (obfuscation.index), substitutes that the user
-    found (§3.3), variant by variant, and what is read outside the vault, where no secret may be: stop strings, and
-    names (a session's, a salt)."""
+class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
+    """For the vault alone, with the prompt: the key that the index is drawn with (obfuscation.index), substitutes that
+    the user found (§3.3), variant by variant, and texts that other processes read, where no secret may be: stop
+    strings, and names (a session's, a salt)."""
 
     index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
     substitutes: Annotated[
@@ -40,6 +40,3 @@ class ObfuscationSecrets(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     stops: Annotated[tuple[str, ...], Meta(max_length=MAX_STOPS)] = ()
     names: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)] = ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"

@@ -1,7 +1,7 @@
-"""A prompt on its way to whoever may read it: bytes to everybody else.
+"""A prompt as bytes, on its way to the process that may read it.
 
 The gateway makes these bytes and hands them on; the vault (or, at the level `open`, the gateway itself) reads them.
-A prompt that its user sealed stays sealed up to the vault: the controller adds the key, and nobody else ever has both.
+A prompt that its user sealed stays sealed up to the vault; the controller adds the key.
 """
 
 from __future__ import annotations
@@ -12,41 +12,36 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.errors import ProtocolError
-from cloister.messages.generation import RequestId, TokenId
 from cloister.messages.obfuscation import ObfuscationSecrets
+from cloister.messages.types import Digest, RequestId, SilentRepr, TokenId
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
 MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64
 """Padding and tag on top."""
 
 RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]
-"""A key of one request; whoever has used it overwrites it where it lies."""
-Enc = Annotated[bytes, Meta(min_length=32, max_length=32)]
+"""A key of one request, which is overwritten in place after its use."""
+Enc = Digest
 PromptNumber = Annotated[int, Meta(ge=0, le=127)]
 PromptField = Literal["messages", "prompt"]
 
 
-class _Silent:
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
-
-class PromptMessage(_Silent, Struct, frozen=True, array_like=True):
-    """One message of a chat. `public`: the service may have it, but for what is tagged in it as confidential."""
+class PromptMessage(SilentRepr, Struct, frozen=True, array_like=True):
+    """One message of a chat. `public`: the service may have it, except what is tagged in it as confidential."""
 
     role: Annotated[str, Meta(max_length=64)]
     content: str
     public: bool = False
 
 
-class ChatPrompt(_Silent, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
-    """A conversation, to be put into the model's own template."""
+class ChatPrompt(SilentRepr, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
+    """A conversation, for the model's own template."""
 
     messages: tuple[PromptMessage, ...]
     hidden: ObfuscationSecrets | None = None
 
 
-class TextPrompt(_Silent, Struct, frozen=True, tag="text", forbid_unknown_fields=True):
+class TextPrompt(SilentRepr, Struct, frozen=True, tag="text", forbid_unknown_fields=True):
     """A raw text to continue; `public` as in a message."""
 
     text: str
@@ -54,7 +49,7 @@ class TextPrompt(_Silent, Struct, frozen=True, tag="text", forbid_unknown_fields
     hidden: ObfuscationSecrets | None = None
 
 
-class TokenPrompt(_Silent, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
+class TokenPrompt(SilentRepr, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
     """Token ids to continue."""
 
     tokens: tuple[TokenId, ...]
@@ -68,7 +63,7 @@ class SealedPrompt(Struct, frozen=True, forbid_unknown_fields=True):
     field: PromptField
 
 
-class LockedPrompt(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
+class LockedPrompt(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
     """A sealed prompt with the key to it, for a vault alone. Opened, it is the JSON its user wrote for `field`."""
 
     data: Annotated[bytes, Meta(max_length=MAX_SEALED_PROMPT_BYTES)]

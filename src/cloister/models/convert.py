@@ -22,14 +22,8 @@ import msgspec
 
 from cloister.errors import ModelCorrupt, SetupError
 from cloister.files import needed, only_one, sha256_of, sync
-from cloister.messages.lifecycle import (
-    ConversionProgress,
-    Convert,
-    Converted,
-    FromConverter,
-    StartFailed,
-    why_not_started,
-)
+from cloister.messages.cli_converter import ConversionProgress, Convert, Converted, FromConverter
+from cloister.messages.lifecycle import StartFailed, why_not_started
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.child import run_module
 from cloister.process.hardening import ending_interrupts

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from cloister.files import sha256_of, sync
-from cloister.messages.lifecycle import ConversionProgress, Convert, Converted, StartFailed, start_failed
+from cloister.messages.cli_converter import ConversionProgress, Convert, Converted
+from cloister.messages.lifecycle import StartFailed, start_failed
 from cloister.models.convert import FILE_NAME, FileRecord, Manifest, writing_to
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child

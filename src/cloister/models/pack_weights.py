@@ -11,8 +11,9 @@ from pathlib import Path
 from cloister.config import EngineSettings
 from cloister.cores import usable_cores
 from cloister.errors import ProtocolError, SetupError, where_raised
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Start, StartFailed, WeightsPacked, start_failed
+from cloister.messages.controller_packer import Start, WeightsPacked
+from cloister.messages.lifecycle import StartFailed, start_failed
+from cloister.messages.types import VERSION
 from cloister.models.memory_file import gather_into_large_pages
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.messages.lifecycle import Fork, Forked, FromTemplate
+from cloister.messages.controller_template import Fork, Forked, FromTemplate
 from cloister.process import child
 from cloister.process.endpoint import Endpoint
 from cloister.process.watchdog import SILENT

@@ -24,7 +24,7 @@ import msgspec
 from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 from cloister.process import interpreter
 from cloister.process.hardening import (
     ENDING,

@@ -21,7 +21,8 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from cloister.errors import ProtocolError, SetupError
-from cloister.messages.lifecycle import Fork, Forked, Ping, Pong, ToTemplate
+from cloister.messages.controller_template import Fork, Forked, ToTemplate
+from cloister.messages.lifecycle import Ping, Pong
 from cloister.process import interpreter
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child, begin_forked, check_freed_memory, give_back_freed_memory

@@ -20,7 +20,8 @@ from cloister.channel.stream import StreamSealer
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway.errors import log_unexpected
 from cloister.gateway.schema import SCOPE, SealedRequest
-from cloister.messages.frontend import MAX_PART_BYTES, Leave, SealedPart, Serve, Taken
+from cloister.messages.controller_frontend import MAX_PART_BYTES, BytesTaken, CancelSealed, SealedPart
+from cloister.messages.controller_sealed_api import Serve
 from cloister.messages.lifecycle import failed
 
 WINDOW_BYTES = 1 << 18
@@ -188,14 +189,14 @@ class Exchanges:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._eager: dict[int, Exchange] = {}
 
-    def handle(self, message: Serve | Taken | Leave) -> None:
+    def handle(self, message: Serve | BytesTaken | CancelSealed) -> None:
         number = message.request_id
         if isinstance(message, Serve):
             self._exchanges[number] = exchange = Exchange(message, self._wants_out)
             self._tasks[number] = asyncio.create_task(self._answer(exchange))
         elif number in self._exchanges:
             under_way = self._exchanges[number]
-            under_way.taken(message.bytes) if isinstance(message, Taken) else under_way.leave()
+            under_way.taken(message.bytes) if isinstance(message, BytesTaken) else under_way.leave()
 
     async def _answer(self, exchange: Exchange) -> None:
         try:

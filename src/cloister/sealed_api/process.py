@@ -23,10 +23,11 @@ from cloister.config import GatewaySettings
 from cloister.errors import ProtocolError
 from cloister.gateway.app import create_api
 from cloister.keys import KeyRing
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, StartFrontend
+from cloister.messages.controller_sealed_api import ErrorKind, ErrorReport, SealedApiReady, Serve, ToSealedApi
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from cloister.messages.frontend import Leave, Mishap, MishapKind, Serve, Settled, StartFrontend, Taken, ToSealedApi
-from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import start_failed
+from cloister.messages.types import VERSION
 from cloister.models.source import open_folder
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
@@ -50,14 +51,14 @@ class SealedApiClient(ControllerClient):
     beat_s = 0.15
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._hear: Callable[[Serve | Taken | Leave], None] | None = None
+        self._hear: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
         super().__init__(reader, writer)
 
-    def serve_with(self, handle: Callable[[Serve | Taken | Leave], None]) -> None:
+    def serve_with(self, handle: Callable[[Serve | BytesTaken | CancelSealed], None]) -> None:
         self._hear = handle
 
     def _dispatch(self, message: msgspec.Struct) -> None:
-        if isinstance(message, Serve | Taken | Leave) and self._hear is not None:
+        if isinstance(message, Serve | BytesTaken | CancelSealed) and self._hear is not None:
             self._hear(message)
         else:
             super()._dispatch(message)
@@ -96,7 +97,7 @@ async def _serve(control: socket.socket, start: StartFrontend, settings: Gateway
     client.serve_with(exchanges.handle)
     logging.getLogger().addHandler(_Reporter(client))
     seal(Profile("sealed_api", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
-    client.send(Settled())
+    client.send(SealedApiReady())
     await gone.wait()
     os._exit(0)
 
@@ -140,4 +141,4 @@ class _Reporter(logging.Handler):
         if not record.name.startswith("cloister"):
             return  # others put what they were given into their messages
         named = record.getMessage().removeprefix("Unexpected ").split(" ", 1)[0].rstrip(".")
-        self._client.send(Mishap(next((kind for kind in get_args(MishapKind) if kind == named), "other")))
+        self._client.send(ErrorReport(next((kind for kind in get_args(ErrorKind) if kind == named), "other")))

@@ -22,9 +22,10 @@ from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api
 from cloister.keys import load_keys
 from cloister.levels import OPEN, Needs, served
-from cloister.messages.frontend import Serve, Serving
-from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
-from cloister.messages.service import View
+from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.controller_sealed_api import Serve
+from cloister.messages.generation import Stats, Tokens
+from cloister.messages.types import VERSION, SamplingParams, TokenLogprob
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_api.exchange import Exchange, now_ms
 

@@ -20,23 +20,24 @@ from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
 from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
-from cloister.messages.frames import encode_frame, encode_frames
-from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
-from cloister.messages.lifecycle import Ping, Pong
-from cloister.messages.service import (
+from cloister.messages.controller_service import (
     MAX_CHARGES,
     AttachLink,
     DetachLink,
-    Forget,
-    Label,
+    ForgetTenant,
     LinkPlace,
     Pause,
     Paused,
     Probed,
+    PublicPrefix,
     Resume,
     ToSealedService,
     WeightsPlace,
 )
+from cloister.messages.frames import encode_frame, encode_frames
+from cloister.messages.generation import AskStats, Cancel, Ready, Submit
+from cloister.messages.lifecycle import Ping, Pong
+from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prefix.disk import DiskTier
 from cloister.prefix.host import HostTier
@@ -90,7 +91,7 @@ def _model_of(decoder: Decoder) -> bytes:
 
 
 class Service:
-    """Steps the engine while it has work and the cores are its own (messages.service.Pause). `alerts` is where the
+    """Steps the engine while it has work and the cores are its own (`Pause`). `alerts` is where the
     engine's prefix cache says what looks probed. Ends if a step failed and `lost` says that no other will succeed."""
 
     def __init__(
@@ -161,9 +162,9 @@ class Service:
                 self._replies.append(self._engine.stats())
             case Ping():
                 self._replies.append(Pong())
-            case Label(request_id=request_id, public_tokens=public, final=final):
+            case PublicPrefix(request_id=request_id, public_tokens=public, final=final):
                 self._engine.label(request_id, public, final=final)
-            case Forget(tenant=tenant):
+            case ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
             case AttachLink(link=link, place=int(place)):
                 self._engine.seat_link(link, place)

@@ -22,8 +22,9 @@ from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
-from cloister.messages.generation import Submit, TokenLogprob
-from cloister.messages.vault import FirstToken, Prefilled
+from cloister.messages.controller_vault import FirstToken, Prefilled
+from cloister.messages.generation import Submit
+from cloister.messages.types import TokenLogprob
 from cloister.vault.memory import SessionMemory, common, whole
 
 

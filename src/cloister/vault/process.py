@@ -23,10 +23,7 @@ from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
-from cloister.messages.frames import FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import VERSION, Cancel, Failed, Submit
-from cloister.messages.lifecycle import Ping, Pong, failed
-from cloister.messages.vault import (
+from cloister.messages.controller_vault import (
     Answered,
     AssignPrompt,
     CoresDone,
@@ -36,9 +33,12 @@ from cloister.messages.vault import (
     Release,
     ToVault,
     VaultReady,
-    Verify,
     WantCores,
 )
+from cloister.messages.frames import FrameReader, encode_frame, encode_frames
+from cloister.messages.generation import Cancel, Failed, Submit
+from cloister.messages.lifecycle import Ping, Pong, failed
+from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault.isolated import MAX_RUNNING, Isolated
@@ -204,8 +204,6 @@ class Vault:
                 return [*self._work(tokens), CoresDone()]
             case Ping():
                 return [Pong()]
-            case Verify():
-                raise ProtocolError("This vault verifies no tokens.")
 
     def _take(self, confided: AssignPrompt) -> list[msgspec.Struct]:
         """Read the prompt now if it is short; otherwise it waits for its turn."""

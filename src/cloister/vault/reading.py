@@ -13,9 +13,10 @@ import msgspec
 from cloister.channel.sealing import open_prompt
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
-from cloister.messages.generation import SamplingParams, Submit, label_spans
+from cloister.messages.controller_vault import AssignPrompt
+from cloister.messages.generation import Submit
 from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
-from cloister.messages.vault import AssignPrompt
+from cloister.messages.types import SamplingParams, label_spans
 from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
 

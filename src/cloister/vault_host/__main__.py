@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cloister.config import VaultHostSettings
 from cloister.controller.gpu_evidence import REPORTER
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 from cloister.models.source import ModelFolder
 from cloister.process.code import COMPUTING, Code
 from cloister.process.entry import run_server, unless_stopped

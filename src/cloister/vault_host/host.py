@@ -34,7 +34,9 @@ from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for, shape_of
-from cloister.messages.bridge import (
+from cloister.messages.controller_forkserver import Preloaded
+from cloister.messages.controller_vault import CoresDone, WantCores
+from cloister.messages.vault_host_bridge import (
     Accept,
     Admitted,
     Arrived,
@@ -43,8 +45,6 @@ from cloister.messages.bridge import (
     UseVault,
     WantEvidence,
 )
-from cloister.messages.lifecycle import Preloaded
-from cloister.messages.vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint

@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from cloister.detection.judge import Judge, Question, form_of
 from cloister.detection.pipeline import Pipeline, blocks_of
 from cloister.detection.process import shipped_pipeline
-from cloister.messages.detector import Label
-from cloister.messages.frontend import JudgeForm
+from cloister.messages.controller_detector import Label
+from cloister.messages.controller_frontend import JudgeForm
 from cloister_bench.detection.data import read_sets
 from cloister_bench.detection.measure import UNKNOWN
 

@@ -11,7 +11,7 @@ from cloister.detection.folding import fold
 from cloister.detection.pipeline import Pipeline, blocks_of, even_blocks
 from cloister.detection.rules import RuleSet
 from cloister.detection.tagger import Tagger
-from cloister.messages.detector import Label
+from cloister.messages.controller_detector import Label
 from cloister_bench.detection.data import Sample
 from cloister_bench.suite.intervals import wilson
 

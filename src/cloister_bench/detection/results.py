@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cloister.messages.detector import Label
+from cloister.messages.controller_detector import Label
 from cloister_bench.detection.measure import TIERS, Block, over_isolated, recall
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Table, Target, number, targets_table

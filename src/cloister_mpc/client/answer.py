@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from cloister.errors import InvalidRequest
 from cloister.levels import LEVELS, MPC
-from cloister.messages.generation import FinishReason, Progress, SamplingParams, Submit, TokenLogprob, Tokens
+from cloister.messages.generation import Progress, Submit, Tokens
+from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 from cloister_mpc.messages import Answer
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.stream import Mailbox, TokenStream
 from cloister.errors import LevelUnavailable
 from cloister.levels import MPC
-from cloister.messages.frontend import Serving
-from cloister.messages.generation import VERSION, Cancel, Failed, SamplingParams, Stats, Tokens
+from cloister.messages.controller_frontend import Serving, View
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
+from cloister.messages.generation import Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.service import View
-from cloister.messages.vault import AssignPrompt, PromptAccepted
+from cloister.messages.types import VERSION, SamplingParams
 from cloister_mpc.client.client import Client, Reply
 
 

@@ -24,9 +24,9 @@ from cloister.errors import (
     where_raised,
 )
 from cloister.levels import MPC
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.lifecycle import failed
-from cloister.messages.vault import AssignPrompt, PromptAccepted
 from cloister.models.source import ModelFolder
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from cloister.messages.vault import StartMpcClient
+    from cloister.messages.controller_mpc import StartMpcClient
     from cloister_mpc.client.client import Client
 
 READY_S = 120.0
@@ -51,8 +51,8 @@ def forbid_writing_and_executing() -> bool:
 
 
 async def serve(controller: socket.socket) -> None:
+    from cloister.messages.controller_mpc import StartMpcClient, ToMpcClient
     from cloister.messages.lifecycle import Ping, Pong, start_failed
-    from cloister.messages.vault import StartMpcClient, ToMpcClient
     from cloister_mpc.connection import Connection
 
     connection = Connection(*await asyncio.open_connection(sock=controller), ToMpcClient)
@@ -74,8 +74,8 @@ async def serve(controller: socket.socket) -> None:
 
 async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -> Client:
     from cloister.errors import ProtocolError
-    from cloister.messages.generation import VERSION
-    from cloister.messages.vault import MpcClientReady
+    from cloister.messages.controller_mpc import MpcClientReady
+    from cloister.messages.types import VERSION
     from cloister.models.source import open_folder
     from cloister_mpc.cache.plan import PLANS
     from cloister_mpc.client.client import make_client

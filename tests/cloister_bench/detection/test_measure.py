@@ -10,7 +10,7 @@ import pytest
 from cloister.detection.pipeline import Pipeline
 from cloister.detection.rules import RuleSet, read_rules
 from cloister.errors import SetupError
-from cloister.messages.detector import Label
+from cloister.messages.controller_detector import Label
 from cloister_bench.detection.data import Sample, quarter_of, read_sets
 from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
 from cloister_bench.detection.results import ALL, Plan, Results, tables

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.messages.generation import Progress, SamplingParams
+from cloister.messages.generation import Progress
+from cloister.messages.types import SamplingParams
 from cloister_mpc.client.answer import Drafts, FromLogits, OnShares, Pace, chooser_for, gumbel, propose
 
 V = 8

@@ -13,7 +13,7 @@ from cloister.backend.base import OpenJob
 from cloister.config import GatewaySettings
 from cloister.errors import LevelUnavailable, PartyLost
 from cloister.gateway.app import create_app
-from cloister.messages.generation import SamplingParams
+from cloister.messages.types import SamplingParams
 from cloister.prompts.reading import PromptReading
 from cloister_mpc.client.backend import ClientBackend
 from cloister_mpc.client.client import Client

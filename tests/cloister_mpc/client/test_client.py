@@ -9,9 +9,10 @@ import pytest
 
 from cloister.channel.sealing import seal_prompt
 from cloister.errors import PartyLost
-from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
+from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.prompts import LockedPrompt, TextPrompt, TokenPrompt, write_prompt
-from cloister.messages.vault import AssignPrompt, PromptAccepted
+from cloister.messages.types import SamplingParams
 from cloister.prompts.reading import PromptReading
 from cloister_mpc.client.client import MAX_WAITING, Client
 from tests.cloister_mpc.client.fake_parties import VOCABULARY, FakeParties, looping

@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
 from cloister.config import MpcSettings
-from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
+from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
+from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister_mpc.client_keeper import MpcClientKeeper
 from cloister_mpc.functions.bundle import LEAN

@@ -9,11 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from cloister.controller.in_step import InStep
-from cloister.messages.frontend import Ask
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.service import AskView, View
-from cloister.messages.vault import (
+from cloister.messages.controller_frontend import Ask, AskView, View
+from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
     FirstToken,
@@ -23,6 +20,8 @@ from cloister.messages.vault import (
     Release,
     WantCores,
 )
+from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.obfuscation import ObfuscationParams
 from tests.controller.fakes import PARAMS, FakeVault, Node
 
 FIRSTS = tuple(FirstToken(token=7 + at, slot=3 + at) for at in range(4))

@@ -13,7 +13,7 @@ from cloister.controller.service import Service
 from cloister.controller.sessions import Sessions
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import Level, PolicyName
-from cloister.messages.frontend import Serving
+from cloister.messages.controller_frontend import Serving
 
 
 @dataclass

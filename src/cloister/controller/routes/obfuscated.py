@@ -9,9 +9,9 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.errors import ProtocolError
 from cloister.levels import LEVELS
+from cloister.messages.controller_vault import Answered, Prefilled
 from cloister.messages.generation import Tokens
 from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.vault import Answered, Prefilled
 
 
 class ObfuscatedRoute(PartitionedRoute):

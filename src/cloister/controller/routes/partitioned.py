@@ -10,8 +10,9 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.vault import VaultRoute
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import LEVELS
-from cloister.messages.generation import Accepted, Failed, Partition, Submit, Tokens, label_spans
-from cloister.messages.vault import Prefilled, Release
+from cloister.messages.controller_vault import Prefilled, Release
+from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.types import Partition, label_spans
 
 
 class PartitionedRoute(VaultRoute):

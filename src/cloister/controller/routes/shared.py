@@ -15,8 +15,8 @@ from cloister.controller.routes.base import Node
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.service import Service
 from cloister.levels import LEVELS
+from cloister.messages.controller_service import PublicPrefix
 from cloister.messages.generation import Submit
-from cloister.messages.service import Label
 
 PATIENCE_S = 1.0
 """How long a request waits for the detector. Then it is served, and finds nothing of others'."""
@@ -39,7 +39,7 @@ class SharedRoute(OpenRoute):
         loop = asyncio.get_running_loop()
         self._held[submit.request_id] = submit, loop.call_later(PATIENCE_S, self._serve, submit.request_id)
 
-    def labelled(self, label: Label) -> None:
+    def labelled(self, label: PublicPrefix) -> None:
         """A detector has read this prompt: it is served now, if it waits for that."""
         if label.request_id in self._held:
             self._serve(label.request_id, label)
@@ -56,7 +56,7 @@ class SharedRoute(OpenRoute):
         if not self._took(request.request_id):
             super().cancel(request)
 
-    def _serve(self, request_id: int, *label: Label) -> None:
+    def _serve(self, request_id: int, *label: PublicPrefix) -> None:
         submit = self._took(request_id)
         if submit is not None and request_id in self.node.requests and self.node.service is not None:
             self.node.service.send_together(submit, *label)

@@ -9,8 +9,8 @@ from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
+from cloister.messages.controller_vault import PromptAccepted
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
-from cloister.messages.vault import PromptAccepted
 
 
 class VaultRoute(Route):

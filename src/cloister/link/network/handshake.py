@@ -13,7 +13,7 @@ from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.records import HANDSHAKE, KIND, kind_of
 from cloister.link.network.tls import SecureChannel
-from cloister.messages.bridge import (
+from cloister.messages.between_bridges import (
     MAX_DOCUMENT_BYTES,
     MAX_PART_BYTES,
     EvidencePart,
@@ -22,7 +22,7 @@ from cloister.messages.bridge import (
     VaultRefused,
     VaultRequest,
 )
-from cloister.messages.generation import VERSION
+from cloister.messages.types import VERSION
 
 
 def digest_of(weights: int) -> bytes:

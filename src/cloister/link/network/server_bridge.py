@@ -14,14 +14,8 @@ from cloister.link.network.confine import confine, run_bridge
 from cloister.link.network.handshake import ask_for_evidence, ask_for_vault, shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
 from cloister.link.network.tls import SecureChannel, establish
-from cloister.messages.bridge import (
-    MAX_PART_BYTES,
-    AskVaultHost,
-    Connect,
-    Credentials,
-    ToServerBridge,
-    VaultHostShown,
-)
+from cloister.messages.between_bridges import MAX_PART_BYTES, Credentials
+from cloister.messages.controller_bridge import AskVaultHost, Connect, ToServerBridge, VaultHostShown
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
 from cloister.process.blocking import BlockingEndpoint

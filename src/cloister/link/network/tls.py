@@ -19,7 +19,7 @@ from hashlib import sha256
 from time import monotonic
 
 from cloister.errors import ProtocolError
-from cloister.messages.bridge import Credentials
+from cloister.messages.between_bridges import Credentials
 
 PROTOCOL = "cloister-link/3"
 MAX_RECORD_BYTES = 16 * 1024 * 1024

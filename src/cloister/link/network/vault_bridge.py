@@ -18,17 +18,10 @@ from cloister.link.network.confine import confine
 from cloister.link.network.handshake import check_request, grant_vault, next_request, shape_of, show_evidence
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of
 from cloister.link.network.tls import CutOff, SecureChannel
-from cloister.messages.bridge import (
-    Accept,
-    Admitted,
-    EvidenceRequest,
-    HostEvidence,
-    ToVaultBridge,
-    UseVault,
-    WantEvidence,
-)
+from cloister.messages.between_bridges import EvidenceRequest
+from cloister.messages.controller_vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
+from cloister.messages.vault_host_bridge import Accept, Admitted, HostEvidence, ToVaultBridge, UseVault, WantEvidence
 from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18

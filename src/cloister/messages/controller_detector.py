@@ -1,17 +1,14 @@
-"""Between the controller and the detector: text in, labels out. What comes back are codes, never words.
-
-A text is as long as `MAX_TEXT` at most, cut into consecutive blocks; there is a label for each.
-"""
+"""Between the controller and the detector: a text goes in, codes for its consecutive blocks come out."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from cloister.messages.generation import RequestId
-from cloister.messages.lifecycle import Openings, Ping, Pong, StartFailed
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.types import Message, Openings, RequestMessage, SilentRepr
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
@@ -24,7 +21,7 @@ Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]
 
 
 class Label(IntEnum):
-    """What becomes of a block. Only PUBLIC may be shared; UNCERTAIN is private until tier 3 says otherwise."""
+    """Whether a block may be shared: only PUBLIC may. UNCERTAIN is private until tier 3 decides."""
 
     PRIVATE = 0
     UNCERTAIN = 1
@@ -32,8 +29,8 @@ class Label(IntEnum):
 
 
 class Category(IntEnum):
-    """What a block is about: the types of SafeKV's Table IV in its order, blacklists, hidden text, and what only the
-    tagger tells apart. INHERITED: nothing was found here, but before it."""
+    """What was found in a block: the types of SafeKV's Table IV in its order, blacklists, hidden text, and the
+    tagger's. INHERITED: nothing was found in this block, but in one before it."""
 
     GENERAL = 0
     ACCOUNT = 1
@@ -61,36 +58,36 @@ class Category(IntEnum):
     NONE = 255
 
 
-class StartDetector(Struct, frozen=True, tag="start_detector", forbid_unknown_fields=True):
-    """Controller → detector, first of all; `rules`: an operator's own, verified, beside those shipped."""
+class StartDetector(Message, frozen=True):
+    """Controller → detector, first; `rules`: the operator's, verified, in addition to those shipped."""
 
     version: int
     rules: RulesText = ""
     allow_degraded: bool = False
 
 
-class DetectorReady(Struct, frozen=True, tag="detector_ready", forbid_unknown_fields=True):
-    """Detector → controller: sealed, with so many rules."""
+class DetectorReady(Message, frozen=True):
+    """Detector → controller: sealed, with this number of rules."""
 
     version: int
     rules: int
     missing: tuple[str, ...] = ()
 
 
-class LoadRules(Struct, frozen=True, tag="load_rules", forbid_unknown_fields=True):
-    """Controller → detector: the operator's rules from now on, in place of those before."""
+class LoadRules(Message, frozen=True):
+    """Controller → detector: from now on these are the operator's rules."""
 
     rules: RulesText
 
 
-class KnowOpenings(Struct, frozen=True, tag="know_openings", forbid_unknown_fields=True):
-    """Controller → detector: how the served model's own chat template begins a prompt (prefix.detection.openings)."""
+class KnowOpenings(Message, frozen=True):
+    """Controller → detector: how the served model's own chat template begins a prompt (detection.openings)."""
 
     openings: Openings
 
 
-class RulesLoaded(Struct, frozen=True, tag="rules_loaded", forbid_unknown_fields=True):
-    """Detector → controller. If it is not `taken`, the rules before stay; `rule` counts from 1, 0 is the whole file."""
+class RulesLoaded(Message, frozen=True):
+    """Detector → controller. If not `taken`, the old rules stay; `rule` counts from 1, 0 is the whole file."""
 
     taken: bool
     rules: int
@@ -102,26 +99,21 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_length=MAX_BLOCKS)]
 
 
-class Classify(Struct, frozen=True, tag="classify", forbid_unknown_fields=True):
+class Classify(SilentRepr, RequestMessage, frozen=True):
     """Controller → detector: a prompt's text and where each block ends in it, in characters.
 
     `load` and `suspicion` move the thresholds (SafeKV §V-D).
     """
 
-    request_id: RequestId
     text: Text
     ends: Ends
     load: Share = 0.0
     suspicion: Share = 0.0
 
-    def __repr__(self) -> str:
-        return "Classify(…)"
 
-
-class Labels(Struct, frozen=True, tag="labels", forbid_unknown_fields=True):
+class Labels(RequestMessage, frozen=True):
     """Detector → controller: for each block a Label, the tier that decided (0: none), and a Category."""
 
-    request_id: RequestId
     labels: Codes
     tiers: Codes
     categories: Codes

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from cloister.messages.generation import Failed, OfRequest
+from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import StartFailed
+from cloister.messages.types import Digest, Message, RequestMessage
 
 MAX_GPU_EVIDENCE_BYTES = 262144
 
 
-class FindGpus(Struct, frozen=True, tag="find_gpus", forbid_unknown_fields=True):
-    """Controller → reporter, first. GpusFound or StartFailed comes of it."""
+class FindGpus(Message, frozen=True):
+    """Controller → reporter, first. The reply is GpusFound or StartFailed."""
 
     version: int
 
 
-class GpusFound(Struct, frozen=True, tag="gpus_found", forbid_unknown_fields=True):
+class GpusFound(Message, frozen=True):
     """Reporter → controller, once: the number of GPUs here, all in confidential mode."""
 
     count: Annotated[int, Meta(ge=1, le=64)]
 
 
-class AskGpus(OfRequest, frozen=True, tag="ask_gpus"):
-    """Controller → reporter: a report of every GPU over these bytes. GpusShown or Failed comes of it."""
+class AskGpus(RequestMessage, frozen=True):
+    """Controller → reporter: a report of every GPU over these bytes. The reply is GpusShown or Failed."""
 
-    nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    nonce: Digest
 
 
-class GpusShown(OfRequest, frozen=True, tag="gpus_shown"):
+class GpusShown(RequestMessage, frozen=True):
     """Reporter → controller."""
 
     reports: Annotated[bytes, Meta(min_length=1, max_length=MAX_GPU_EVIDENCE_BYTES)]

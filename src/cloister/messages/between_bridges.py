@@ -1,0 +1,67 @@
+"""Between the two bridges of a network link (link.network), before the link is up.
+
+The server bridge runs beside the service, the vault bridge beside the vault.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from cloister.messages.types import Digest, Message, SilentRepr
+
+Role = Literal["server", "vault_host"]
+"""The server connects, the vault host listens."""
+
+Count = Annotated[int, Meta(ge=1, le=2**20)]
+MAX_PART_BYTES = 1 << 15
+MAX_DOCUMENT_BYTES = 1 << 19
+Encoded = Annotated[bytes, Meta(min_length=1, max_length=4096)]
+
+
+class Credentials(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
+    """A role's private key and certificate (PEM), and a certificate of the other role (DER).
+
+    A vault host accepts the server's certificate alone. A vault host makes a new certificate at each start and signs it
+    with the one here; the server accepts only the certificate with the SHA-256 `pinned`, whose evidence it checked.
+    """
+
+    role: Role
+    own: Encoded
+    peer: Encoded
+    pinned: Annotated[bytes, Meta(max_length=32)] = b""
+
+
+class VaultRequest(Message, frozen=True):
+    """Server bridge → vault bridge, first: a vault for this model. Both sides must agree on all fields."""
+
+    version: int
+    model: Digest
+    heads: Count
+    dim: Count
+    layers: Count
+    capacity: Count
+
+
+class VaultGranted(Message, frozen=True):
+    """Vault bridge → server bridge: a vault was forked for you."""
+
+
+class VaultRefused(Message, frozen=True):
+    """Vault bridge → server bridge, before it hangs up: why there is no vault."""
+
+    message: Annotated[str, Meta(max_length=1024)]
+
+
+class EvidenceRequest(Message, frozen=True):
+    """Server bridge → vault bridge, instead of VaultRequest: send your machine's evidence."""
+
+    nonce: Digest
+
+
+class EvidencePart(Message, frozen=True):
+    """Vault bridge → server bridge: a piece of the vault host's evidence, small enough for any link."""
+
+    data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
+    last: bool

@@ -1,0 +1,60 @@
+"""Between the controller and the fork server, which has torch and the model loaded and forks what computes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from cloister.messages.controller_packer import Start
+from cloister.messages.controller_template import ChildId
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.types import Message, Openings
+
+Role = Literal["service", "vault", "attention"]
+
+
+class Preload(Start, frozen=True):
+    """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork. `meeting` is
+    the folder of the process that lets children compute on one device at the same time, if there is one."""
+
+    allow_degraded: bool = False
+    meeting: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class Spawn(Message, frozen=True):
+    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too, and
+    with `weights` the memory of the device where they are; for a service with `disk` the file it may keep blocks in;
+    for an attention process the memory of its links, one for each of its `places`."""
+
+    child: ChildId
+    role: Role
+    disk: bool = False
+    places: Annotated[int, Meta(ge=0, le=64)] = 0
+    weights: bool = False
+
+
+class Preloaded(Message, frozen=True):
+    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `meets`: children
+    compute on one device at the same time, at most `vaults` of them; what ends one at the wrong moment may end all.
+    `openings`: how the model's chat template begins a prompt by itself (detection.openings)."""
+
+    heads: int
+    dim: int
+    layers: int
+    partitionable: bool
+    missing: tuple[str, ...] = ()
+    meets: bool = False
+    vaults: Annotated[int, Meta(ge=0, le=64)] = 0
+    openings: Openings = ()
+
+
+class Spawned(Message, frozen=True):
+    """Fork server → controller, with a pidfd: the child exists. The child reports that it is ready, or hangs up."""
+
+    child: ChildId
+    pid: int
+
+
+ToForkServer = Preload | Spawn | Ping
+FromForkServer = StartFailed | Preloaded | Spawned | Pong

@@ -1,0 +1,178 @@
+"""Between the controller and a frontend, whichever it is: the gateway and the sealed API both speak this."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from cloister.levels import LevelName, PrivateLevel
+from cloister.messages.controller_detector import Codes, Ends, Text
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Submit, Tokens
+from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import PromptBytes
+from cloister.messages.types import (
+    MAX_EXTRA_ANSWERS,
+    Digest,
+    ExtraAnswers,
+    Group,
+    Message,
+    Name,
+    Path,
+    RequestId,
+    RequestMessage,
+    Salt,
+    SamplingParams,
+    Settings,
+    SilentRepr,
+    TokenId,
+)
+
+MAX_PART_BYTES = 1 << 18
+
+
+class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One API key, by its SHA-256, and its tenant (keys.Caller)."""
+
+    digest: Digest
+    tenant: Name
+    trust_group: Annotated[str, Meta(max_length=64)] = ""
+    operator: bool = False
+
+
+KeyEntries = Annotated[tuple[KeyEntry, ...], Meta(max_length=65536)]
+
+
+class StartFrontend(Message, frozen=True):
+    """Controller → frontend, first: its settings, the model whose tokenizer it needs, and the API keys that count."""
+
+    version: int
+    settings: Settings
+    name: Name
+    path: Path
+    created: int
+    allow_degraded: bool = False
+    keys: KeyEntries = ()
+
+
+class AdmitKeys(Message, frozen=True):
+    """Controller → frontend: from now on these API keys and no others."""
+
+    keys: KeyEntries
+
+
+class Serving(Ready, frozen=True):
+    """Controller → frontend, once: what is served and which levels work here. `quantised` says at which of them first
+    tokens leave on a grid, and its step in milliseconds; `why_not`, why a level is not offered, with a next step."""
+
+    levels: tuple[LevelName, ...]
+    missing_layers: tuple[str, ...] = ()
+    quantised: dict[LevelName, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
+    why_not: dict[LevelName, Annotated[str, Meta(max_length=1024)]] = field(default_factory=dict)
+
+
+class Ask(RequestMessage, frozen=True):
+    """Frontend → controller: serve this prompt in a vault. (A frontend that may read it sends Submit, tokens and all.)
+
+    Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
+    too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
+    into one vault (Petridish §7.2): it comes from the keys file, not from a request. `also` are more answers to the
+    same prompt, which is sent and held once.
+    """
+
+    tenant: Name
+    level: PrivateLevel
+    session: Name
+    keep: bool
+    prompt: PromptBytes
+    params: SamplingParams
+    group: Group = ""
+    also: ExtraAnswers = ()
+    salt: Salt = ""
+    obfuscation: ObfuscationParams | None = None
+
+
+class EndSession(Message, frozen=True):
+    """Frontend → controller: forget this session now; with `private` also all that the service keeps of the tenant."""
+
+    tenant: Name
+    session: Name
+    group: Group = ""
+    private: bool = False
+
+
+class Examine(SilentRepr, RequestMessage, frozen=True):
+    """Frontend → controller: the text of a prompt that it read, and where each block of its tokens ends there. A
+    detector says which of them hold nothing private; until then, and where it is not asked, all do. `also` are more
+    requests with the same prompt."""
+
+    text: Text
+    ends: Ends
+    also: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_EXTRA_ANSWERS)] = ()
+
+
+JudgeTokens = Annotated[tuple[TokenId, ...], Meta(max_length=2048)]
+
+
+class JudgeForm(Message, frozen=True):
+    """Frontend → controller, once: the tokens around a passage that ask the serving model whether the passage is
+    private (detection.judge), and the tokens of the two answers."""
+
+    before: JudgeTokens
+    between: JudgeTokens
+    after: JudgeTokens
+    private: TokenId
+    public: TokenId
+
+
+class AskView(RequestMessage, frozen=True):
+    """Frontend → controller: what has the service received of this request (the page's "What the provider sees")?"""
+
+
+class View(RequestMessage, frozen=True):
+    """Controller → frontend: what the service has received and made of one request.
+
+    By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
+    many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
+    stay in the service: they suffice to solve for the prompt. At `obfuscated` several `streams` stand in place of the
+    one answer. A request stays `known` for a moment after its end (controller/views.py).
+
+    Where a detector read the prompt, `labels`, `tiers` and `categories` have a code for each block of it, as in
+    controller_detector.Labels. `found` of its tokens were found computed, `found_shared` of them in public blocks.
+    """
+
+    known: bool
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    asked_rows: int = 0
+    asked_bytes: int = 0
+    answered_rows: int = 0
+    answered_bytes: int = 0
+    layers: int = 0
+    found: int = 0
+    found_shared: int = 0
+    labels: Codes = b""
+    tiers: Codes = b""
+    categories: Codes = b""
+    streams: tuple[tuple[int, ...], ...] = ()
+
+
+class SealedPart(RequestMessage, frozen=True):
+    """Sealed API → controller → gateway: more of a sealed answer. With `end` it is whole."""
+
+    data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
+    end: bool = False
+
+
+class BytesTaken(RequestMessage, frozen=True):
+    """Gateway → controller → sealed API: the user has taken more bytes of a sealed answer."""
+
+    bytes: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class CancelSealed(RequestMessage, frozen=True):
+    """Gateway → controller → sealed API: the sealed answer is not wanted. Unknown numbers are ignored."""
+
+
+AboutGenerating = Accepted | Tokens | Failed | Stats | View
+AskGenerating = Submit | Examine | Cancel | AskStats | AskView | EndSession

@@ -1,0 +1,39 @@
+"""Between the controller and key waiting: the process that listens in the gateway's place until the key of sealed
+weights comes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening
+from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.types import Message, RequestMessage, Settings
+
+MAX_MESSAGE_BYTES = 4096
+
+
+class StartKeyWaiting(Message, frozen=True):
+    """Controller → key waiting, first: the gateway's settings."""
+
+    version: int
+    settings: Settings
+    allow_degraded: bool = False
+
+
+class OfferKey(RequestMessage, frozen=True):
+    """Key waiting → controller: a provider's key, sealed to the controller. The reply is KeyTaken or Failed."""
+
+    message: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)]
+
+
+class KeyTaken(RequestMessage, frozen=True):
+    """Controller → key waiting: the key was right; the sealed answer tells its provider."""
+
+    answer: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)]
+
+
+FromKeyWaiting = Listening | StartFailed | AskEvidence | OfferKey
+ToKeyWaiting = StartKeyWaiting | Evidence | KeyTaken | Failed

@@ -1,0 +1,58 @@
+"""Between the controller and the processes of the level `mpc`: the MPC client, and the keeper of local parties.
+
+The MPC client gets prompts as a vault does; the keeper of local parties gets none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
+from cloister.messages.generation import Cancel, Failed, Tokens
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.types import Message, Name, Path
+
+
+class StartMpcClient(Message, frozen=True):
+    """Controller → MPC client, first: the model whose tokenizer it needs, and the file that names the parties. With
+    `identity`, they must be the parties that the node's evidence names."""
+
+    version: int
+    name: Name
+    path: Path
+    parties: Path
+    max_context: Annotated[int, Meta(ge=1)]
+    vocabulary: Annotated[int, Meta(ge=1)]
+    draft_tokens: Annotated[int, Meta(ge=0, le=15)] = 0
+    identity: Annotated[bytes, Meta(max_length=32)] = b""
+    cache: Literal["full", "mpcache"] = "full"
+
+
+class MpcClientReady(Message, frozen=True):
+    """MPC client → controller, once: the parties answer, and have the model."""
+
+    version: int
+
+
+class StartLocalParties(Message, frozen=True):
+    """Controller → local parties, first: start three parties here and deal them this model. `folder` is for their keys,
+    settings and shares; the controller removes it when they have ended."""
+
+    version: int
+    name: Name
+    path: Path
+    folder: Path
+
+
+class LocalPartiesReady(Message, frozen=True):
+    """Local parties → controller, once: the parties have the model; this file says where they are."""
+
+    parties: Path
+
+
+ToMpcClient = StartMpcClient | AssignPrompt | Cancel | Ping
+FromMpcClient = MpcClientReady | StartFailed | PromptAccepted | Tokens | Failed | Pong
+ToLocalParties = StartLocalParties | Ping
+FromLocalParties = LocalPartiesReady | StartFailed | Pong

@@ -1,0 +1,94 @@
+"""Between the controller and the service, which gets tokens and links and no text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Submit, Tokens
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.types import Message, Name, RequestMessage
+
+LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+MAX_CHARGES = 256
+Charges = Annotated[dict[Name, Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=MAX_CHARGES)]
+"""What each tenant was served since the last such message, as fairness.ServiceMeter counts."""
+MAX_PLACES = 64
+Place = Annotated[int, Meta(ge=0, lt=MAX_PLACES)]
+
+
+class LinkPlace(Message, frozen=True):
+    """Service → controller, with a descriptor, before it is sealed: memory of its device for one vault's link. A device
+    that processes share maps nothing more for a sealed process."""
+
+    place: Place
+
+
+class WeightsPlace(Message, frozen=True):
+    """Service → controller, with a descriptor, before it is sealed: the weights in its device's memory, which vaults
+    map to read them."""
+
+
+class AttachLink(Message, frozen=True):
+    """Controller → service: a vault that may be asked from now on. With two descriptors (question, answer), or at a
+    `place` that the service made before."""
+
+    link: LinkId
+    place: Place | None = None
+
+
+class DetachLink(Message, frozen=True):
+    """Controller → service: that vault is gone. Requests that still need it fail."""
+
+    link: LinkId
+
+
+class Pause(Message, frozen=True):
+    """Controller → service: after the step under way, leave the cores to a vault and answer with Paused."""
+
+
+class Resume(Message, frozen=True):
+    """Controller → service: compute again, one step at least before the next Pause counts. Vaults `charged` this."""
+
+    charged: Charges = field(default_factory=dict)
+
+
+class Paused(Message, frozen=True):
+    """Service → controller: no step until Resume. The service `charged` this."""
+
+    charged: Charges = field(default_factory=dict)
+
+
+class PublicPrefix(RequestMessage, frozen=True):
+    """Controller → service: a detector found nothing private in the first `public_tokens` tokens of this prompt.
+
+    Until it comes all of a prompt is private. One that comes late, or for an unknown request, changes nothing. After
+    one that is not `final`, another may follow with more tokens.
+    """
+
+    public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
+    final: bool = True
+
+
+class ForgetTenant(Message, frozen=True):
+    """Controller → service: drop everything of this tenant's prompts."""
+
+    tenant: Name
+
+
+class Probed(Message, frozen=True):
+    """Service → controller: a public page of `owner`'s looks probed, last by `suspect` (SafeKV §V-C), and was demoted.
+
+    Two names: there is no room for more.
+    """
+
+    owner: Name
+    suspect: Name
+
+
+ToSealedService = (
+    Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | PublicPrefix | ForgetTenant | Ping
+)
+Announced = LinkPlace | WeightsPlace
+FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed | Pong

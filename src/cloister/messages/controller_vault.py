@@ -1,0 +1,130 @@
+"""Between the controller and a vault. At the level `mpc` the MPC client takes a vault's place and asks for no cores."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cloister.levels import PrivateLevel
+from cloister.messages.generation import Cancel, Failed, Tokens
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import LockedPrompt, PromptBytes
+from cloister.messages.types import (
+    MAX_SEQUENCES,
+    ExtraAnswers,
+    FinishReason,
+    Message,
+    RequestMessage,
+    SamplingParams,
+    SilentRepr,
+    TokenId,
+    TokenLogprob,
+)
+
+Answer = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
+
+
+class AssignPrompt(RequestMessage, frozen=True):
+    """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes). `also` are more
+    answers to the same prompt."""
+
+    level: PrivateLevel
+    prompt: PromptBytes | LockedPrompt
+    params: SamplingParams
+    also: ExtraAnswers = ()
+    obfuscation: ObfuscationParams | None = None
+
+    @property
+    def request_ids(self) -> tuple[int, ...]:
+        return self.request_id, *(each.request_id for each in self.also)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """The prompt's length as it came: not opened, and with its seal if it has one."""
+        return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
+
+
+class Release(RequestMessage, frozen=True):
+    """Controller → vault: the service will not ask for this request again; its slot is free, its KV may be reused."""
+
+
+class Answered(RequestMessage, frozen=True):
+    """Controller → vault, at `obfuscated` in a session that is kept: each sequence's answer, for the next turn. In a
+    conversation every variant continues with its own answer, and the vault knows which variant a sequence is."""
+
+    streams: Annotated[tuple[Answer, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
+
+
+class LeaseCores(Message, frozen=True):
+    """Controller → vault: the vault may use this number of cores for the work it asked for, up to `tokens` tokens."""
+
+    cores: Annotated[int, Meta(ge=1, le=4096)]
+    tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 2**31 - 1
+
+
+class VaultReady(Message, frozen=True):
+    """Vault → controller, once: sealed, and waiting for a prompt."""
+
+    version: int
+
+
+class PromptAccepted(RequestMessage, frozen=True):
+    """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's.
+
+    At `obfuscated` several `sequences` will be prefilled, and the length is that of the longest.
+    """
+
+    prompt_tokens: Annotated[int, Meta(ge=1)]
+    sequences: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 1
+
+
+class WantCores(Message, frozen=True):
+    """Vault → controller: there is work of this many tokens; or, with `reading`, a long prompt to read in one piece,
+    which takes as long as to compute this many tokens."""
+
+    tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    reading: bool = False
+
+
+class CoresDone(Message, frozen=True):
+    """Vault → controller: that piece of work is done."""
+
+
+class FirstToken(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one sequence's answer begins: its first token, and the slot that names its private span on the link.
+
+    `origin` and `rotation` say where the answer stands: see compute.layout.Layout.
+    """
+
+    token: TokenId
+    slot: Annotated[int, Meta(ge=0, le=1023)]
+    origin: Annotated[int, Meta(ge=0)] = 0
+    rotation: Annotated[int, Meta(ge=0)] = 0
+    logprob: TokenLogprob | None = None
+    finish: FinishReason | None = None
+
+
+class Prefilled(RequestMessage, frozen=True):
+    """Vault → controller: the prompt is prefilled (Petridish §4, step 2), as one sequence or as several.
+
+    `public` are the tokens of the leading public span, whose keys and values the service holds itself; empty where
+    nothing is public. `max_tokens` is what is left to generate in all, the first token included.
+    """
+
+    sequences: Annotated[tuple[FirstToken, ...], Meta(min_length=1, max_length=MAX_SEQUENCES)]
+    max_tokens: Annotated[int, Meta(ge=1)]
+    public: tuple[TokenId, ...] = ()
+
+
+class LinkBroken(Message, frozen=True):
+    """Vault → controller: the service sent a wrong question on the link, so this vault has stopped answering."""
+
+    code: Annotated[str, Meta(max_length=64)]
+
+
+ToVault = AssignPrompt | Release | Cancel | Answered | LeaseCores | Ping
+AboutPrompts = PromptAccepted | Prefilled | Tokens | Failed
+FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong
+"""A bridge that gets no vault sends StartFailed; a vault that was sealed must not."""

@@ -1,0 +1,144 @@
+"""Words that several wires share: the base of all messages, bounded numbers and names, and how to generate tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+VERSION = 6
+MAX_SEQUENCES = 256
+MAX_SPANS = 1024
+MAX_EXTRA_ANSWERS = 127
+MAX_OPENING = 8192
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Path = Annotated[str, Meta(min_length=1, max_length=4096)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Settings = Annotated[bytes, Meta(max_length=65536)]
+"""A process's settings as their own JSON."""
+RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+SequenceNumber = Annotated[int, Meta(ge=0, lt=MAX_SEQUENCES)]
+Salt = Annotated[str, Meta(max_length=256)]
+Group = Annotated[str, Meta(max_length=256)]
+"""A group of tenants that trust each other; empty: none."""
+Openings = Annotated[tuple[Annotated[str, Meta(max_length=MAX_OPENING)], ...], Meta(max_length=16)]
+"""Texts with which the model's own chat template begins a prompt; no user wrote them."""
+SpanLabel = Literal["public", "private", "answer"]
+FinishReason = Literal["stop", "length", "cancelled"]
+Revealed = Literal["token", "logits"]
+Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
+
+
+class SilentRepr:
+    """Shows a type's name alone: a failing line of code may print what it has in its hands."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """The base of all messages. On the wire a message carries its class's name."""
+
+
+class RequestMessage(Message, frozen=True):
+    """A message about one request. Its repr shows the request's number alone."""
+
+    request_id: RequestId
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(request_id={self.request_id})"
+
+
+class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """How to choose each token. temperature 0 is greedy; top_k 0 and top_p 1 switch those filters off.
+
+    `logprobs` is how many alternatives to report beside the chosen token (0: the chosen one only; None: no report).
+    `prompt_logprobs` is the same for the prompt's own tokens: a forced pass over given tokens.
+    `seed` fixes the random stream: the draw for output token t depends on seed and t alone.
+    `mpc_reveal`, on shares alone, says what of each step is opened to the process that holds the prompt.
+    """
+
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    top_k: Annotated[int, Meta(ge=0)] = 0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] = field(
+        default_factory=dict
+    )
+    stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+    mpc_reveal: Revealed = "token"
+
+    @property
+    def requested(self) -> set[str]:
+        """The fields that ask for more than the likeliest tokens or a plain draw; levels may refuse some of them."""
+        used = {
+            "max_tokens": self.max_tokens == 0,
+            "top_p": self.top_p < 1,
+            "top_k": self.top_k > 0,
+            "min_p": self.min_p > 0,
+            "repetition_penalty": self.repetition_penalty != 1,
+            "logprobs": self.logprobs is not None,
+            "prompt_logprobs": self.prompt_logprobs is not None,
+            "mpc_reveal": self.mpc_reveal != "token",
+        }
+        return {name for name, requested in used.items() if requested}
+
+
+class ExtraAnswer(Struct, frozen=True, array_like=True):
+    """One more answer to the same prompt: a request that differs from the first in its number and its seed."""
+
+    request_id: RequestId
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+ExtraAnswers = Annotated[tuple[ExtraAnswer, ...], Meta(max_length=MAX_EXTRA_ANSWERS)]
+
+
+class Span(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Consecutive tokens under one label.
+
+    public: the decoding process may hold them. private: only the process that holds the prompt may. answer: tokens of
+    an answer, given again, that are computed exactly as decoding computed them.
+    """
+
+    label: SpanLabel
+    tokens: Annotated[int, Meta(ge=1, le=1_048_576)]
+
+
+def label_spans(length: int, *, public: int = 0, answer: int = 0) -> tuple[Span, ...]:
+    """The spans of a prompt that begins with public tokens and ends with an answer's; what is between is private."""
+    parts: tuple[tuple[SpanLabel, int], ...] = (
+        ("public", public),
+        ("private", length - public - answer),
+        ("answer", answer),
+    )
+    return tuple(Span(label, tokens) for label, tokens in parts if tokens)
+
+
+class Partition(Struct, frozen=True, forbid_unknown_fields=True):
+    """A sequence whose prompt's private span is in a vault: on which link, in which slot, and where the answer stands.
+
+    `first` is the answer's first token, which the vault chose. `origin` and `rotation`: see compute.layout.Layout.
+    """
+
+    link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    slot: Annotated[int, Meta(ge=0, le=1023)]
+    first: TokenId
+    origin: Annotated[int, Meta(ge=0)] = 0
+    rotation: Annotated[int, Meta(ge=0)] = 0
+
+
+class TokenLogprob(Struct, frozen=True, array_like=True):
+    """One token's log-probability and its best alternatives (token, logprob), best first."""
+
+    logprob: float
+    top: tuple[tuple[TokenId, float], ...] = ()
