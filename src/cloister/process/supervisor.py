@@ -82,7 +82,7 @@ class Supervisor:
 
         `name`: which one, where several are supervised together.
         """
-        if not self._ended.is_set():
+        if not self._ended.is_set() and not self._closed:
             log.warning("The %s ended; starting it again.", name or self._name)
         self._ended.set()
 
