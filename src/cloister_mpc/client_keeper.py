@@ -34,13 +34,13 @@ from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
+from cloister.process.supervisor import Supervisor
 from cloister_mpc.offer import require_memory
 from cloister_mpc.route import MpcRoute
 
 log = logging.getLogger(__name__)
 
 CLIENT, LOCAL_PARTIES = "cloister_mpc.client.process", "cloister_mpc.local_parties"
-SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
 SECONDS_FOR_CLIENT_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
@@ -72,8 +72,7 @@ class MpcClientKeeper:
         self._place: SharesFolder | None = None
         self._begun = 0.0
         self._trouble: CloisterError | None = None
-        self._any_ended = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._supervisor = Supervisor("MPC client or a party", self._start, self._clean_up)
 
     @property
     def client_pid(self) -> int | None:
@@ -81,11 +80,11 @@ class MpcClientKeeper:
 
     def start(self) -> None:
         """Start what is needed, unless that is being done already; ServiceUnavailable if there is no memory for it."""
-        if self._keeping is None:
+        if not self._begun:
             if self._settings.parties is None:
                 require_memory(self._folder)
             self._begun = monotonic()
-            self._keeping = asyncio.create_task(self._keep())
+            self._supervisor.keep()
 
     def confide(self, confided: AssignPrompt) -> None:
         """Give the client a prompt; StartingUp, with an honest guess, while there is none."""
@@ -108,9 +107,7 @@ class MpcClientKeeper:
 
     async def close(self) -> None:
         """End the client, then the parties that are ours."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await self._supervisor.close()
         if self._place is not None:
             self._place.clear()  # first: parties may take longer to end than the server has
         if self._client is not None:
@@ -119,30 +116,24 @@ class MpcClientKeeper:
             await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
         self._forget_shares()
 
-    async def _keep(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._start_once()
-                failures = 0
-                await self._any_ended.wait()
-                log.warning("The MPC client or its parties ended; starting again.")
-            except CloisterError as reason:
-                self._trouble = reason
-                log.error("The level mpc does not start: %s", reason.message)
-            self._up = False
-            self._route.client_gone()
-            self._begun = monotonic()
-            if self._client is not None:
-                await self._client.close(SECONDS_FOR_CLIENT_TO_END)
-            await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
-            failures += 1
+    async def _clean_up(self) -> None:
+        self._up = False
+        self._route.client_gone()
+        self._begun = monotonic()
+        if self._client is not None:
+            await self._client.close(SECONDS_FOR_CLIENT_TO_END)
+
+    async def _start(self) -> None:
+        try:
+            await self._start_once()
+        except CloisterError as reason:
+            self._trouble = reason
+            raise
 
     async def _start_once(self) -> None:
-        self._any_ended.clear()
         parties = self._settings.parties or await self._started_parties()
         self._client = ModuleHandle(
-            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._hear, on_end=self._any_ended.set
+            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._hear, on_end=self._supervisor.ended
         )
         folder = self._folder
         self._client.send(
@@ -180,7 +171,7 @@ class MpcClientKeeper:
             self._forget_shares()
             self._place = SharesFolder(cache_folder() / "mpc")
             self._local_parties = ModuleHandle(
-                "parties", LOCAL_PARTIES, FromLocalParties, LocalPartiesReady, on_end=self._any_ended.set
+                "parties", LOCAL_PARTIES, FromLocalParties, LocalPartiesReady, on_end=self._supervisor.ended
             )
             self._local_parties.send(
                 StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))

@@ -46,7 +46,7 @@ class PendingRequest(Inbox):
 def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(client_module, "CLIENT", STUB)
     monkeypatch.setattr(client_module, "LOCAL_PARTIES", STUB)
-    monkeypatch.setattr(client_module, "SECONDS_BETWEEN_STARTS", (0.05,))
+    monkeypatch.setattr("cloister.process.supervisor.BACK_OFF_S", (0.05,))
     monkeypatch.setattr(client_module, "cache_folder", lambda: tmp_path)
 
 

@@ -33,7 +33,7 @@ class RealNode:
         controller = Controller(folder, Settings(engine=engine, controller=ControllerSettings(**settings)))
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("cloister.controller.process.seal_weights", sealed_once)
+                patch.setattr("cloister.controller.compute_processes.seal_weights", sealed_once)
                 serving = await controller.start()
         except BaseException:
             await controller.close()

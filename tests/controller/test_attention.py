@@ -15,9 +15,10 @@ import pytest
 
 from cloister.config import EngineSettings, Settings
 from cloister.controller.attention import AttentionProcesses
+from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.forkserver import ForkServer as RealForkServer
 from cloister.controller.link_slots import LinkSlots
-from cloister.controller.process import Controller
+from cloister.controller.offer import Offer
 from cloister.errors import ProtocolError
 from cloister.messages.controller_attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention
 from cloister.messages.controller_forkserver import Preloaded
@@ -157,14 +158,10 @@ def test_prompts_are_hidden_among_others_unless_vaults_on_a_gpu_answer_themselve
 ) -> None:
     """Such a vault exposes one prompt at a time."""
     settings = Settings(engine=EngineSettings(attention_processes=processes))
-    node = SimpleNamespace(
-        _preloaded=Preloaded(4, 64, 2, partitionable=True, meets=meets),
-        _ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
-        _why_not_mpc="not here",
-        _unfit=frozenset(),
-        _settings=settings,
+    compute: Any = SimpleNamespace(
+        preloaded=Preloaded(4, 64, 2, partitionable=True, meets=meets), ready=Ready(VERSION, 300, 512, 64, 16, "cuda")
     )
-    serving = Controller.serving.fget(node)  # type: ignore[attr-defined]
+    serving = Offer(settings, MagicMock(), compute, "not here").serving
     assert "partitioned" in serving.levels and ("obfuscated" in serving.levels) is wide
 
 
@@ -176,16 +173,16 @@ async def test_vaults_get_the_services_weights_and_compute_in_turns_where_they_a
         _mps=SimpleNamespace(end=lambda child, then: None),
         _settings=Settings(engine=engine),
         _attention_ended=lambda: None,
-        _preloaded=Preloaded(4, 64, 2, partitionable=True, meets=True, vaults=3),
-        _remote=None,
-        relay=MagicMock(),
+        preloaded=Preloaded(4, 64, 2, partitionable=True, meets=True, vaults=3),
+        _vault_host=None,
+        _relay=MagicMock(),
     )
     service: Any = SimpleNamespace(places={0: 10, 1: 11}, weights=12)
-    await Controller._place_vaults(node, service, fork, node._preloaded)
+    await ComputeProcesses._place_vaults(node, service, fork, node.preloaded)
     assert node._places.weights == 12
-    Controller._open_vaults_at(node, node._places, fork)
-    node.relay.core_lease.compute_beside.assert_called_once_with(in_turns=bool(processes))
-    assert node.relay.vaults.open.call_args.args[2] is node._places
+    ComputeProcesses._open_vaults_at(node, node._places, fork)
+    node._relay.core_lease.compute_beside.assert_called_once_with(in_turns=bool(processes))
+    assert node._relay.vaults.open.call_args.args[2] is node._places
     if processes:
         node._attention.close()
         for peer in fork.processes:

@@ -48,7 +48,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_STARTS", (0.01,))
+    monkeypatch.setattr("cloister.process.supervisor.BACK_OFF_S", (0.01,))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_one_that_dies_or_lies_costs_hits_and_is_started_again(
     await answers.up()
     answers.keeper.classify(3, "public", (6,))
     assert [label.label for label in await answers.of(3)] == [Label.PUBLIC]
-    assert answers.keeper.restarts == 1 and "stay private" in caplog.text
+    assert answers.keeper.supervisor.restarts == 1 and "stay private" in caplog.text
     assert text not in caplog.text
 
 
@@ -155,7 +155,7 @@ async def test_the_detector_itself_is_sealed_and_labels() -> None:
     assert answers.keeper.pid is not None
     os.kill(answers.keeper.pid, signal.SIGKILL)
     async with asyncio.timeout(240):
-        while not answers.keeper.restarts:
+        while not answers.keeper.supervisor.restarts:
             await asyncio.sleep(0.01)
     await answers.up()
     await answers.keeper.close()

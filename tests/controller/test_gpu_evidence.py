@@ -242,7 +242,7 @@ async def test_the_controller_asks_the_gpus_before_it_reads_any_weights(driver: 
     controller = Controller(ModelFolder("m", tmp_path, {}), Settings(controller=controls))
     with pytest.raises(GpuNotConfidential):
         await controller.start()
-    assert controller._weights is None
+    assert controller.compute._weights is None
     await controller.close()
 
 

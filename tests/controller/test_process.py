@@ -209,8 +209,8 @@ async def test_a_killed_service_fails_its_requests_comes_back_and_sessions_survi
     streams = [await node.client.generate("tenant", one, ENDLESS) for one in (OpenJob(PROMPT), job)]
     for stream in streams:
         await anext(stream)
-    assert node.controller._service
-    pid = node.controller._service._handle.pid
+    assert node.controller.compute.service
+    pid = node.controller.compute.service._handle.pid
     assert pid
     os.kill(pid, signal.SIGKILL)
     for stream in streams:
@@ -225,16 +225,16 @@ async def test_a_killed_service_fails_its_requests_comes_back_and_sessions_survi
 
 async def test_the_service_does_not_outlive_an_attention_process(node: RealNode) -> None:
     """The links' memory is its own; all begin anew. (There are such processes on a GPU alone.)"""
-    assert node.controller._service
-    pid = node.controller._service._handle.pid
+    assert node.controller.compute.service
+    pid = node.controller.compute.service._handle.pid
     stream = await node.client.generate("tenant", OpenJob(PROMPT), ENDLESS)
     await anext(stream)
-    node.controller._attention_ended()
+    node.controller.compute._attention_ended()
     with pytest.raises(ServiceUnavailable):
         async for _ in stream:
             pass
     await service_is_back(node)
-    assert node.controller._service._handle.pid != pid
+    assert node.controller.compute.service._handle.pid != pid
 
 
 async def test_a_killed_vault_fails_its_requests_and_no_other(node: RealNode) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.config import ControllerSettings
-from cloister.errors import CloisterError, ProtocolError, SetupError
+from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_detector import (
     MAX_BLOCKS,
     MAX_TEXT,
@@ -37,6 +37,7 @@ from cloister.messages.controller_detector import (
 )
 from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
+from cloister.process.supervisor import Supervisor
 from cloister.transparency.note import VerifierKey
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ MAX_PENDING_CHARACTERS = 16 << 20
 ANSWER_S = 10.0
 """A detector that is silent for so long, with a text in its hands, hangs."""
 RULES_EVERY_S = 2.0
-SECONDS_BETWEEN_STARTS = (0.0, 0.5, 2.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,9 @@ class DetectorKeeper:
         self._pending: dict[int, tuple[int, int]] = {}
         self._pending_characters = 0
         self._heard = 0.0
-        self._ended = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self.supervisor = Supervisor("detector", self._start, self._lost)
         self._watching: asyncio.Task[None] | None = None
         self.up = asyncio.Event()
-        self.restarts = 0
         self.held_back = 0
         """Texts answered PRIVATE because nobody read them."""
 
@@ -122,8 +120,8 @@ class DetectorKeeper:
         return min(1.0, len(self._pending) / MAX_PENDING)
 
     def start(self) -> None:
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep())
+        self.supervisor.keep()
+        if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
     def know(self, openings: tuple[str, ...]) -> None:
@@ -147,41 +145,30 @@ class DetectorKeeper:
         self._handle.send(Classify(request_id, text, tuple(ends), self.load, min(max(suspicion, 0.0), 1.0)))
 
     async def close(self) -> None:
-        for task in (self._keeping, self._watching):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        if self._handle is not None:
-            await self._handle.close()
-        self._give_up_pending()
+        await self.supervisor.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._clean_up()
 
     def _hold_back(self, request_id: int, blocks: int) -> None:
         self.held_back += 1
         loop = asyncio.get_running_loop()
         loop.call_soon(self._on_labels, request_id, (HELD_BACK,) * blocks)
 
-    async def _keep(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._start_once()
-                failures = 0
-                await self._ended.wait()
-                log.warning("The detector ended; prompts stay private until it is back.")
-            except CloisterError as reason:
-                log.error("The detector does not start, prompts stay private: %s", reason)
-                failures += 1
-            self.up.clear()
-            if self._handle is not None:
-                await self._handle.close()
-            self._give_up_pending()
-            self.restarts += 1
-            await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
+    async def _clean_up(self) -> None:
+        self.up.clear()
+        if self._handle is not None:
+            await self._handle.close()
+        self._give_up_pending()
 
-    async def _start_once(self) -> None:
-        self._ended.clear()
+    async def _lost(self) -> None:
+        log.warning("Prompts stay private until the detector is back.")
+        await self._clean_up()
+
+    async def _start(self) -> None:
         handle = self._handle = ModuleHandle(
-            "detector", self._module, FromDetector, DetectorReady, handle=self._hear, on_end=self._ended.set
+            "detector", self._module, FromDetector, DetectorReady, handle=self._hear, on_end=self.supervisor.ended
         )
         handle.send(StartDetector(VERSION, self._rules.text if self._rules else "", self._allow_degraded))
         ready = await handle.ready
@@ -198,7 +185,7 @@ class DetectorKeeper:
             if self._pending and monotonic() - self._heard > self._answer_s and self._handle is not None:
                 log.warning("The detector does not answer; it is ended and started again.")
                 self._handle.kill()
-                self._ended.set()
+                self.supervisor.ended()
             if self._rules is not None and self._rules.reload() and self.up.is_set() and self._handle is not None:
                 self._handle.send(LoadRules(self._rules.text))
 

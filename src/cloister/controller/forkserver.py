@@ -40,6 +40,11 @@ class ForkServer:
             on_end=self._ended,
         )
 
+    @property
+    def up(self) -> bool:
+        """Whether it has loaded the model and forks."""
+        return self._handle.started and not self._closing
+
     async def preload(
         self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool, meeting: str = ""
     ) -> Preloaded:

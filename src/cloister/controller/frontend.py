@@ -1,11 +1,10 @@
 """The controller's handles on the frontends: gateway and sealed API.
 
-Each is a process apart, started again when it dies. Its requests under way die with it.
+Each is a separate process, started again when it ends. Its requests end with it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
 from time import time
@@ -31,10 +30,9 @@ from cloister.messages.generation import Failed
 from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
+from cloister.process.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
-
-SECONDS_BEFORE_RESTART = 0.5
 
 
 class FrontendProcess(ABC):
@@ -45,6 +43,7 @@ class FrontendProcess(ABC):
     says: ClassVar[object]
     ready: ClassVar[type[msgspec.Struct]]
     grace_s: ClassVar[float]
+    """How long it may take to end what it is doing."""
 
     def __init__(
         self, controller: Controller, folder: ModelFolder, settings: Settings, keys: tuple[KeyEntry, ...]
@@ -55,12 +54,35 @@ class FrontendProcess(ABC):
         self._keys = keys
         self._allow_degraded = settings.controller.allow_degraded_sandbox
         self._created = int(time())
-        self._closing = False
         self._serving: Serving | None = None
-        self._restart: asyncio.Task[None] | None = None
-        self._start()
+        self._supervisor = Supervisor(self.name, self._open, self._kill)
+        self._launch()
 
-    def _start(self) -> None:
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        """Have it take requests, and start it again whenever it ends; returns its first answer."""
+        self._serving = serving
+        await self._supervisor.start()
+        self._supervisor.keep()
+        return self._handle.ready.result()
+
+    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
+        """Replace all keys, now and after each restart."""
+        self._keys = keys
+        self._handle.send(AdmitKeys(keys))
+
+    async def close(self) -> None:
+        await self._supervisor.close()
+        await self._handle.close(self.grace_s, terminate=True)
+
+    @abstractmethod
+    def handle(self, message: msgspec.Struct) -> None:
+        """Every message but the one that it is ready."""
+
+    def gone(self) -> None:
+        """It ended: fail what waits for this process."""
+        self.controller.relay.remove_frontend(self.number)
+
+    def _launch(self) -> None:
         handle = ModuleHandle(self.name, self.module, self.says, self.ready, handle=self.handle, on_end=self._ended)
         self._handle: ModuleHandle[msgspec.Struct] = handle
         self.endpoint = handle.endpoint
@@ -69,55 +91,24 @@ class FrontendProcess(ABC):
         path, name = str(self._folder.path), self.settings.served_model_name or self._folder.name
         handle.send(StartFrontend(VERSION, settings, name, path, self._created, self._allow_degraded, self._keys))
 
-    async def open(self, serving: Serving) -> msgspec.Struct:
-        """Have it take requests; what it says when it does."""
-        self._serving = serving
-        self._handle.send(serving)
-        return await self._handle.ready
+    async def _open(self) -> None:
+        assert self._serving is not None
+        if self._supervisor.restarts:
+            self._launch()
+        self._handle.send(self._serving)
+        await self._handle.ready
 
-    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
-        """From now on these keys and no others; one that is started again gets them too."""
-        self._keys = keys
-        self._handle.send(AdmitKeys(keys))
-
-    async def close(self) -> None:
-        """End it. What it is doing gets as much time as its kind allows."""
-        self._closing = True
-        if self._restart:
-            self._restart.cancel()
-        await self._handle.close(self.grace_s, terminate=True)
-
-    @abstractmethod
-    def handle(self, message: msgspec.Struct) -> None:
-        """What it says beside being ready."""
-
-    def gone(self) -> None:
-        """It ended: tell whoever waits for what only this process had."""
-        self.controller.relay.remove_frontend(self.number)
+    async def _kill(self) -> None:
+        self._handle.kill()
+        await self._handle.ends()
 
     def _ended(self) -> None:
         self.gone()
-        if not self._closing:
-            self._handle.kill()
-        if self._serving is not None and not self._closing and self._restart is None:
-            self._restart = asyncio.create_task(self._start_again(self._serving))
-
-    async def _start_again(self, serving: Serving) -> None:
-        while True:
-            log.warning("The %s process ended; starting it again.", self.name)
-            await self._handle.ends()
-            await asyncio.sleep(SECONDS_BEFORE_RESTART)
-            self._start()
-            try:
-                await self.open(serving)
-                break
-            except Exception as reason:
-                log.error("The %s does not start: %s.", self.name, type(reason).__name__)
-        self._restart = None
+        self._supervisor.ended()
 
 
 class Gateway(FrontendProcess):
-    """The HTTP edge; listens where the settings say. Sealed requests pass it as bytes nobody reads there."""
+    """The HTTP edge; listens where the settings say. Sealed requests pass it as bytes that it cannot open."""
 
     name = "gateway"
     module = "cloister.gateway"
@@ -129,7 +120,7 @@ class Gateway(FrontendProcess):
         """Have it listen; the URL."""
         listening = await self.open(serving)
         assert isinstance(listening, Listening)
-        # If it starts again, then at the same address.
+        # A restarted gateway listens at the same address.
         self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
         return listening.url
 
@@ -160,10 +151,9 @@ class SealedApi(FrontendProcess):
     ready = SealedApiReady
     grace_s = 0.0
 
-    async def open(self, serving: Serving) -> msgspec.Struct:
-        settled = await super().open(serving)
+    async def _open(self) -> None:
+        await super()._open()
         self.controller.sealed_requests.sealed_api_up(self.endpoint)
-        return settled
 
     def handle(self, message: msgspec.Struct) -> None:
         match message:

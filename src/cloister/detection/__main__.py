@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from cloister.process.fork_loop import ONE_THREAD
 from cloister.process.hardening import begin_child
-from cloister.process.template import ONE_THREAD
 
 ROLE = "detector"
 CODE = ("cloister.detection.process",)

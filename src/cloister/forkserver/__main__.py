@@ -7,8 +7,8 @@ import socket
 from contextlib import suppress
 
 from cloister.errors import SetupError
+from cloister.process.fork_loop import ONE_THREAD
 from cloister.process.hardening import begin_child
-from cloister.process.template import ONE_THREAD
 
 ROLE = "forkserver"
 CODE = ("cloister.forkserver.process",)

@@ -1,15 +1,14 @@
 """A template: `python -m cloister.process.template FD ENTRY…` loads the code of these entries once, then forks them.
 
-What runs later, and what runs again after it ended, runs the code that was there when the node started: nothing is read
-from the disk again, whatever may have happened to it since. It never sees anything of a user's.
+What starts or restarts later runs the code that was there when the node started: code is not read from the disk again.
+No user's data reaches a template.
 
-An entry is a module with `ROLE`, `main(control)` and perhaps `CODE`: the modules `main` imports once it is hardened;
-`load()`, if there is one, fetches code that is not Python's.
+An entry is a module with `ROLE`, `main(control)` and perhaps `CODE`: the modules that `main` imports once the process
+is hardened. `load()`, if the entry has one, fetches code that is not Python's.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import sys
@@ -20,37 +19,35 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn, cast
 
-from cloister.errors import ProtocolError, SetupError
+from cloister.errors import ProtocolError
 from cloister.messages.controller_template import Fork, Forked, ToTemplate
-from cloister.messages.lifecycle import Ping, Pong
 from cloister.process import interpreter
 from cloister.process.blocking import BlockingEndpoint
-from cloister.process.hardening import begin_child, begin_forked, check_freed_memory, give_back_freed_memory
+from cloister.process.fork_loop import ONE_THREAD, fork_on_order, forked, prepare_to_fork
+from cloister.process.hardening import begin_child, begin_forked, check_freed_memory
 from cloister.process.sandbox.resources import close_all_but
 
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-"""Libraries that would start threads are told not to before they are imported: threads do not survive a fork."""
-
-_OUT_OF_THE_WAY = 1 << 9
+_ABOVE_ALL_USED = 1 << 9
 
 
 def main(control: socket.socket, entries: list[str]) -> None:
-    """Load, then fork on order until who started us hangs up; all that was forked ends with this process."""
-    check_freed_memory()  # of all that is forked from here
+    """Load, then fork on order until the controller hangs up; all children end with this process."""
+    check_freed_memory()  # here, once for all children
     os.environ.update(ONE_THREAD)
     loaded = {entry: load(entry) for entry in entries}
     interpreter.check_loaded()
-    gc.collect()
-    give_back_freed_memory()
-    gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
-    if len(os.listdir("/proc/self/task")) != 1:
-        raise SetupError("A library started a thread in a template, which could not fork safely.")
-    Template(BlockingEndpoint(control, ToTemplate), loaded).run()
+    prepare_to_fork("template")
+    orders: BlockingEndpoint[ToTemplate] = BlockingEndpoint(control, ToTemplate)
+    us = os.getpid()
+
+    def fork(order: Fork) -> tuple[int, Forked]:
+        if order.entry not in loaded:
+            raise ProtocolError("A template was ordered to fork an entry that it has not loaded.")
+        descriptors = orders.take_descriptors(1 + len(order.numbers))
+        pid = forked(descriptors, lambda: _live(loaded[order.entry], descriptors, order.numbers, us))
+        return pid, Forked(order.child)
+
+    fork_on_order(orders, fork)
 
 
 def load(entry: str) -> ModuleType:
@@ -64,49 +61,12 @@ def load(entry: str) -> ModuleType:
     return module
 
 
-class Template:
-    """Forks on order and buries the dead."""
-
-    def __init__(self, orders: BlockingEndpoint[ToTemplate], loaded: dict[str, ModuleType]) -> None:
-        self._orders = orders
-        self._loaded = loaded
-        self._living: dict[int, int] = {}
-
-    def run(self) -> None:
-        while (order := self._orders.next_or_readable(set(self._living))) is not None:
-            if isinstance(order, set):
-                self._reap(order)
-            elif isinstance(order, Ping):
-                self._orders.send(Pong())
-            else:
-                self._fork(order)
-
-    def _fork(self, order: Fork) -> None:
-        if order.entry not in self._loaded:
-            raise ProtocolError("A template was told to fork what it has not loaded.")
-        descriptors = self._orders.take_descriptors(1 + len(order.numbers))
-        us = os.getpid()
-        pid = os.fork()
-        if not pid:
-            _live(self._loaded[order.entry], descriptors, order.numbers, us)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        pidfd = os.pidfd_open(pid)
-        self._living[pidfd] = pid
-        self._orders.send(Forked(order.child), pidfd)
-
-    def _reap(self, ended: set[int]) -> None:
-        for pidfd in ended:
-            os.waitpid(self._living.pop(pidfd), 0)
-            os.close(pidfd)
-
-
 def _live(module: ModuleType, descriptors: list[int], numbers: tuple[int, ...], parent: int) -> NoReturn:
-    """The whole life of a child. It has its standard descriptors, its control socket and what came for it, under the
-    numbers its sender knows it by; nothing else of the template's."""
+    """The whole life of a child. It has its standard descriptors, its control socket, and the descriptors of its order
+    under the numbers that the controller has for them; no other of the template's."""
     status = 1
     try:
-        moved = [fcntl(each, F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for each in descriptors]
+        moved = [fcntl(each, F_DUPFD_CLOEXEC, _ABOVE_ALL_USED) for each in descriptors]
         for each, number in zip(moved[1:], numbers, strict=True):
             os.dup2(each, number, inheritable=False)
         control = begin_forked(module.ROLE, os.dup(moved[0]), parent)

@@ -1,0 +1,229 @@
+"""The processes that compute: what starts in which order, and what ends together.
+
+    weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and attention processes
+
+A service that ends is forked again; the vaults of living sessions stay. A fork server that ends takes all that it
+forked with it, and is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+from cloister.attest.evidence import NodeEvidence
+from cloister.config import Settings
+from cloister.controller.attention import AttentionProcesses
+from cloister.controller.cache_file import cache_file
+from cloister.controller.forkserver import ForkServer
+from cloister.controller.link_slots import LinkSlots
+from cloister.controller.mps import mps_for
+from cloister.controller.relay import Relay
+from cloister.controller.service import Service
+from cloister.controller.vault_host import VaultHostClient
+from cloister.controller.weights import seal_weights
+from cloister.levels import Decodes
+from cloister.link.memory import LinkShape
+from cloister.link.network.handshake import digest_of
+from cloister.messages.controller_forkserver import Preloaded
+from cloister.messages.generation import Ready
+from cloister.models.source import ModelFolder
+from cloister.process.supervisor import Supervisor
+from cloister.process.watchdog import SILENT
+
+SERVICE_START_S = 120.0
+WAIT_FOR_THE_KILLED_S = 2.0
+ENDING_AT_ONCE = 4
+"""Clients of MPS that may be ending while others begin."""
+
+ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]
+"""For vaults with these weights and links: the way to their host, None where vaults live on this machine."""
+
+
+class ComputeProcesses:
+    """`on_up` is called when a service has started; `on_down` with what decoded in the processes that ended."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        settings: Settings,
+        relay: Relay,
+        reach_vault_host: ReachVaultHost,
+        on_up: Callable[[], None],
+        on_down: Callable[..., None],
+    ) -> None:
+        self._folder, self._settings, self._relay = folder, settings, relay
+        self._reach_vault_host, self._on_up, self._on_down = reach_vault_host, on_up, on_down
+        self._supervisor = Supervisor("fork server or service", self._start_what_is_missing)
+        self._weights: int | None = None
+        self._digest: asyncio.Task[bytes] | None = None
+        self._forkserver: ForkServer | None = None
+        self._vault_host: VaultHostClient | None = None
+        self.service: Service | None = None
+        self.preloaded: Preloaded | None = None
+        self.ready: Ready | None = None
+        """What the fork server and the service said of themselves when they last started."""
+        self._mps = mps_for(settings)
+        self._attention: AttentionProcesses | None = None
+        self._places: LinkSlots | None = None
+
+    def launch(self) -> None:
+        """The fork server imports its code from now on, while other things start."""
+        self._forkserver = ForkServer(self._forkserver_ended)
+
+    async def start(self) -> None:
+        """Until a service is ready; raises why none is."""
+        self._weights = await seal_weights(self._folder, self._settings.engine)
+        self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
+        await self._supervisor.start()
+
+    def keep(self) -> None:
+        """From now on what ends is started again."""
+        self._supervisor.keep()
+
+    async def close(self) -> None:
+        """End everything, and wait until it has ended."""
+        await self._supervisor.close()
+        if self._vault_host:
+            await self._vault_host.close()
+        self._relay.vaults.close(WAIT_FOR_THE_KILLED_S)
+        self._relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
+        self._close_attention()
+        if self.service:
+            self.service.close(WAIT_FOR_THE_KILLED_S)
+        if self._forkserver:
+            await self._forkserver.close()
+        if self._mps:
+            await self._mps.close()
+        if self._digest:
+            await asyncio.wait((self._digest,))
+        if self._weights is not None:
+            os.close(self._weights)
+            self._weights = None
+
+    @property
+    def has_vault_host(self) -> bool:
+        return self._vault_host is not None
+
+    async def weights_digest(self) -> bytes:
+        assert self._digest is not None
+        return await asyncio.shield(self._digest)
+
+    async def vault_host_evidence(self, nonce: bytes) -> dict[str, NodeEvidence]:
+        return await self._vault_host.evidence(nonce) if self._vault_host else {}
+
+    async def _start_what_is_missing(self) -> None:
+        if self._mps:
+            await self._mps.ended()
+        forkserver = self._forkserver if self._forkserver and self._forkserver.up else await self._preload_forkserver()
+        if self.service is not None:
+            return
+        with cache_file(self._settings.engine.cache_disk_bytes) as disk:
+            patience = SILENT["service"].beyond(self._settings.controller.service_deadline_s)
+            service = Service(forkserver, self._relay.from_service, self._service_ended, disk, patience)
+        try:
+            self.ready = await service.ready(SERVICE_START_S)
+            if self._mps and self.preloaded is not None and self.preloaded.meets:
+                await self._place_vaults(service, forkserver, self.preloaded)
+        except BaseException:
+            self._close_attention()
+            service.close()
+            raise
+        self.service = service
+        self._relay.service_up(service)
+        self._on_up()
+        if self._places is not None:
+            self._open_vaults_at(self._places, forkserver)
+
+    async def _preload_forkserver(self) -> ForkServer:
+        assert self._weights is not None
+        controls, mps = self._settings.controller, self._mps
+        if mps and not mps.running:
+            await mps.start(self._mps_ended)
+        if self._forkserver is None:
+            self.launch()
+        forkserver = self._forkserver
+        assert forkserver is not None
+        try:
+            facts = await forkserver.preload(
+                self._folder,
+                self._settings.engine,
+                self._weights,
+                allow_degraded=controls.allow_degraded_sandbox,
+                meeting=mps.folder if mps else "",
+            )
+            shape = LinkShape(facts.heads, facts.dim, facts.layers)
+            self._vault_host = self._vault_host or await self._reach_vault_host(self._weights, shape)
+        except BaseException:
+            self._forkserver = None
+            await forkserver.close()
+            raise
+        self.preloaded = facts
+        if not facts.meets:
+            self._relay.vaults.open(self._vault_host or forkserver, shape)
+        return forkserver
+
+    async def _place_vaults(self, service: Service, forkserver: ForkServer, facts: Preloaded) -> None:
+        """Where vaults compute beside the service, their links are in memory that it made, and end with it; so do
+        attention processes, which lend vaults their memory."""
+        assert self._mps is not None
+        end, count = self._mps.end, facts.vaults
+        if self._settings.engine.attention_processes and facts.partitionable:
+            attention = AttentionProcesses(forkserver, service.places, count, end, self._attention_ended)
+            self._attention = attention
+            await attention.ready(SERVICE_START_S)
+            groups, weights = len(service.places), service.weights
+            self._places = LinkSlots(attention.memory, attention.end, groups, weights)
+        else:
+            self._places = LinkSlots(
+                service.places, lambda vault, place, then: end(vault, then), weights=service.weights
+            )
+
+    def _open_vaults_at(self, places: LinkSlots, forkserver: ForkServer) -> None:
+        facts = self.preloaded
+        assert facts is not None
+        self._relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
+        self._relay.core_lease.compute_beside(in_turns=self._settings.engine.vaults_outside_mps)
+        shape = LinkShape(facts.heads, facts.dim, facts.layers)
+        self._relay.vaults.open(self._vault_host or forkserver, shape, places)
+
+    def _close_attention(self) -> None:
+        self._places = None
+        if self._attention is not None:
+            self._attention.close()
+            self._attention = None
+
+    def _attention_ended(self) -> None:
+        """Its mailboxes are in the service's memory, and the prompts it held are gone: the service restarts too."""
+        if self.service is not None:
+            self.service.give_up()
+
+    def _service_ended(self) -> None:
+        self.service = None
+        self._on_down(Decodes.SERVICE)
+        self._relay.service_gone()
+        if self.preloaded is not None and self.preloaded.meets:
+            # The vaults' links were in its memory, and a fault of the GPU lasts until all its clients have left.
+            self._relay.sessions.end_all()
+            self._relay.vaults.close()
+        self._close_attention()
+        self._supervisor.ended("service")
+
+    def _mps_ended(self) -> None:
+        """Without MPS no process can compute: the fork server and all that it forked are started again with it."""
+        if self._forkserver is not None and self._forkserver.up:
+            self._forkserver.kill()
+            self._forkserver_ended()
+
+    def _forkserver_ended(self) -> None:
+        self._forkserver = None
+        self._on_down(Decodes.SERVICE, Decodes.VAULT)
+        if self.service is not None:
+            self.service.close()
+            self.service = None
+        self._relay.service_gone()
+        self._relay.vaults.close()
+        self._relay.sessions.end_all()
+        self._close_attention()
+        self._supervisor.ended("fork server")

@@ -1,0 +1,128 @@
+"""Which levels this node offers and why not the others; and which of them are open now, after their rehearsal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from msgspec.structs import asdict
+
+from cloister.config import Settings
+from cloister.controller.availability import FAILED
+from cloister.controller.compute_processes import ComputeProcesses
+from cloister.controller.rehearsal import Rehearsal
+from cloister.controller.relay import Relay
+from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
+from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
+from cloister.messages.controller_frontend import Serving
+from cloister.process.supervisor import BackOff
+
+log = logging.getLogger(__name__)
+
+FIRST_REHEARSALS = 3
+"""A vault may be late once, on a machine that has just started all of this."""
+
+
+class Offer:
+    """`why_not_mpc`: what keeps this node from offering the level `mpc`; None where it does."""
+
+    def __init__(self, settings: Settings, relay: Relay, compute: ComputeProcesses, why_not_mpc: str | None) -> None:
+        self._settings, self._relay, self._compute = settings, relay, compute
+        self.why_not_mpc = why_not_mpc
+        self._failed_first: frozenset[LevelName] = frozenset()
+        """Levels that failed the first rehearsal: they are not offered."""
+        self._service_is_new = asyncio.Event()
+        self._rehearsing: asyncio.Task[None] | None = None
+
+    @property
+    def serving(self) -> Serving:
+        facts, ready = self._compute.preloaded, self._compute.ready
+        if facts is None or ready is None:
+            raise ServiceUnavailable("The service is not up yet.")
+        # A vault on a GPU that answers itself exposes one prompt at a time.
+        wide = not facts.meets or self._settings.engine.attention_processes > 0
+        met = {
+            Needs.LINKS: facts.partitionable,
+            Needs.WIDE_LINKS: facts.partitionable and wide,
+            Needs.PARTIES: self.why_not_mpc is None,
+        }
+        possible = served(*(need for need, is_met in met.items() if is_met))
+        levels = tuple(level for level in possible if level not in self._failed_first)
+        step_ms = self._settings.controller.quantise_ttft_ms
+        return Serving(
+            **asdict(ready),
+            levels=levels,
+            missing_layers=facts.missing,
+            quantised={level: step_ms for level in levels if step_ms and self._relay.shares(level)},
+            why_not={} if self.why_not_mpc is None else {MPC: self.why_not_mpc},
+        )
+
+    def close_levels(self, *decoded_by: Decodes) -> None:
+        """Requests at these levels are refused until the levels were rehearsed again."""
+        if self._compute.ready is not None:
+            closed = [level for level in self.serving.levels if LEVELS[level].decodes in decoded_by]
+            self._relay.availability.close(closed)
+
+    def rehearse_soon(self) -> None:
+        """A service has started: the closed levels are tried again."""
+        self._service_is_new.set()
+
+    def keep_rehearsed(self) -> None:
+        self._rehearsing = asyncio.create_task(self._keep_rehearsed())
+
+    async def close(self) -> None:
+        if self._rehearsing:
+            self._rehearsing.cancel()
+            await asyncio.gather(self._rehearsing, return_exceptions=True)
+
+    async def rehearse_first(self) -> None:
+        """A level that does not pass is not offered, and without its default level the node does not start. Where the
+        vaults are on another machine that is away, their levels are offered and stay closed."""
+        self.close_levels(Decodes.SERVICE, Decodes.VAULT)
+        for _ in range(FIRST_REHEARSALS):
+            failed = await self._rehearse()
+            if not any(isinstance(reason, ServiceUnavailable) for reason in failed.values()):
+                break
+        default = default_of(self.serving.levels)
+        for level, reason in failed.items():
+            in_vaults = LEVELS[level].reader is Reader.VAULT
+            if self._compute.has_vault_host and in_vaults and isinstance(reason, ServiceUnavailable):
+                continue
+            if level == default:
+                raise ModelUnsupported(
+                    f"A request at the default level, {level!r}, fails. {reason.message}",
+                    hint="Serve another model, or another version of this one.",
+                )
+            log.error("The level %s is not offered, for a request at it fails. %s", level, reason.message)
+            self._failed_first |= {level}
+            self._relay.availability.open(level)
+
+    async def _rehearse(self) -> dict[LevelName, CloisterError]:
+        """Try the closed levels, and open those that pass; why the others did not."""
+        availability = self._relay.availability
+        closed = [level for level in self.serving.levels if level in availability.closed]
+        rehearsal = Rehearsal(self._relay, self.serving)
+        await rehearsal.play(closed)
+        for level in closed:
+            if (reason := rehearsal.failed.get(level)) is not None:
+                availability.close((level,), reason if isinstance(reason, VaultLost) else FAILED)
+            else:
+                availability.open(level)
+        return rehearsal.failed
+
+    async def _keep_rehearsed(self) -> None:
+        """After each start of a service, until all levels have passed."""
+        while True:
+            await self._service_is_new.wait()
+            self._service_is_new.clear()
+            back_off = BackOff()
+            while True:
+                await back_off.pause()
+                if self._compute.service is None or not self._relay.availability.closed:
+                    break
+                for level, reason in (await self._rehearse()).items():
+                    if isinstance(reason, QueueFull):
+                        # Users' requests fill the node. The same code passed when the node started.
+                        self._relay.availability.open(level)
+                    elif back_off.attempts == 1 and self._compute.service is not None:
+                        log.error("A request at the level %s fails. %s", level, reason.message)
