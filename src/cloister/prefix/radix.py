@@ -14,12 +14,11 @@ from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, Pref
 from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
 from cloister.prefix.monitor import Monitor, Watched
+from cloister.prefix.namespaces import Namespace, Namespaces
 from cloister.prefix.node import Node
 from cloister.prefix.offload import Offload
-from cloister.prefix.owners import Owner, Owners
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
-from cloister.prefix.runs import MOST
 from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
 from cloister.prefix.tree_blocks import TreeBlocks
@@ -38,7 +37,7 @@ class RadixCache(PrefixCache):
         assert (tier is None) == (storage is None)
         self._tier, self._storage = tier, storage
         self._monitor = monitor
-        self._owners = Owners()
+        self._namespaces = Namespaces()
         self._labels = Labels()
         self._lookups = self._epoch = 0
         self._counts = Counts()
@@ -46,20 +45,20 @@ class RadixCache(PrefixCache):
     def attach(self, pool: Pool, page_tokens: int) -> None:
         self._pool = pool
         self._page = page_tokens * TOKEN_BYTES
-        self.tree = Tree(self._page, self._owners.public, pool.total)
+        self.tree = Tree(self._page, self._namespaces.public)
         offload = Offload(self.tree, self._tier, self._storage)
-        self._holding = TreeBlocks(pool, self.tree, offload, self._counts)
-        self._recall = Recall(pool, self._holding, offload, self._counts, self.evict)
-        self._inheritance = Inheritance(self.tree, self._holding)
+        self._blocks = TreeBlocks(pool, self.tree, offload, self._counts)
+        self._recall = Recall(pool, self._blocks, offload, self._counts, self.evict)
+        self._inheritance = Inheritance(self.tree, self._blocks)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
         if not policy.reuses:
             return NOTHING
         self._lookups += 1
-        self._epoch = min(self._lookups // LOOKUPS_PER_EPOCH, MOST)
-        viewer, creator = self._owners.whose(key, policy)
-        creator.account.seen = viewer.account.seen = self._epoch
+        self._epoch = self._lookups // LOOKUPS_PER_EPOCH
+        viewer, creator = self._namespaces.of(key, policy)
+        creator.tenant.last_request = viewer.tenant.last_request = self._epoch
         self._expect(key, policy)
         path = self._allowed(self._visible(viewer, key, policy, most), key)
         most = sum(pages for _, pages in path)
@@ -74,9 +73,9 @@ class RadixCache(PrefixCache):
             coming = resident < pages
             pages = min(pages, resident)
             if pages:
-                node.touch(creator, self._epoch)
-            blocks += node.places(0, pages)
-            if node.owner is self.tree.public:
+                node.epoch = self._epoch
+            blocks += node.blocks[:pages]
+            if node.namespace is self.tree.public:
                 public += pages
             if coming:
                 break
@@ -87,7 +86,7 @@ class RadixCache(PrefixCache):
         policy = POLICIES[key.policy]
         self._expect(key, policy)
         if self._tier is not None and policy.reuses:
-            path = self._visible(self._owners.whose(key, policy)[0], key, policy, most)
+            path = self._visible(self._namespaces.of(key, policy)[0], key, policy, most)
             if _is_lower(path):
                 self._recall.fetch(path)
 
@@ -98,21 +97,21 @@ class RadixCache(PrefixCache):
         policy = POLICIES[key.policy]
         if not policy.reuses:
             return
-        viewer, creator = self._owners.whose(key, policy)
+        viewer, creator = self._namespaces.of(key, policy)
         public = min(self._public_pages(key, policy), len(blocks))
         if public and viewer is not self.tree.public:
             self._publish(viewer, key, public)
         path = self._claimed(self._visible(viewer, key, policy, len(blocks)), creator)
         if len(blocks) * self._page == len(key.tokens):
             self._labels.complete(key)
-        if not self._holding.refill(path, blocks):
+        if not self._blocks.refill(path, blocks):
             return
         found = sum(pages for _, pages in path)
-        end = self._holding.first_kept(blocks, found)
+        end = self._blocks.first_kept(blocks, found)
         if found == end:
             return
-        parent = self._holding.split(*path[-1]) if path else self.tree.root
-        shared = min(max(found, public), end) if parent.owner is self.tree.public else found
+        parent = self._blocks.split(*path[-1]) if path else self.tree.root
+        shared = min(max(found, public), end) if parent.namespace is self.tree.public else found
         if found < shared:
             parent = self._add(parent, self.tree.public, creator, key, found, blocks[found:shared])
             self._watch(parent, creator, policy)
@@ -120,12 +119,12 @@ class RadixCache(PrefixCache):
             self._add(parent, viewer, creator, key, shared, blocks[shared:end])
 
     def evict(self, count: int) -> None:
-        self._holding.evict(count, self._owners.accounts)
+        self._blocks.evict(count, self._namespaces.tenants)
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
         if (said := self._labels.say(request_id, public_tokens, final=final)) is not None:
             key, pages = said
-            self._publish(self._owners.whose(key, POLICIES[key.policy])[0], key, pages)
+            self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
     def demote(self, node: Node, barred_until: float | None = None) -> None:
         """Make a public run private again, and what is below it: to each tenant with a right to it. A sequence that
@@ -133,24 +132,24 @@ class RadixCache(PrefixCache):
 
         Until the time given, no label makes it public again.
         """
-        if not node.is_gone and node.owner is self.tree.public:
+        if node.in_tree and node.namespace is self.tree.public:
             self._inheritance.divide(node, barred_until)
 
     def forget(self, tenant: str) -> None:
         self._labels.forget(tenant)
-        if self._owners.account(tenant) is None:  # it has nothing here, and need not cost others a walk
+        if self._namespaces.tenant(tenant) is None:  # it has nothing here, and need not cost others a walk
             return
         for node in list(self.tree.nodes()):
-            if node.is_gone or not (mine := [one for one in node.holders if one.account.name == tenant]):
+            if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
                 continue
-            others = [one for one in node.holders if one not in mine]
+            others = [one for one in node.rights if one not in mine]
             if not others:
-                self._holding.remove(node)
+                self._blocks.remove(node)
                 continue
             for one in mine:
-                node.drop_holder(one)
+                node.drop_right(one)
             if isinstance(node.watched, Watched):
-                node.watched.forget(tenant, others[0].account.name)
+                node.watched.forget(tenant, others[0].tenant.name)
 
     @property
     def counts(self) -> Counts:
@@ -159,19 +158,19 @@ class RadixCache(PrefixCache):
     @property
     def pages(self) -> int:
         """Blocks that the tree holds."""
-        return self._holding.pages
+        return self._blocks.pages
 
-    def _visible(self, viewer: Owner, key: PrefixKey, policy: Policy, most: int) -> Path:
+    def _visible(self, viewer: Namespace, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 
-    def _claimed(self, path: Path, creator: Owner) -> Path:
+    def _claimed(self, path: Path, creator: Namespace) -> Path:
         """The same path; what others see of it too is this tenant's from now on, whoever brought it. Of a run that is
         longer, the pages that were asked for."""
         for at, (node, pages) in enumerate(path):
-            if not node.is_held_by(creator):
-                node = self._holding.split(node, pages)
+            if not node.has_right(creator):
+                node = self._blocks.split(node, pages)
                 path[at] = node, pages
-                node.add_holder(creator)
+                node.add_right(creator)
         return path
 
     def _expect(self, key: PrefixKey, policy: Policy) -> None:
@@ -184,7 +183,7 @@ class RadixCache(PrefixCache):
             if self._monitor is None or not isinstance(watched := node.watched, Watched):
                 continue
             if watched.owner != key.tenant:
-                node = self._holding.split(node, pages)  # what was not asked for was not probed
+                node = self._blocks.split(node, pages)  # what was not asked for was not probed
                 path[at] = node, pages
             if self._monitor.hit(watched, key.tenant, key.request_id):
                 self._counts.demotions += 1
@@ -198,25 +197,27 @@ class RadixCache(PrefixCache):
             return 0
         return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)
 
-    def _publish(self, viewer: Owner, key: PrefixKey, pages: int) -> None:
+    def _publish(self, viewer: Namespace, key: PrefixKey, pages: int) -> None:
         """Make the first pages of a key public, as far as they are there and this owner's."""
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
-            if node.owner is self.tree.public:
+            if node.namespace is self.tree.public:
                 continue
             if not self.tree.may_publish(node) or self._is_barred(node):
                 return
-            head = self._holding.split(node, matched)
+            head = self._blocks.split(node, matched)
             self.tree.publish(head)
             self._watch(head, viewer, POLICIES[key.policy])
-            self._holding.order.push(head)
+            self._blocks.order.push(head)
 
-    def _add(self, parent: Node, owner: Owner, creator: Owner, key: PrefixKey, at: int, blocks: Sequence[int]) -> Node:
+    def _add(
+        self, parent: Node, owner: Namespace, creator: Namespace, key: PrefixKey, at: int, blocks: Sequence[int]
+    ) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
-        return self._holding.add(parent, owner, creator, tokens, list(blocks), self._epoch)
+        return self._blocks.add(parent, owner, creator, tokens, list(blocks), self._epoch)
 
-    def _watch(self, node: Node, owner: Owner, policy: Policy) -> None:
+    def _watch(self, node: Node, owner: Namespace, policy: Policy) -> None:
         if self._monitor is not None and not policy.everything_public:
-            node.watched = self._monitor.watch(owner.account.name)
+            node.watched = self._monitor.watch(owner.tenant.name)
 
     def _is_barred(self, node: Node) -> bool:
         return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
