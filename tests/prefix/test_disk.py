@@ -178,7 +178,9 @@ class TieredMachine(RuleBasedStateMachine):
         return lost
 
     def places(self) -> dict[tuple[tuple[bytes, object], ...], int]:
-        names = {owner: name for name, owner in self.cache._namespaces.items()} | {self.cache.tree.public: PUBLIC}
+        names = {owner: name for name, owner in self.cache._namespaces._namespaces.items()} | {
+            self.cache.tree.public: PUBLIC
+        }
         found: dict[tuple[tuple[bytes, object], ...], int] = {}
         waiting = [(child, ()) for child in self.cache.tree.root.children.values()]
         while waiting:
@@ -327,7 +329,7 @@ def test_a_block_that_was_harmed_is_a_miss(
     assert node.finds(key) == 3, "computed again, it is there again"
 
 
-@pytest.mark.parametrize("step", ["_sealed", "_write", "_read"])
+@pytest.mark.parametrize("step", ["_encrypted", "_write", "_read"])
 def test_whatever_a_block_fails_on_is_a_miss_and_told_once_without_content(
     node: Node, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

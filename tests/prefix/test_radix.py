@@ -156,7 +156,9 @@ class Machine(RuleBasedStateMachine):
             assert not node.is_edge or node.namespace.tenant.queue._nodes.get(node.serial) is node
 
     def rows(self) -> list[Row]:
-        names = {owner: name for name, owner in self.cache._namespaces.items()} | {self.cache.tree.public: PUBLIC}
+        names = {owner: name for name, owner in self.cache._namespaces._namespaces.items()} | {
+            self.cache.tree.public: PUBLIC
+        }
         return sorted(_unfolded(self.cache.tree.root, names))
 
 

@@ -196,8 +196,9 @@ class DiskTier(Tier):
 
     def _put(self, stored: _Stored) -> None:
         """Write a block. While the disk is slow, its plain content is not in memory."""
-        if (sealed := self._sealed(stored)) is None:
-            return
+        if stored.data is None:
+            return  # taken or discarded before it was written
+        sealed = self._encrypted(stored, stored.data)
         whole = self._write(stored.slot, sealed)
         with self._changed:
             stored.written = True
@@ -210,13 +211,9 @@ class DiskTier(Tier):
             elif stored not in self._queue:
                 self._enqueue(stored)
 
-    def _sealed(self, stored: _Stored) -> bytes | None:
-        data = stored.data
-        if data is None:
-            return None  # taken or discarded before it was written
-        sealed = stored.cipher.encrypt(stored.nonce, data, stored.bound)
+    def _encrypted(self, stored: _Stored, data: bytes) -> bytes:
         stored.data = None
-        return sealed
+        return stored.cipher.encrypt(stored.nonce, data, stored.bound)
 
     def _bring(self, stored: _Stored) -> None:
         """Read a block back. A changed block is lost."""

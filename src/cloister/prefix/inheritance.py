@@ -33,7 +33,7 @@ class Inheritance:
         self._blocks.drop(node)
         self._blocks.order.push(above)
         for heir in heirs:
-            if (own := self._tree.find(above, heir, first)) is not None:
+            if (own := above.children.get((heir, first))) is not None:
                 for each in self._tree.nodes(self._tree.compress(own)):
                     self._blocks.order.push(each)
 
@@ -43,7 +43,7 @@ class Inheritance:
         at = 0
         while at < node.pages:
             rest = node.tokens[at * self._tree.page :]
-            own = self._tree.find(above, heir, rest[: self._tree.page])
+            own = above.children.get((heir, rest[: self._tree.page]))
             if own is None:
                 until = _first_lost(node.blocks, at)
                 if at < until:
@@ -52,7 +52,7 @@ class Inheritance:
                 if until < node.pages:
                     return  # an earlier heir has the rest, in a lower tier
                 break
-            common = self._tree.common(own, rest)
+            common = self._tree.common(own, rest, 0, len(rest))
             above = self._blocks.split(own, common)
             in_pool = node.blocks[at + above.resident : max(at + above.resident, min(at + common, node.resident))]
             self._blocks.lend(above, in_pool)  # these pages may be in a lower tier while pages below them are not

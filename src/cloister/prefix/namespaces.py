@@ -6,7 +6,6 @@ the tenant's record and its encryption key go.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -84,6 +83,3 @@ class Namespaces:
     @property
     def tenants(self) -> list[Tenant]:
         return list(self._tenants.values())
-
-    def items(self) -> ItemsView[tuple[str, str], Namespace]:
-        return dict(self._namespaces).items()

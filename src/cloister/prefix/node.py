@@ -58,7 +58,7 @@ class Node:
     @property
     def is_edge(self) -> bool:
         """Whether no node below it is in the pool: its last page is the next to be evicted from here."""
-        return not any(child.resident for child in self.children.values())
+        return all(not child.resident for child in self.children.values())
 
     @property
     def rights(self) -> tuple[Namespace, ...]:

@@ -1,9 +1,9 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
 
-Labels come from outside, late or not at all: until then a page is private, and a late label costs hits, nothing else.
-A request finds, uses and counts towards what everybody sees inside its own public span only. What a detector says of a
-page depends on what follows it, so that others' pages are public does not make the same tokens public in this prompt:
-a private prompt that touched them would show in what becomes of them (eviction, the monitor) to whoever planted them.
+Labels come from outside, late or not at all: a page without a label is private, and a late label costs hits only. A
+request finds and touches public pages inside its own public span only. A detector's label for a page depends on the
+text after it, so the same tokens may be public in one prompt and private in another. If a private prompt touched public
+pages, the tenant that planted them could see it in their eviction or demotion.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ LOOKUPS_PER_EPOCH = 32
 
 
 class RadixCache(PrefixCache):
-    """What leaves the pool goes from `storage` to `tier`, if there is one, and comes back when it is found. `monitor`
-    judges who finds what was labelled public (§V-C); what the policy makes public anyway it does not watch.
-    """
+    """Pages that leave the pool go from `storage` to `tier`, and come back when they are found. `monitor` watches pages
+    that were labelled public (§V-C), but not those that the policy makes public."""
 
     def __init__(
         self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
@@ -66,12 +65,10 @@ class RadixCache(PrefixCache):
             path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
         path = self._claimed(path, creator)
         blocks: list[int] = []
-        public = 0
-        coming = False
+        public, coming = 0, False
         for node, pages in path:
-            resident = node.resident
-            coming = resident < pages
-            pages = min(pages, resident)
+            coming = node.resident < pages
+            pages = min(pages, node.resident)
             if pages:
                 node.epoch = self._epoch
             blocks += node.blocks[:pages]
@@ -122,22 +119,19 @@ class RadixCache(PrefixCache):
         self._blocks.evict(count, self._namespaces.tenants)
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        if (said := self._labels.say(request_id, public_tokens, final=final)) is not None:
-            key, pages = said
+        if (labelled := self._labels.add(request_id, public_tokens, final=final)) is not None:
+            key, pages = labelled
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
     def demote(self, node: Node, barred_until: float | None = None) -> None:
-        """Make a public run private again, and what is below it: to each tenant with a right to it. A sequence that
-        reads it keeps its blocks till the end.
-
-        Until the time given, no label makes it public again.
-        """
+        """Make a public node private, and all below it: each tenant with a right to it keeps a part. A sequence that
+        reads it keeps its blocks. Until the time given, no label makes it public again."""
         if node.in_tree and node.namespace is self.tree.public:
             self._inheritance.divide(node, barred_until)
 
     def forget(self, tenant: str) -> None:
         self._labels.forget(tenant)
-        if self._namespaces.tenant(tenant) is None:  # it has nothing here, and need not cost others a walk
+        if self._namespaces.tenant(tenant) is None:  # without pages here, a call must not cost other tenants a walk
             return
         for node in list(self.tree.nodes()):
             if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
@@ -157,15 +151,13 @@ class RadixCache(PrefixCache):
 
     @property
     def pages(self) -> int:
-        """Blocks that the tree holds."""
         return self._blocks.pages
 
     def _visible(self, viewer: Namespace, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 
     def _claimed(self, path: Path, creator: Namespace) -> Path:
-        """The same path; what others see of it too is this tenant's from now on, whoever brought it. Of a run that is
-        longer, the pages that were asked for."""
+        """The same path. The tenant gets a right to every node of it, and only to the pages that match."""
         for at, (node, pages) in enumerate(path):
             if not node.has_right(creator):
                 node = self._blocks.split(node, pages)
@@ -178,12 +170,12 @@ class RadixCache(PrefixCache):
             self._labels.expect(key)
 
     def _allowed(self, path: Path, key: PrefixKey) -> Path:
-        """As much of a path as the monitor lets this tenant have now; a run that looks probed is demoted first."""
+        """The part of a path that the monitor lets this tenant have. A node that looks probed is demoted."""
         for at, (node, pages) in enumerate(path):
             if self._monitor is None or not isinstance(watched := node.watched, Watched):
                 continue
             if watched.owner != key.tenant:
-                node = self._blocks.split(node, pages)  # what was not asked for was not probed
+                node = self._blocks.split(node, pages)  # the monitor judges only pages that match
                 path[at] = node, pages
             if self._monitor.hit(watched, key.tenant, key.request_id):
                 self._counts.demotions += 1
@@ -192,13 +184,13 @@ class RadixCache(PrefixCache):
         return path
 
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
-        """How many of a key's first pages everybody may see, as far as is known by now: its own public span."""
+        """The key's public span as known by now: how many of its first pages all tenants may see."""
         if key.salt:
             return 0
         return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)
 
     def _publish(self, viewer: Namespace, key: PrefixKey, pages: int) -> None:
-        """Make the first pages of a key public, as far as they are there and this owner's."""
+        """Make the first pages of a key public, as far as they are in the tree and this namespace's."""
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
             if node.namespace is self.tree.public:
                 continue
@@ -210,19 +202,19 @@ class RadixCache(PrefixCache):
             self._blocks.order.push(head)
 
     def _add(
-        self, parent: Node, owner: Namespace, creator: Namespace, key: PrefixKey, at: int, blocks: Sequence[int]
+        self, parent: Node, namespace: Namespace, creator: Namespace, key: PrefixKey, at: int, blocks: Sequence[int]
     ) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
-        return self._blocks.add(parent, owner, creator, tokens, list(blocks), self._epoch)
+        return self._blocks.add(parent, namespace, creator, tokens, list(blocks), self._epoch)
 
-    def _watch(self, node: Node, owner: Namespace, policy: Policy) -> None:
+    def _watch(self, node: Node, creator: Namespace, policy: Policy) -> None:
         if self._monitor is not None and not policy.everything_public:
-            node.watched = self._monitor.watch(owner.tenant.name)
+            node.watched = self._monitor.watch(creator.tenant.name)
 
     def _is_barred(self, node: Node) -> bool:
         return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
 
 
 def _is_lower(path: Path) -> bool:
-    """Whether something of a path is not in the pool; then its end is not."""
+    """Whether a page of a path is not in the pool; then the path's last page is not."""
     return bool(path) and path[-1][0].resident < path[-1][1]

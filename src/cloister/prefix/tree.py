@@ -44,7 +44,7 @@ class Tree:
             child = shared or own
             if child is None:
                 break
-            pages = self._common(child, tokens, at, end if shared is None else public)
+            pages = self.common(child, tokens, at, end if shared is None else public)
             path.append((child, pages))
             at += pages * self.page
             if pages < child.pages:
@@ -53,13 +53,13 @@ class Tree:
         return path
 
     def _search_from(self, child: Node, at: int, viewer: Namespace, tokens: bytes, end: int, public: int) -> Path:
-        pages = self._common(child, tokens, at, public or end)
+        pages = self.common(child, tokens, at, public or end)
         path: Path = [(child, pages)]
         if pages == child.pages:
             path += self._search(child, at + pages * self.page, viewer, tokens, end, public)
         return path
 
-    def _common(self, node: Node, tokens: bytes, at: int, end: int) -> int:
+    def common(self, node: Node, tokens: bytes, at: int, end: int) -> int:
         """Whole pages that a node and the tokens from `at` to `end` have in common. The first page is equal already."""
         page, own = self.page, node.tokens
         high = min(node.pages, (end - at) // page)
@@ -138,14 +138,6 @@ class Tree:
         self.public.tenant.pages += node.resident
         node.namespace, node.compressed, node.watched = self.public, False, None
         self._attach(node, above)
-
-    def find(self, parent: Node, namespace: Namespace, first: bytes) -> Node | None:
-        """The child in this namespace that begins with this page."""
-        return parent.children.get((namespace, first))
-
-    def common(self, node: Node, tokens: bytes) -> int:
-        """How many pages a node and these tokens have in common. The first page is equal already."""
-        return self._common(node, tokens, 0, len(tokens))
 
     def remove(self, node: Node) -> None:
         """Take one node out of the tree. It keeps no reference to parent, children, tokens or rights: reference cycles
