@@ -16,11 +16,11 @@ PHRASES = (
     *("who asks", "who asked", "who holds", "who speaks", "who waits", "who decodes", "who answers", "who reads"),
     *("who computes", "who runs", "who started", "who may", "who must", "who knows", "who verifies", "who sent"),
     *("who has", "who had", "who can", "who does", "who listens", "those who", "the one who", "anyone who"),
-    *("there is not", "there are not", "what there is", "to be had", "is had", "has had", "have had", "in company"),
+    *("there is not", "there are not", "what there is", "to be had", "is had", "has had", "in company"),
     *("confide", "confides", "confided", "wish", "wishes", "wished", "stranger", "strangers", "hears", "heard"),
     *("says so", "says nothing", "say nothing", "is said", "was said", "says of", "comes of", "come of"),
     *("knows of", "know of", "knows nothing", "know nothing", "nothing of", "to the letter", "for want of"),
-    *("alike", "likewise", "as one that", "but for", "any more", "anew", "gave up", "not any", "one after another"),
+    *("alike", "likewise", "as one that", "but for", "any more", "anew", "gave up", "one after another"),
     *("what it says", "what it has", "what it holds", "for itself", "of itself", "nothing but", "as it were"),
     *("thereof", "therein", "whereby", "henceforth", "lest", "hence"),
 )
