@@ -95,7 +95,7 @@ def test_what_never_comes_is_computed() -> None:
     tiered.offload(PROMPT)
     answer = answers_to(tiered.engine, [again])[1]
     assert answer == alone(again) and answer.cached == 0
-    assert not len(tiered.tier._shelf), "computed again, the tier's copy is discarded"
+    assert not len(tiered.tier._slots), "computed again, the tier's copy is discarded"
     tiered.cache.evict(64)
     assert tiered.engine._pool.free == 64, "what was looked at in vain is held by nobody"
 

@@ -168,7 +168,7 @@ def test_after_forget_nothing_is_found_and_what_is_under_way_leaves_nothing() ->
     engine.step()
     engine.forget("a")
     assert drain(engine)[3].finish == "length"
-    assert {one.account.name for node in cache.tree.nodes() for one in node.holders} == {"b"}
+    assert {one.tenant.name for node in cache.tree.nodes() for one in node.rights} == {"b"}
     assert answers_to(engine, [shared(4, PREFIX, "a")])[4].cached == 0
     assert answers_to(engine, [shared(5, PREFIX, "b")])[5].cached == 16
 

@@ -20,7 +20,7 @@ from cloister.prefix import disk
 from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.disk import TAG_BYTES, DiskTier
 from cloister.prefix.host import HostTier
-from cloister.prefix.owners import Account, Owner
+from cloister.prefix.namespaces import Namespace, Tenant
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import State
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
@@ -140,7 +140,7 @@ class TieredMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0))
     def demote(self, which: int) -> None:
-        if public := [node for node in self.cache.tree.nodes() if node.owner is self.cache.tree.public]:
+        if public := [node for node in self.cache.tree.nodes() if node.namespace is self.cache.tree.public]:
             node = public[which % len(public)]
             same = (page for page in self.naive.root.below() if (page.block, page.owner) == (node.blocks[0], PUBLIC))
             self.naive.demote(next(same))
@@ -178,15 +178,17 @@ class TieredMachine(RuleBasedStateMachine):
         return lost
 
     def places(self) -> dict[tuple[tuple[bytes, object], ...], int]:
-        names = {owner: name for name, owner in self.cache._owners.items()} | {self.cache.tree.public: PUBLIC}
+        names = {owner: name for name, owner in self.cache._namespaces._namespaces.items()} | {
+            self.cache.tree.public: PUBLIC
+        }
         found: dict[tuple[tuple[bytes, object], ...], int] = {}
-        waiting = [(child, ()) for child in self.cache.tree.root.children]
+        waiting = [(child, ()) for child in self.cache.tree.root.children.values()]
         while waiting:
             node, path = waiting.pop()
             for at, block in enumerate(node.blocks):
-                path = (*path, (node.tokens[at * SIZE : (at + 1) * SIZE], names[node.owner]))
+                path = (*path, (node.tokens[at * SIZE : (at + 1) * SIZE], names[node.namespace]))
                 found[path] = block
-            waiting += [(child, path) for child in node.children]
+            waiting += [(child, path) for child in node.children.values()]
         return found
 
     @invariant()
@@ -197,10 +199,10 @@ class TieredMachine(RuleBasedStateMachine):
         places = list(self.places().values())
         assert len(places) == len(list(self.naive.root.below()))
         numbers = {~place for place in places if place < 0}
-        kept = set(self.disk._shelf)
+        kept = set(self.disk._slots)
         if self.host is not None:
             assert kept <= set(self.host._moved.values()), "a tier keeps what nobody can find"
-            kept = {*self.host._shelf, *self.host._moved}
+            kept = {*self.host._slots, *self.host._moved}
         assert kept <= numbers and (kept == numbers or not self.ample)
         held = [block for blocks in self.held for block in blocks]
         for block in range(self.pool.total):
@@ -209,7 +211,7 @@ class TieredMachine(RuleBasedStateMachine):
             assert all((block >= 0) == (page < node.resident) for page, block in enumerate(node.blocks))
             if node.parent != self.cache.tree.root and node.resident:
                 assert node.parent.resident == len(node.parent.blocks), "a page in the pool after one that is not"
-            assert not (node.resident and node.is_edge) or node.run in node.owner.account.heap
+            assert not (node.resident and node.is_edge) or node.namespace.tenant.queue._nodes.get(node.serial) is node
 
     def teardown(self) -> None:
         if hasattr(self, "file"):
@@ -292,7 +294,7 @@ def test_the_disk_holds_noise_and_every_tenant_has_its_own_key(node: Node, file:
     written = os.read(file.fileno(), 1 << 16)
     one, other = written[: BLOCK + TAG_BYTES], written[BLOCK + TAG_BYTES : 2 * (BLOCK + TAG_BYTES)]
     assert one != other and sha256(pages(1)).digest() not in written
-    stored = [node.tier._shelf.get(number)[1] for number in node.tier._shelf]  # type: ignore[index]
+    stored = [node.tier._slots.get(number)[1] for number in node.tier._slots]  # type: ignore[index]
     assert stored[0].nonce != stored[1].nonce
     sealed = [one.cipher.encrypt(bytes(12), b"the same", None) for one in stored]
     assert sealed[0] != sealed[1], "one key for both"
@@ -307,7 +309,7 @@ def test_a_block_that_was_harmed_is_a_miss(
     node.keep(key_of(pages(7, 8, 9), "b"))
     node.evict()
     places = {
-        bytes(run.tokens[:SIZE]): [node.tier._shelf.get(~number)[0] for number in run.blocks]  # type: ignore[index]
+        bytes(run.tokens[:SIZE]): [node.tier._slots.get(~number)[0] for number in run.blocks]  # type: ignore[index]
         for run in node.cache.tree.nodes()
     }
     slots, others = places[pages(1)], places[pages(7)]
@@ -327,7 +329,7 @@ def test_a_block_that_was_harmed_is_a_miss(
     assert node.finds(key) == 3, "computed again, it is there again"
 
 
-@pytest.mark.parametrize("step", ["_sealed", "_write", "_read"])
+@pytest.mark.parametrize("step", ["_encrypted", "_write", "_read"])
 def test_whatever_a_block_fails_on_is_a_miss_and_told_once_without_content(
     node: Node, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -344,7 +346,7 @@ def test_whatever_a_block_fails_on_is_a_miss_and_told_once_without_content(
         broken.setattr(node.tier, step, fails)
         node.evict()
         assert node.finds(key) == 0
-    assert not len(node.tier._shelf) and not node.tier._busy, "it takes no room"
+    assert not len(node.tier._slots) and not node.tier._busy, "it takes no room"
     [record] = caplog.records
     assert "MemoryError at" in record.getMessage() and "secret" not in caplog.text and not record.exc_info
     node.keep(key)
@@ -364,9 +366,9 @@ def test_a_disk_without_room_loses_hits_and_nothing_else(
         monkeypatch.setattr(os, "write", lambda _, data: len(data) // 2)
     node.evict()
     monkeypatch.undo()
-    assert len(node.tier._shelf) == (fault == "no slot"), "before anybody asks for it"
+    assert len(node.tier._slots) == (fault == "no slot"), "before anybody asks for it"
     assert node.pool.free == 8 and node.finds(key) == (fault == "no slot")
-    assert node.tier._shelf.free == node.tier._shelf.places, "what could not be written takes no room"
+    assert node.tier._slots.free == node.tier._slots.total, "what could not be written takes no room"
     node.tier.close()
 
 
@@ -374,17 +376,17 @@ def test_a_tenant_that_is_forgotten_has_no_key_and_no_slot(node: Node) -> None:
     node.keep(key_of(pages(1, 2), "a"))
     node.evict()
     node.cache.forget("a")
-    assert not len(node.tier._shelf) and node.tier._shelf.free == 16
-    assert node.cache._owners.account("a") is None, "its account went, and the key with it"
+    assert not len(node.tier._slots) and node.tier._slots.free == 16
+    assert node.cache._namespaces.tenant("a") is None, "its account went, and the key with it"
 
 
 @pytest.mark.parametrize("other", ["nothing", "tokens", "model", "tenant"])
 def test_a_block_is_bound_to_model_tokens_and_tenant(node: Node, other: str) -> None:
     tier, bound = node.tier, sha256(b"tokens").digest()
-    owner = Owner(1, Account("a"))
+    owner = Namespace(1, Tenant("a"))
     number = tier.store(owner, bound, bytes(BLOCK)) or 0
     assert tier.settle(60)
-    _, stored = tier._shelf.get(number)  # type: ignore[misc]
+    _, stored = tier._slots.get(number)  # type: ignore[misc]
     assert stored.bound == sha256(b"model").digest() + owner.tag + bound
     if other in ("model", "tenant"):
         changed = bytearray(stored.bound)
@@ -441,10 +443,10 @@ def test_a_public_block_has_a_key_of_its_own_which_goes_with_it(node: Node) -> N
     node.keep(key_of(pages(1, 2), "a", policy="global"))
     node.keep(key_of(pages(3), "b", policy="global"))
     node.evict()
-    stored = [node.tier._shelf.get(number)[1] for number in node.tier._shelf]  # type: ignore[index]
+    stored = [node.tier._slots.get(number)[1] for number in node.tier._slots]  # type: ignore[index]
     assert len({one.cipher.encrypt(bytes(12), b"the same", None) for one in stored}) == 3
     node.cache.forget("a")
-    assert len(node.tier._shelf) == 1 and node.cache._owners.public.account.cipher is None
+    assert len(node.tier._slots) == 1 and node.cache._namespaces.public.tenant.cipher is None
     assert node.finds(key_of(pages(3), "b", policy="global")) == 1
 
 
@@ -455,10 +457,10 @@ def test_holders_of_a_demoted_run_have_copies_under_keys_of_their_own(node: Node
     [run] = node.cache.tree.nodes()
     node.cache.demote(run)
     node.evict()
-    stored = [node.tier._shelf.get(number)[1] for number in node.tier._shelf]  # type: ignore[index]
+    stored = [node.tier._slots.get(number)[1] for number in node.tier._slots]  # type: ignore[index]
     assert len(stored) == 4 and len({id(each.cipher) for each in stored}) == 2
     node.cache.forget("a")
-    assert len(node.tier._shelf) == 2 and node.cache._owners.account("a") is None
+    assert len(node.tier._slots) == 2 and node.cache._namespaces.tenant("a") is None
     assert node.finds(key_of(pages(1, 2), "b")) == 2
 
 
@@ -525,13 +527,13 @@ def test_while_too_much_is_on_its_way_there_is_no_room_and_nothing_old_goes_for_
     file: BinaryIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier = DiskTier(file.fileno(), 5 * (BLOCK + TAG_BYTES), BLOCK, b"model", 3 * (BLOCK + TAG_BYTES))
-    owner, bound = Owner(1, Account("a")), sha256(b"tokens").digest()
+    owner, bound = Namespace(1, Tenant("a")), sha256(b"tokens").digest()
     old = [tier.store(owner, bound, bytes(BLOCK)) for _ in range(2)]
     assert tier.settle(60)
     held = Held(monkeypatch, "write")
     assert tier.room(9) == 3
     assert None not in [tier.store(owner, bound, bytes(BLOCK)) for _ in range(3)]
-    assert tier.room(9) == 0 and set(old) < set(tier._shelf)
+    assert tier.room(9) == 0 and set(old) < set(tier._slots)
     tier.discard(old[0] or 0)
     assert tier.store(owner, bound, bytes(BLOCK)) is None and len(tier._busy) == 3
     held.go.set()
@@ -562,7 +564,7 @@ def test_a_forgotten_tenants_blocks_on_their_way_are_forgotten(node: Node, monke
     records = list(node.tier._busy)
     node.cache.forget("a")
     assert all(record.data is None for record in records), "also of what the thread has in its hands"
-    assert not node.tier._busy and not node.tier._queue and node.cache._owners.account("a") is None
+    assert not node.tier._busy and not node.tier._queue and node.cache._namespaces.tenant("a") is None
     held.go.set()
     assert node.finds(key_of(pages(1, 2, 3), "a")) == 0
 

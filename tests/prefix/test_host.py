@@ -10,16 +10,16 @@ from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.prefix.host import HostTier
-from cloister.prefix.owners import Account, Owner
+from cloister.prefix.namespaces import Namespace, Tenant
 from cloister.prefix.tier import State
 from cloister.service.process import tiers
 from tests.compute.fake_device import FakeDevice
 
 SIZE = 8
-OWNER = Owner(1, Account("a"))
+OWNER = Namespace(1, Tenant("a"))
 
 
-def store(tier: HostTier, text: bytes, owner: Owner = OWNER) -> int:
+def store(tier: HostTier, text: bytes, owner: Namespace = OWNER) -> int:
     assert tier.room(1) == 1
     number = tier.store(owner, sha256(text).digest(), text.ljust(SIZE))
     assert number is not None
@@ -74,7 +74,7 @@ def test_what_went_down_is_known_as_long_as_it_is_there(end: str) -> None:
     below = HostTier(SIZE, SIZE)
     tier = HostTier(SIZE, SIZE, below)
     number, other = store(tier, b"secret"), store(tier, b"other")
-    [lower] = below._shelf
+    [lower] = below._slots
     if end == "take":
         assert taken(tier, number, b"secret") == b"secret  "
     elif end == "discard":
@@ -103,7 +103,7 @@ def test_a_full_one_makes_room_as_it_stores_if_something_is_below() -> None:
 
 def test_who_holds_most_gives_first() -> None:
     tier = HostTier(3 * SIZE, SIZE)
-    other = Owner(2, Account("b"))
+    other = Namespace(2, Tenant("b"))
     small = store(tier, b"small", other)
     flood = [store(tier, b"flood") for _ in range(4)]
     assert taken(tier, small, b"small") and not taken(tier, flood[0], b"flood") and taken(tier, flood[-1], b"flood")

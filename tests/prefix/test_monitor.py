@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.prefix.monitor import MOST_USERS, Alert, Monitor, MonitorSettings, drift, entropy
+from cloister.prefix.monitor import MAX_USERS, Alert, Monitor, MonitorSettings, drift, entropy
 
 SETTINGS = MonitorSettings(window_s=60.0, broad=4, probes=4, repeats=8)
 OWNER = "owner"
@@ -85,15 +85,15 @@ def test_its_owner_and_three_others_are_not_many() -> None:
 def test_a_request_that_has_to_wait_and_asks_again_counts_once() -> None:
     watch = Watch()
     assert {watch.monitor.hit(watch.watched, "2", 77) for _ in range(50)} == {False}
-    assert watch.watched.strangers == 1
+    assert watch.watched.foreign_hits == 1
 
 
 def test_what_is_known_of_a_run_is_bounded_whoever_comes() -> None:
     watch = Watch()
     for tenant in range(1000):
         watch.hit(tenant)
-    assert len(watch.watched.now) <= MOST_USERS + 1
-    assert sum(watch.watched.now.values()) == watch.watched.strangers == 1000
+    assert len(watch.watched.now) <= MAX_USERS + 1
+    assert sum(watch.watched.now.values()) == watch.watched.foreign_hits == 1000
     assert sum(map(sys.getsizeof, (watch.watched, watch.watched.now, watch.watched.before))) < 2000
 
 

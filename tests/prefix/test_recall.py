@@ -88,7 +88,7 @@ def test_what_follows_a_page_that_was_lost_is_lost_too(world: World, lost: int) 
     found = world.cache.lookup(MINE, 4)
     assert len(found.blocks) == lost == world.evicted and not found.coming
     assert world.cells.hold(MINE, found.blocks)
-    shelf = world.tier._shelf
+    shelf = world.tier._slots
     assert not set(world.numbers[lost + 1 :]) & set(shelf), "nobody can find it: it takes no room"
 
 

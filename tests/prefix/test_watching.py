@@ -62,13 +62,13 @@ def world() -> World:
     return World()
 
 
-def test_what_a_stranger_probes_is_its_owners_alone_again(world: World) -> None:
+def test_what_a_stranger_probes_is_its_namespaces_alone_again(world: World) -> None:
     world.ask("victim", SECRET)
     before = {block for node in world.cache.tree.nodes() for block in node.blocks}
     found = [world.ask("eve", SECRET) for _ in range(SETTINGS.repeats + 1)]
     assert found == [4] * SETTINGS.repeats + [0]
     assert world.alerts == [Alert("victim", "eve")]
-    [victims] = [node for node in world.cache.tree.nodes() if node.owner.account.name == "victim"]
+    [victims] = [node for node in world.cache.tree.nodes() if node.namespace.tenant.name == "victim"]
     assert set(victims.blocks) == before, "a mark, never a copy"
     assert world.ask("victim", SECRET) == 4, "the same tenant hits"
 
@@ -166,12 +166,12 @@ def test_strangers_take_nothing_from_who_uses_what_they_have_demoted(world: Worl
 
 def test_a_prompt_that_is_private_counts_for_nobodys_run(world: World) -> None:
     world.ask("victim", SECRET)
-    [before] = [(node.watched.strangers, node.hits) for node in world.cache.tree.nodes()]  # type: ignore[union-attr]
+    [before] = [(node.watched.foreign_hits, node.epoch) for node in world.cache.tree.nodes()]  # type: ignore[union-attr]
     assert world.ask("alice", (*SECRET, 7), public=0) == 0
     assert world.ask("bob", (*SECRET, 7), public=2) == 2
-    rest = [node for node in world.cache.tree.nodes() if node.owner is world.cache.tree.public][-1]
+    rest = [node for node in world.cache.tree.nodes() if node.namespace is world.cache.tree.public][-1]
     assert rest.tokens == pages(*SECRET[2:])
-    assert (rest.watched.strangers, rest.hits) == before  # type: ignore[union-attr]
+    assert (rest.watched.foreign_hits, rest.epoch) == before  # type: ignore[union-attr]
 
 
 def test_under_global_nothing_is_watched(world: World) -> None:
@@ -186,7 +186,7 @@ def test_a_run_cut_in_two_is_watched_in_both_halves(world: World) -> None:
     world.ask("victim", (1, 2, 9))
     halves = [node.watched for node in world.cache.tree.nodes() if len(node.tokens) == 2 * SIZE]
     assert len(halves) == 2
-    assert [watched.strangers for watched in halves] == [3, 3] and halves[0] is not halves[1]  # type: ignore[union-attr]
+    assert [watched.foreign_hits for watched in halves] == [3, 3] and halves[0] is not halves[1]  # type: ignore[union-attr]
 
 
 def test_compression_does_not_free_what_is_barred(world: World) -> None:

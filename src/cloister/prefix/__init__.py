@@ -1,4 +1,4 @@
-"""Reuse of computed prefixes: who may find whose blocks, what is kept, what goes first (SafeKV, §V and §VI).
+"""Reuse of computed prefixes: which tenants find which blocks, what is kept, what goes first (SafeKV, §V and §VI).
 
-Nothing here knows text, requests' parameters or levels of protection. `base` is all that the engine sees.
+These modules handle no text, no sampling parameters and no levels. The engine uses `base` alone.
 """

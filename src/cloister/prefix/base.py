@@ -1,8 +1,8 @@
-"""The contract of a prefix cache, and the one that keeps nothing.
+"""The contract of a prefix cache, and a cache that keeps nothing.
 
-A prefix cache keeps computed blocks beyond the life of a sequence, under references of its own in the pool. It decides
-by tenant, salt, policy and tokens alone, and never influences the order in which requests are served: a scheduler that
-prefers hits tells one tenant of another's prompts. It knows neither text nor keys and values.
+A prefix cache keeps computed blocks beyond the life of a sequence, by holding references in the pool. It decides by
+tenant, salt, policy and tokens alone. It has no part in the order of requests: a scheduler that prefers hits reveals
+one tenant's prompts to another. It handles neither text nor keys and values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOKEN_BYTES = 4
 
 
 class Pool(Protocol):
-    """The engine's block pool, as far as a cache needs it (engine.blocks.BlockPool)."""
+    """What a cache needs of the engine's block pool (engine.blocks.BlockPool)."""
 
     total: int
 
@@ -32,7 +32,7 @@ class Pool(Protocol):
 
 
 class Storage(Protocol):
-    """Where the blocks' keys and values are (compute.base.KVCache). Only a tier below the pool asks for them."""
+    """The blocks' keys and values (compute.base.KVCache), for a tier below the pool."""
 
     @property
     def block_bytes(self) -> int: ...
@@ -42,7 +42,7 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class PrefixKey:
-    """What one request shows of itself. `tokens` are its pages (Paging.pack); a page is what one block holds."""
+    """What the cache gets of one request. `tokens` are its pages (Paging.pack); a page fills one block."""
 
     request_id: int
     tenant: str
@@ -54,10 +54,10 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks that hold a key's first pages, in order; the first `public` of them are lent to everybody.
+    """Blocks that hold a key's first pages, in order; the first `public` of them are visible to all tenants.
 
-    They are retained in the pool for the caller, who releases them like its own and never writes to them. More are
-    `coming` from a lower tier: who asks again later may find them.
+    They are retained in the pool for the caller, which releases them and must not write to them. If `coming`, a lower
+    tier reads more of them now, and a later lookup may find these.
     """
 
     blocks: tuple[int, ...] = ()
@@ -70,8 +70,8 @@ NOTHING = Found()
 
 @dataclass(slots=True)
 class Counts:
-    """Since the start, over all tenants: runs that a monitor took back, pages that were given up for room, those of
-    them that were handed to a lower tier, and those that came back."""
+    """Since the start, over all tenants: nodes that the monitor demoted, pages that were evicted, evicted pages that
+    went to a lower tier, and pages that came back."""
 
     demotions: int = 0
     evictions: int = 0
@@ -80,7 +80,7 @@ class Counts:
 
 
 class PrefixCache(ABC):
-    """Lends and keeps blocks."""
+    """Keeps blocks and lends them."""
 
     @property
     def counts(self) -> Counts:
@@ -88,7 +88,7 @@ class PrefixCache(ABC):
         return Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        """Meet the pool; the engine calls this once, before anything else."""
+        """Use this pool. The engine calls this once, first."""
         return None
 
     @abstractmethod
@@ -96,38 +96,36 @@ class PrefixCache(ABC):
         """The longest beginning that this key may see, `most` pages at most."""
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
-        """This key will be looked up: begin to bring what a lower tier has of it. Nothing waits for that. From now on
-        it may be labelled."""
+        """This key will be looked up: start to read what a lower tier has of it, without waiting. From now on the key
+        may be labelled."""
         return None
 
     def settle(self, seconds: float) -> bool:
-        """Wait until nothing is on its way between tiers, so long at most. Whether that is so."""
+        """Wait until no page moves between tiers, `seconds` at most. False after a timeout."""
         return True
 
     @abstractmethod
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
-        """These blocks hold the keys and values of the key's first pages; retain what is worth keeping.
+        """Retain what is worth keeping of these blocks, which hold the key's first pages.
 
-        Called when blocks are full, as often as there are more of them, and once more when the sequence leaves.
+        Called whenever more blocks are full, and once more when the sequence leaves.
         """
 
     @abstractmethod
     def evict(self, count: int) -> None:
-        """The pool runs short: release blocks until `count` more are free, or as many as can be.
-
-        A block that nobody else holds must be given up, or requests would wait for ever.
-        """
+        """Release blocks until `count` more are free. A block that no sequence holds must be given up if needed, or
+        requests would wait for ever."""
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        """A detector says that so many tokens at this request's beginning hold nothing private (SafeKV §V-D).
+        """A detector found the first `public_tokens` tokens of this request public (SafeKV §V-D).
 
-        What follows a private page is private, too, so one number says it all. After one that is not `final` another
-        may say more, never less. It is also as far as the request finds what others made public.
+        What follows a private page is private too, so one number is enough. After a label that is not `final` another
+        may raise the number. The request finds other tenants' public pages up to this number only.
         """
         return None
 
     def forget(self, tenant: str) -> None:
-        """Drop everything that this tenant alone has a right to; what no running sequence holds is wiped now."""
+        """Drop every page that only this tenant has a right to. Blocks that no running sequence holds are wiped now."""
         return None
 
 

@@ -1,10 +1,9 @@
-"""What goes first when blocks run short: the last pages of what was not used for longest (SafeKV §VI-B2, §VI-B3).
+"""Which pages go first when blocks run short: the last pages of the least recently used nodes (SafeKV §VI-B2, §VI-B3).
 
-The paper orders all nodes by the epoch of their last use. Then a tenant whose prompts vanish learns that another's were
-found. So here a tenant's hits order its own nodes alone; between tenants it counts who holds more than an equal share,
-then whose last request is older, whatever it found. Public nodes go by their last use, which is anybody's. Among equals
-public ones go first, then the ends of compressed chains, then what waits for longest (never a run's number, which says
-what others gave up).
+The paper orders all nodes by the epoch of their last use. Then a tenant that loses a prompt learns that another tenant
+had a hit. Here a tenant's hits order its own nodes only. Between tenants, the one with more than an equal share goes
+first, then the one whose last request is older, whether or not that request found anything. Public nodes are ordered by
+their last use by any tenant. Among equals, public nodes go first, then compressed chains, then the longest waiting.
 """
 
 from __future__ import annotations
@@ -12,70 +11,54 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
-from cloister.prefix.heap import NOWHERE
+from cloister.prefix.namespaces import Tenant
 from cloister.prefix.node import Node
-from cloister.prefix.owners import Account
-from cloister.prefix.runs import NONE
 from cloister.prefix.tree import Tree
-
-_SERIAL_BITS = 24
-_SERIALS = (1 << _SERIAL_BITS) - 1
-"""After so many the order among equals begins anew."""
-
-
-def _epoch(rank: int) -> int:
-    """In which a node was put where it waits; who was used since waits anew."""
-    return rank >> _SERIAL_BITS + 1
 
 
 class EvictionOrder:
-    """The edges of the tree (Node.is_edge), account by account, in heaps whose entries are checked when popped."""
+    """The edges of the tree (Node.is_edge) in one queue per tenant. Entries are checked when they are popped."""
 
     def __init__(self, tree: Tree, in_use: Callable[[Node], bool]) -> None:
-        self._runs = tree.runs
-        self._public = tree.public.account
+        self._public = tree.public.tenant
         self._in_use = in_use
         self._serial = count()
 
     def push(self, node: Node) -> None:
         """The node may be an edge now."""
-        runs, run = self._runs, node.run
-        if runs.place[run] == NOWHERE and runs.resident[run] and runs.parent[run] != NONE and runs.is_edge(run):
-            last = (2 * runs.epoch[run] + (run not in runs.links)) << _SERIAL_BITS
-            heap = runs.owner_at(runs.owner[run]).account.heap
-            heap.push(last | next(self._serial) & _SERIALS, run, runs.place)
+        if node.serial is None and node.resident and node.in_tree and node.is_edge:
+            node.namespace.tenant.queue.push(node, next(self._serial))
 
-    def victims(self, accounts: Iterable[Account], share: int) -> Iterator[Node]:
-        """Edges to take pages from, one after the other. Whoever takes some pushes what is an edge then."""
-        private = sorted((account for account in accounts if account.heap), key=lambda account: account.seen)
+    def victims(self, tenants: Iterable[Tenant], share: int) -> Iterator[Node]:
+        """Edges to take pages from, one at a time. The caller pushes the node that is an edge afterwards."""
+        private = sorted((tenant for tenant in tenants if tenant.queue), key=lambda tenant: tenant.last_request)
         used: list[Node] = []
         try:
-            while private or self._public.heap:
-                account = self._next(private, share)
-                node = self._oldest(account, used)
+            while private or self._public.queue:
+                tenant = self._next(private, share)
+                node = self._oldest(tenant, used)
                 if node is not None:
                     yield node
-                elif account is not self._public:
-                    private.remove(account)
+                elif tenant is not self._public:
+                    private.remove(tenant)
         finally:
             for node in used:
                 self.push(node)
 
-    def _next(self, private: list[Account], share: int) -> Account:
-        greediest = max(private, key=lambda account: account.pages, default=None)
-        if greediest is not None and greediest.pages > share:
-            return greediest
-        if not private or (self._public.heap and _epoch(self._public.heap.least) <= private[0].seen):
+    def _next(self, private: list[Tenant], share: int) -> Tenant:
+        largest = max(private, key=lambda tenant: tenant.pages, default=None)
+        if largest is not None and largest.pages > share:
+            return largest
+        if not private or (self._public.queue and self._public.queue.first_epoch <= private[0].last_request):
             return self._public
         return private[0]
 
-    def _oldest(self, account: Account, used: list[Node]) -> Node | None:
-        while account.heap:
-            rank, run = account.heap.pop(self._runs.place)
-            node = Node(self._runs, run)
+    def _oldest(self, tenant: Tenant, used: list[Node]) -> Node | None:
+        while tenant.queue:
+            epoch, node = tenant.queue.pop()
             if not node.resident or not node.is_edge:
                 continue
-            if node.epoch > _epoch(rank):
+            if node.epoch > epoch:
                 self.push(node)
             elif self._in_use(node):
                 used.append(node)

@@ -1,80 +1,79 @@
-"""What becomes of a public run that is private again: each tenant with a right to it keeps it and what it has below.
+"""Demotion: a public node becomes private, and each tenant with a right to it keeps it and its own nodes below.
 
-No keys and values move: every holder gets a run of its own, in the same blocks. From then on what one of them finds,
-and what it loses, says nothing about the others. SafeKV (§V-C) gives a demoted run to the tenant that brought it; then
-three strangers could take a common opening, and all that was computed after it, from everybody who uses it.
+No keys and values move: every heir gets a node in the same blocks. From then on the hits and losses of one heir reveal
+nothing to the others. SafeKV (§V-C) gives a demoted node to the tenant that brought it; then three other tenants could
+take a common prefix, and everything computed after it, from all its users.
 """
 
 from __future__ import annotations
 
+from cloister.prefix.namespaces import Namespace
 from cloister.prefix.node import Node
 from cloister.prefix.offload import LOST
-from cloister.prefix.owners import Owner
 from cloister.prefix.tree import Tree
 from cloister.prefix.tree_blocks import TreeBlocks
 
-MOST_HEIRS = 16
-"""Tenants that keep a demoted run; any that came later compute it again. It bounds what one block takes in the tree.
-What a monitor demotes seldom has so many: it serves eight strangers' hits on a quiet run."""
+MAX_HEIRS = 16
+"""Tenants that keep a demoted node; later ones compute its pages again. This bounds what one block costs in the tree.
+A demoted node seldom has more: the monitor serves eight hits of other tenants on a quiet node."""
 
 
 class Inheritance:
-    def __init__(self, tree: Tree, holding: TreeBlocks) -> None:
-        self._tree, self._holding = tree, holding
+    def __init__(self, tree: Tree, blocks: TreeBlocks) -> None:
+        self._tree, self._blocks = tree, blocks
 
     def divide(self, node: Node, barred_until: float | None) -> None:
-        """Take a public run out of the tree, and all below it; until the time given no label makes it public again."""
+        """Replace a public node, and all below it, by private nodes of its heirs. Until the time given, no label makes
+        these public again."""
         above = node.parent
-        assert above is not None and node.owner is self._tree.public
-        first, heirs = node.tokens[: self._tree.page], node.holders[:MOST_HEIRS]
+        assert above is not None and node.namespace is self._tree.public
+        first, heirs = node.tokens[: self._tree.page], node.rights[:MAX_HEIRS]
         for heir in heirs:
             self._leave_to(heir, above, node, barred_until)
-        self._tree.remove(node)
-        self._holding.drop(node)
-        self._holding.order.push(above)
+        self._blocks.drop(node)
+        self._blocks.order.push(above)
         for heir in heirs:
-            if (own := self._tree.find(above, heir, first)) is not None:
+            if (own := above.children.get((heir, first))) is not None:
                 for each in self._tree.nodes(self._tree.compress(own)):
-                    self._holding.order.push(each)
+                    self._blocks.order.push(each)
 
-    def _leave_to(self, heir: Owner, above: Node, node: Node, barred_until: float | None) -> None:
-        """Give one heir its part of a run and of all below it, under a node that it can reach."""
-        barred = barred_until if node.owner is self._tree.public else node.watched
+    def _leave_to(self, heir: Namespace, above: Node, node: Node, barred_until: float | None) -> None:
+        """Give one heir its part of a node and of all below it, under a node that it can reach."""
+        barred = barred_until if node.namespace is self._tree.public else node.watched
         at = 0
-        tokens, places = node.tokens, node.blocks
         while at < node.pages:
-            rest = tokens[at * self._tree.page :]
-            own = self._tree.find(above, heir, rest[: self._tree.page])
+            rest = node.tokens[at * self._tree.page :]
+            own = above.children.get((heir, rest[: self._tree.page]))
             if own is None:
-                until = _first_lost(places, at)
+                until = _first_lost(node.blocks, at)
                 if at < until:
                     above = self._new(heir, above, node, at, until)
                     above.watched = barred
                 if until < node.pages:
                     return  # an earlier heir has the rest, in a lower tier
                 break
-            common = self._tree.common(own, rest)
-            above = self._holding.split(own, common)
-            here = places[at + above.resident : max(at + above.resident, min(at + common, node.resident))]
-            self._holding.lend(above, here)  # it may be in a lower tier, and what is below it may not
+            common = self._tree.common(own, rest, 0, len(rest))
+            above = self._blocks.split(own, common)
+            in_pool = node.blocks[at + above.resident : max(at + above.resident, min(at + common, node.resident))]
+            self._blocks.lend(above, in_pool)  # these pages may be in a lower tier while pages below them are not
             if barred is not None:
                 above.watched = barred
             at += common
-        for child in sorted(node.children, key=lambda child: child.owner is self._tree.public):  # its own come first
-            if child.is_held_by(heir):
+        children = node.children.values()
+        for child in sorted(children, key=lambda child: child.namespace is self._tree.public):  # its own come first
+            if child.has_right(heir):
                 self._leave_to(heir, above, child, barred_until)
 
-    def _new(self, heir: Owner, above: Node, node: Node, start: int, end: int) -> Node:
+    def _new(self, heir: Namespace, above: Node, node: Node, start: int, end: int) -> Node:
         size = self._tree.page
-        places = node.places(start, end)
-        made = self._holding.inherit(above, heir, node.tokens[start * size : end * size], places, node)
-        if node.owner is heir and not start and end == node.pages:
-            made.links = node.links
+        tokens = node.tokens[start * size : end * size]
+        made = self._blocks.inherit(above, heir, tokens, node.blocks[start:end], node.epoch)
+        made.compressed = node.compressed and node.namespace is heir
         lower = max(start, node.resident)
-        node.set_places(lower, [LOST] * (end - lower))  # one copy in a lower tier is one run's
+        node.blocks[lower:end] = [LOST] * max(0, end - lower)  # a copy in a lower tier belongs to one node
         return made
 
 
-def _first_lost(places: tuple[int, ...], start: int) -> int:
-    """Where the pages end, from `start` on, that are anywhere."""
-    return next((at for at in range(start, len(places)) if places[at] == LOST), len(places))
+def _first_lost(blocks: list[int], start: int) -> int:
+    """Index of the first page from `start` on that neither the pool nor a lower tier has."""
+    return next((at for at in range(start, len(blocks)) if blocks[at] == LOST), len(blocks))

@@ -1,4 +1,4 @@
-"""Requests that wait for a detector's word on how much of their beginning is public (SafeKV §V-D). Knows no tree."""
+"""Requests that wait for a detector's label: how many tokens at their beginning are public (SafeKV §V-D)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 
 from cloister.prefix.base import PrefixKey
 
-MOST_UNLABELLED = 4096
-"""Requests that wait for their label; the oldest of more stay private."""
+MAX_UNLABELLED = 4096
+"""Requests that wait for their label. Beyond this number the oldest stay private."""
 
 
 class _Unlabelled:
@@ -22,41 +22,41 @@ class _Unlabelled:
 
 
 class Labels:
-    """By number of request, until nothing more will come of it. What was said of a key is known as long as the key."""
+    """Waiting requests by number, until label and pages are complete; a key's labels as long as the key lives."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, _Unlabelled] = OrderedDict()
         self._public: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
 
     def expect(self, key: PrefixKey) -> None:
-        """A label will come for this key, or none."""
+        """A label may come for this key."""
         if key.request_id in self._waiting or key in self._public:
             return
-        while len(self._waiting) >= MOST_UNLABELLED:
+        while len(self._waiting) >= MAX_UNLABELLED:
             self._waiting.popitem(last=False)
         self._waiting[key.request_id] = _Unlabelled(key)
 
-    def say(self, request_id: int, public_tokens: int, *, final: bool) -> tuple[PrefixKey, int] | None:
-        """Take a label; whose it is, and how many pages are public by now. None if nobody waits for it."""
+    def add(self, request_id: int, public_tokens: int, *, final: bool) -> tuple[PrefixKey, int] | None:
+        """Take a label. Returns its key and how many pages are public by now; None if no request waits for it."""
         waiting = self._waiting.get(request_id)
         if waiting is None or waiting.labelled:
             return None
         key = waiting.key
         self._public[key] = max(self.public_pages(key), key.paging.pages(public_tokens))
         waiting.labelled = final
-        self._settle(request_id)
+        self._drop_if_done(request_id)
         return key, self._public[key]
 
     def public_pages(self, key: PrefixKey) -> int:
-        """What labels said of this key so far."""
+        """By the labels so far."""
         return self._public.get(key, 0)
 
     def complete(self, key: PrefixKey) -> None:
-        """All pages of this key are there: nothing but its last label is awaited."""
+        """All pages of this key are in the tree: only its last label is still to come."""
         waiting = self._waiting.get(key.request_id)
         if waiting is not None and waiting.key is key:
             waiting.complete = True
-            self._settle(key.request_id)
+            self._drop_if_done(key.request_id)
 
     def forget(self, tenant: str) -> None:
         for request_id in [one for one, waiting in self._waiting.items() if waiting.key.tenant == tenant]:
@@ -64,7 +64,7 @@ class Labels:
         for key in [key for key in self._public if key.tenant == tenant]:
             del self._public[key]
 
-    def _settle(self, request_id: int) -> None:
+    def _drop_if_done(self, request_id: int) -> None:
         waiting = self._waiting[request_id]
         if waiting.complete and waiting.labelled:
             del self._waiting[request_id]

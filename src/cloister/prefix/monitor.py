@@ -1,17 +1,15 @@
-"""What detection missed shows in who hits a run of public pages: rolling windows, entropy of users per hit, drift
-against history (SafeKV §V-C, Equation 3).
+"""Finds probing of public nodes that detection passed wrongly: rolling windows, entropy of users per hit, drift against
+history (SafeKV §V-C, Equation 3).
 
     watched = monitor.watch(owner)  …  monitor.hit(watched, tenant, request) → whether to demote it
 
-A run that one user made and used, and that others suddenly try, looks probed, and is demoted at once. What was widely
-used before may go on so. The paper serves what a business marked as public at a moderate rate instead; here a mark
-makes nothing visible to others. Knows names of tenants, numbers of requests and a clock; neither text nor tokens nor
-the tree, which keeps a record with each run.
+A node that one tenant made and used, and that other tenants suddenly try, looks probed and is demoted. A node that was
+widely used before is not. The monitor handles names of tenants, numbers of requests and a clock; neither text nor
+tokens nor the tree, which stores a record with each node.
 
-The exposure of a run is bounded (MonitorSettings.exposure). In its first window at most `repeats` hits by
-each stranger are served, of whom there are fewer than `broad`: that many at once cannot be told from popularity, and
-are taken for it. If it was not popular by then, no more than `probes` hits by strangers are served in all, whoever they
-pretend to be. Then it stays private for `barred_s`.
+Exposure is bounded (MonitorSettings.exposure). In a node's first window, each other tenant gets at most `repeats` hits.
+If `broad` other tenants hit it in that window, it counts as popular and is not demoted. Otherwise it later serves
+`probes` hits of other tenants in all, whatever identities they use. A demoted node stays private for `barred_s`.
 """
 
 from __future__ import annotations
@@ -22,18 +20,18 @@ from math import log2
 from time import monotonic
 
 Hits = dict[str, int]
-"""Of one window: how often each tenant hit."""
-MOST_USERS = 16
-"""That a window tells apart; all others count as one."""
+"""How often each tenant hit in one window."""
+MAX_USERS = 16
+"""Tenants that a window distinguishes; all others count as one."""
 _OTHERS = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
-    """`window_s`: how long a window is. `broad`: strangers in a window that make a run widely used (the paper's u_pre).
-    `probes`: strangers' hits on a run after a quiet window before it is demoted. `repeats`: hits of one stranger on a
-    new run. `entropy` (users per hit) and `drift` (Jensen–Shannon, in bits): from which a window looks probed.
-    `barred_s`: how long what was demoted stays private, whatever a detector says."""
+    """`window_s`: length of a window. `broad`: other tenants in a window that make a node popular (the paper's u_pre).
+    `probes`: hits of other tenants on a node after its first window before it is demoted. `repeats`: hits of one other
+    tenant on a new node. `entropy` (users per hit) and `drift` (Jensen–Shannon, in bits): thresholds from which a
+    window looks probed. `barred_s`: how long a demoted node stays private, whatever labels come."""
 
     window_s: float = 60.0
     broad: int = 4
@@ -45,13 +43,13 @@ class MonitorSettings:
 
     @property
     def exposure(self) -> int:
-        """Hits by strangers that a run serves at most before it is demoted, if it is not popular."""
+        """The most hits of other tenants that a node serves before it is demoted, if it is not popular."""
         return max((self.broad - 1) * self.repeats, self.probes)
 
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of one public run, in two kilobytes at most."""
+    """The record of one public node, two kilobytes at most."""
 
     owner: str
     made: float
@@ -60,19 +58,19 @@ class Watched:
     before: Hits = field(default_factory=dict)
     popular: bool = False
     """Whether it was widely used in its first window."""
-    strangers: int = 0
-    """Hits by others than the owner since it became public."""
+    foreign_hits: int = 0
+    """Hits of tenants other than the owner since it became public."""
     request: int = -1
-    """Who asked last: one that has to wait asks again, and is answered the same."""
+    """The last request: one that has to wait looks up again and gets the same answer."""
     probed: bool = False
-    """What it was answered."""
+    """The answer to the last request."""
 
     def copy(self) -> Watched:
-        """For the second half of a run that is cut in two."""
+        """For the second half of a node that is split."""
         return replace(self, now=dict(self.now), before=dict(self.before))
 
     def forget(self, tenant: str, heir: str) -> None:
-        """Keep nothing of this tenant; a run that it brought is `heir`'s, who has a right to it too."""
+        """Remove this tenant. A node that it owned becomes the heir's, which has a right to it too."""
         if self.owner == tenant:
             self.owner = heir
         for hits in (self.now, self.before):
@@ -81,14 +79,14 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Whose run looked probed and was demoted, and who was the last to hit it. Names of tenants, nothing of the run."""
+    """The owner of a demoted node, and the last tenant to hit it. Two names; no content of the node."""
 
     owner: str
     suspect: str
 
 
 class Monitor:
-    """`on_alert` hears of every demotion."""
+    """Calls `on_alert` for every demotion."""
 
     def __init__(
         self,
@@ -102,29 +100,29 @@ class Monitor:
         self._on_alert = on_alert
 
     def watch(self, owner: str) -> Watched:
-        """The record of a run that becomes public now."""
+        """The record of a node that becomes public now."""
         return Watched(owner, (now := self._clock()), now)
 
     def barred_until(self) -> float:
-        """Until when a run that is demoted now stays private."""
+        """Until when a node that is demoted now stays private."""
         return self._clock() + self._settings.barred_s
 
     def is_barred(self, until: float) -> bool:
         return self._clock() < until
 
     def hit(self, watched: Watched, tenant: str, request: int) -> bool:
-        """Somebody is about to be lent a public run: whether it looks probed. Then it is a miss, and private now."""
+        """Call before a public node is lent to this tenant. True: it looks probed; demote it and treat it as a miss."""
         self._roll(watched)
         if request != watched.request:
             watched.request, watched.probed = request, self._judge(watched, tenant)
         return watched.probed
 
     def _judge(self, watched: Watched, tenant: str) -> bool:
-        name = tenant if tenant in watched.now or len(watched.now) < MOST_USERS else _OTHERS
+        name = tenant if tenant in watched.now or len(watched.now) < MAX_USERS else _OTHERS
         watched.now[name] = watched.now.get(name, 0) + 1
         if tenant == watched.owner:
             return False
-        watched.strangers += 1
+        watched.foreign_hits += 1
         if not self._suspicious(watched, name):
             return False
         if self._on_alert is not None:
@@ -132,7 +130,7 @@ class Monitor:
         return True
 
     def _roll(self, watched: Watched) -> None:
-        """Begin a new window if the last is over; one that passed without a hit leaves no history."""
+        """Begin a new window if the last is over. A window without hits leaves no history."""
         elapsed = self._clock() - watched.began
         if elapsed < self._settings.window_s:
             return
@@ -143,31 +141,27 @@ class Monitor:
     def _suspicious(self, watched: Watched, name: str) -> bool:
         settings = self._settings
         new = self._clock() - watched.made < settings.window_s
-        if new and _strangers(watched, watched.now) >= settings.broad:
+        if new and len(watched.now) - (watched.owner in watched.now) >= settings.broad:
             watched.popular = True
         if watched.popular:
             return False
-        if new:  # few users must not insist
+        if new:  # a few users may not hit it often
             return watched.now[name] > settings.repeats
-        return watched.strangers > settings.probes or self._shifted(watched)
+        return watched.foreign_hits > settings.probes or self._shifted(watched)
 
     def _shifted(self, watched: Watched) -> bool:
-        """Whether others than before hit it, each of them seldom."""
+        """Whether other tenants than before hit it, each of them seldom."""
         shifted = drift(watched.before, watched.now) >= self._settings.drift
         return shifted and len(watched.now) > 2 and entropy(watched.now) >= self._settings.entropy
 
 
-def _strangers(watched: Watched, hits: Hits) -> int:
-    return len(hits) - (watched.owner in hits)
-
-
 def entropy(hits: Hits) -> float:
-    """u_cnt / hit_cnt (Equation 3): near 0 where one user hits often, 1 where every hit is another's."""
+    """u_cnt / hit_cnt (Equation 3): near 0 where one user hits often, 1 where every hit is another user's."""
     return len(hits) / sum(hits.values()) if hits else 0.0
 
 
 def drift(before: Hits, now: Hits) -> float:
-    """Jensen–Shannon divergence of who hits, in bits: 0 for the same users in the same shares, 1 for others."""
+    """Jensen–Shannon divergence of the users' shares, in bits: 0 for the same shares, 1 for other users."""
     if not before or not now:
         return 0.0 if before == now else 1.0
     total_before, total_now = sum(before.values()), sum(now.values())

@@ -1,4 +1,4 @@
-"""What goes from the pool's storage to a tier below it, and where it is then. Knows no references and no order."""
+"""Moves pages from the pool's storage to the tier below it. Knows no references and no order of eviction."""
 
 from __future__ import annotations
 
@@ -11,57 +11,54 @@ from cloister.prefix.tier import State, Tier
 from cloister.prefix.tree import Tree
 
 LOST = -(1 << 62)
-"""In a place's place: what was there is nowhere any more."""
+"""In Node.blocks: neither the pool nor a lower tier has this page."""
 
 
 class Offload:
-    """Without a tier, nothing goes anywhere. A page's place there is `~number`."""
+    """A page in the tier is `~number` in Node.blocks. Without a tier, no page is stored."""
 
     def __init__(self, tree: Tree, tier: Tier | None, storage: Storage | None) -> None:
         self._tree, self._tier, self._storage = tree, tier, storage
-        self._page = tree.page
 
     def store(self, node: Node, start: int) -> list[int]:
-        """Copy resident pages from `start` on to the tier; where they are then, as far as that went."""
+        """Copy pages from `start` on from the pool to the tier. Returns their numbers; fewer if the tier is full."""
         stored: list[int] = []
         if self._tier is not None:
             assert self._storage is not None
-            blocks = node.blocks
             room = self._tier.room(node.resident - start)
             for page, bound in self._bounds(node, start, start + room):
-                number = self._tier.store(node.owner, bound, self._storage.read(blocks[page]))
+                number = self._tier.store(node.namespace, bound, self._storage.read(node.blocks[page]))
                 if number is None:
                     break
                 stored.append(~number)
         return stored
 
     def fetch(self, node: Node, pages: int) -> Iterator[tuple[int, State]]:
-        """Ask the tier for those of the first pages that are not in the pool: each, and where it is."""
+        """Request from the tier those of the first pages that are not in the pool: each page with its state."""
         assert self._tier is not None
-        blocks = node.blocks
         for page, bound in self._bounds(node, node.resident, pages):
-            yield page, self._tier.fetch(~blocks[page], bound)
+            yield page, self._tier.fetch(~node.blocks[page], bound)
 
-    def take(self, place: int, block: int) -> bool:
-        """Put what is HERE into a block; whether it still was."""
+    def take(self, location: int, block: int) -> bool:
+        """Write a page that is HERE into a block. False if the tier no longer has it."""
         assert self._tier is not None and self._storage is not None
-        if (data := self._tier.take(~place)) is None:
+        if (data := self._tier.take(~location)) is None:
             return False
         self._storage.write(block, data)
         return True
 
-    def discard(self, places: Iterable[int]) -> None:
-        """Nobody needs what is there any more."""
-        for place in places:
-            if place != LOST:
-                assert self._tier is not None and place < 0
-                self._tier.discard(~place)
+    def discard(self, locations: Iterable[int]) -> None:
+        """These pages are no longer needed."""
+        for location in locations:
+            if location != LOST:
+                assert self._tier is not None and location < 0
+                self._tier.discard(~location)
 
     def _bounds(self, node: Node, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """For pages of a run: what binds each of them to all tokens up to its end."""
+        """Each page with a digest of all tokens up to its end."""
         if start < end:
-            tokens = node.tokens
-            digest = sha256(self._tree.tokens_before(node) + tokens[: start * self._page])
+            size = self._tree.page
+            digest = sha256(self._tree.tokens_before(node) + node.tokens[: start * size])
             for page in range(start, end):
-                digest.update(tokens[page * self._page : (page + 1) * self._page])
+                digest.update(node.tokens[page * size : (page + 1) * size])
                 yield page, digest.digest()

@@ -1,8 +1,8 @@
-"""How a prompt's positions fall into pages: what the tree compares, a block's worth at a time.
+"""How a prompt's positions fall into pages. The tree compares pages; each fills one block.
 
-A prompt that begins with a public span is computed in two segments, each in blocks of its own, and what the second
-holds depends on where the first ended (compute.layout.Layout). So the public span's last page is filled up with no
-token, and tokens after it are other numbers than the same tokens in a prompt without one.
+A prompt with a public span is computed in two segments, in separate blocks, and the second segment's keys depend on
+where the first ended (compute.layout.Layout). So the public span's last page is padded, and tokens after the span get
+other numbers than the same tokens in a prompt without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AFTER_PUBLIC = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """A prompt of `prompt` tokens, the first `public` of them a segment of their own, in pages of `size`."""
+    """A prompt of `prompt` tokens, the first `public` of them a separate segment, in pages of `size`."""
 
     public: int
     prompt: int
@@ -29,7 +29,7 @@ class Paging:
         return -(-self.public // self.size)
 
     def pages(self, positions: int) -> int:
-        """How many pages the first positions fill for good: full ones, and the public span's last."""
+        """How many pages the first positions complete: full pages, and the public span's last."""
         positions = min(positions, self.prompt)
         if not self.public or positions < self.public:
             return positions // self.size

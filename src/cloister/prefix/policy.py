@@ -1,4 +1,4 @@
-"""The policies of sharing, as data (SafeKV §VII-C compares them): who finds what, and what becomes visible to all."""
+"""The policies of sharing, as data (SafeKV §VII-C compares them)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cloister.levels import PolicyName
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One row. A salt narrows every policy: with one, only requests of the same salt find each other, nothing is made
-    public, and nothing public is found. What a request marks as public is for its service to read: no policy shows it
-    to other tenants, since a mark may be on a guess at another tenant's words."""
+    """A salt narrows every policy: only requests with the same salt find each other, they publish nothing, and they
+    find nothing public. A request's mark `public` permits its service to read a text. No policy shows the text to
+    other tenants for that mark, since a tenant may mark a guess at another tenant's words."""
 
     name: PolicyName
-    told: str
+    description: str
     reuses: bool = True
     everything_public: bool = False
-    """Whether whatever is computed is visible to all."""
+    """Whether all tenants see all that is computed."""
     labelled_public: bool = False
-    """Whether what a detector calls public is; until it does, all is private (SafeKV §V-D)."""
+    """Whether all tenants see what a detector labels public; unlabelled pages are private (SafeKV §V-D)."""
 
     @property
     def sees_public(self) -> bool:
@@ -29,11 +29,9 @@ class Policy:
 POLICIES: dict[PolicyName, Policy] = {
     policy.name: policy
     for policy in (
-        Policy("none", "every prompt is computed anew; nothing is kept", reuses=False),
-        Policy("global", "everybody finds everybody's prompts: others can time what you wrote", everything_public=True),
-        Policy("partition", "a tenant finds its own prompts and nobody else's"),
-        Policy(
-            "safekv", "as partition; what a detector finds nothing private in is found by all", labelled_public=True
-        ),
+        Policy("none", "nothing is kept; every prompt is computed", reuses=False),
+        Policy("global", "every tenant finds all prompts: others can time what you wrote", everything_public=True),
+        Policy("partition", "a tenant finds its own prompts alone"),
+        Policy("safekv", "as partition; all tenants find what a detector labels public", labelled_public=True),
     )
 }

@@ -1,9 +1,9 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
 
-Labels come from outside, late or not at all: until then a page is private, and a late label costs hits, nothing else.
-A request finds, uses and counts towards what everybody sees inside its own public span only. What a detector says of a
-page depends on what follows it, so that others' pages are public does not make the same tokens public in this prompt:
-a private prompt that touched them would show in what becomes of them (eviction, the monitor) to whoever planted them.
+Labels come from outside, late or not at all: a page without a label is private, and a late label costs hits only. A
+request finds and touches public pages inside its own public span only. A detector's label for a page depends on the
+text after it, so the same tokens may be public in one prompt and private in another. If a private prompt touched public
+pages, the tenant that planted them could see it in their eviction or demotion.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, Pref
 from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
 from cloister.prefix.monitor import Monitor, Watched
+from cloister.prefix.namespaces import Namespace, Namespaces
 from cloister.prefix.node import Node
 from cloister.prefix.offload import Offload
-from cloister.prefix.owners import Owner, Owners
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
-from cloister.prefix.runs import MOST
 from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
 from cloister.prefix.tree_blocks import TreeBlocks
@@ -28,9 +27,8 @@ LOOKUPS_PER_EPOCH = 32
 
 
 class RadixCache(PrefixCache):
-    """What leaves the pool goes from `storage` to `tier`, if there is one, and comes back when it is found. `monitor`
-    judges who finds what was labelled public (§V-C); what the policy makes public anyway it does not watch.
-    """
+    """Pages that leave the pool go from `storage` to `tier`, and come back when they are found. `monitor` watches pages
+    that were labelled public (§V-C), but not those that the policy makes public."""
 
     def __init__(
         self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
@@ -38,7 +36,7 @@ class RadixCache(PrefixCache):
         assert (tier is None) == (storage is None)
         self._tier, self._storage = tier, storage
         self._monitor = monitor
-        self._owners = Owners()
+        self._namespaces = Namespaces()
         self._labels = Labels()
         self._lookups = self._epoch = 0
         self._counts = Counts()
@@ -46,20 +44,20 @@ class RadixCache(PrefixCache):
     def attach(self, pool: Pool, page_tokens: int) -> None:
         self._pool = pool
         self._page = page_tokens * TOKEN_BYTES
-        self.tree = Tree(self._page, self._owners.public, pool.total)
+        self.tree = Tree(self._page, self._namespaces.public)
         offload = Offload(self.tree, self._tier, self._storage)
-        self._holding = TreeBlocks(pool, self.tree, offload, self._counts)
-        self._recall = Recall(pool, self._holding, offload, self._counts, self.evict)
-        self._inheritance = Inheritance(self.tree, self._holding)
+        self._blocks = TreeBlocks(pool, self.tree, offload, self._counts)
+        self._recall = Recall(pool, self._blocks, offload, self._counts, self.evict)
+        self._inheritance = Inheritance(self.tree, self._blocks)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
         if not policy.reuses:
             return NOTHING
         self._lookups += 1
-        self._epoch = min(self._lookups // LOOKUPS_PER_EPOCH, MOST)
-        viewer, creator = self._owners.whose(key, policy)
-        creator.account.seen = viewer.account.seen = self._epoch
+        self._epoch = self._lookups // LOOKUPS_PER_EPOCH
+        viewer, creator = self._namespaces.of(key, policy)
+        creator.tenant.last_request = viewer.tenant.last_request = self._epoch
         self._expect(key, policy)
         path = self._allowed(self._visible(viewer, key, policy, most), key)
         most = sum(pages for _, pages in path)
@@ -67,16 +65,14 @@ class RadixCache(PrefixCache):
             path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
         path = self._claimed(path, creator)
         blocks: list[int] = []
-        public = 0
-        coming = False
+        public, coming = 0, False
         for node, pages in path:
-            resident = node.resident
-            coming = resident < pages
-            pages = min(pages, resident)
+            coming = node.resident < pages
+            pages = min(pages, node.resident)
             if pages:
-                node.touch(creator, self._epoch)
-            blocks += node.places(0, pages)
-            if node.owner is self.tree.public:
+                node.epoch = self._epoch
+            blocks += node.blocks[:pages]
+            if node.namespace is self.tree.public:
                 public += pages
             if coming:
                 break
@@ -87,7 +83,7 @@ class RadixCache(PrefixCache):
         policy = POLICIES[key.policy]
         self._expect(key, policy)
         if self._tier is not None and policy.reuses:
-            path = self._visible(self._owners.whose(key, policy)[0], key, policy, most)
+            path = self._visible(self._namespaces.of(key, policy)[0], key, policy, most)
             if _is_lower(path):
                 self._recall.fetch(path)
 
@@ -98,21 +94,21 @@ class RadixCache(PrefixCache):
         policy = POLICIES[key.policy]
         if not policy.reuses:
             return
-        viewer, creator = self._owners.whose(key, policy)
+        viewer, creator = self._namespaces.of(key, policy)
         public = min(self._public_pages(key, policy), len(blocks))
         if public and viewer is not self.tree.public:
             self._publish(viewer, key, public)
         path = self._claimed(self._visible(viewer, key, policy, len(blocks)), creator)
         if len(blocks) * self._page == len(key.tokens):
             self._labels.complete(key)
-        if not self._holding.refill(path, blocks):
+        if not self._blocks.refill(path, blocks):
             return
         found = sum(pages for _, pages in path)
-        end = self._holding.first_kept(blocks, found)
+        end = self._blocks.first_kept(blocks, found)
         if found == end:
             return
-        parent = self._holding.split(*path[-1]) if path else self.tree.root
-        shared = min(max(found, public), end) if parent.owner is self.tree.public else found
+        parent = self._blocks.split(*path[-1]) if path else self.tree.root
+        shared = min(max(found, public), end) if parent.namespace is self.tree.public else found
         if found < shared:
             parent = self._add(parent, self.tree.public, creator, key, found, blocks[found:shared])
             self._watch(parent, creator, policy)
@@ -120,37 +116,34 @@ class RadixCache(PrefixCache):
             self._add(parent, viewer, creator, key, shared, blocks[shared:end])
 
     def evict(self, count: int) -> None:
-        self._holding.evict(count, self._owners.accounts)
+        self._blocks.evict(count, self._namespaces.tenants)
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        if (said := self._labels.say(request_id, public_tokens, final=final)) is not None:
-            key, pages = said
-            self._publish(self._owners.whose(key, POLICIES[key.policy])[0], key, pages)
+        if (labelled := self._labels.add(request_id, public_tokens, final=final)) is not None:
+            key, pages = labelled
+            self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
     def demote(self, node: Node, barred_until: float | None = None) -> None:
-        """Make a public run private again, and what is below it: to each tenant with a right to it. A sequence that
-        reads it keeps its blocks till the end.
-
-        Until the time given, no label makes it public again.
-        """
-        if not node.is_gone and node.owner is self.tree.public:
+        """Make a public node private, and all below it: each tenant with a right to it keeps a part. A sequence that
+        reads it keeps its blocks. Until the time given, no label makes it public again."""
+        if node.in_tree and node.namespace is self.tree.public:
             self._inheritance.divide(node, barred_until)
 
     def forget(self, tenant: str) -> None:
         self._labels.forget(tenant)
-        if self._owners.account(tenant) is None:  # it has nothing here, and need not cost others a walk
+        if self._namespaces.tenant(tenant) is None:  # without pages here, a call must not cost other tenants a walk
             return
         for node in list(self.tree.nodes()):
-            if node.is_gone or not (mine := [one for one in node.holders if one.account.name == tenant]):
+            if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
                 continue
-            others = [one for one in node.holders if one not in mine]
+            others = [one for one in node.rights if one not in mine]
             if not others:
-                self._holding.remove(node)
+                self._blocks.remove(node)
                 continue
             for one in mine:
-                node.drop_holder(one)
+                node.drop_right(one)
             if isinstance(node.watched, Watched):
-                node.watched.forget(tenant, others[0].account.name)
+                node.watched.forget(tenant, others[0].tenant.name)
 
     @property
     def counts(self) -> Counts:
@@ -158,20 +151,18 @@ class RadixCache(PrefixCache):
 
     @property
     def pages(self) -> int:
-        """Blocks that the tree holds."""
-        return self._holding.pages
+        return self._blocks.pages
 
-    def _visible(self, viewer: Owner, key: PrefixKey, policy: Policy, most: int) -> Path:
+    def _visible(self, viewer: Namespace, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 
-    def _claimed(self, path: Path, creator: Owner) -> Path:
-        """The same path; what others see of it too is this tenant's from now on, whoever brought it. Of a run that is
-        longer, the pages that were asked for."""
+    def _claimed(self, path: Path, creator: Namespace) -> Path:
+        """The same path. The tenant gets a right to every node of it, and only to the pages that match."""
         for at, (node, pages) in enumerate(path):
-            if not node.is_held_by(creator):
-                node = self._holding.split(node, pages)
+            if not node.has_right(creator):
+                node = self._blocks.split(node, pages)
                 path[at] = node, pages
-                node.add_holder(creator)
+                node.add_right(creator)
         return path
 
     def _expect(self, key: PrefixKey, policy: Policy) -> None:
@@ -179,12 +170,12 @@ class RadixCache(PrefixCache):
             self._labels.expect(key)
 
     def _allowed(self, path: Path, key: PrefixKey) -> Path:
-        """As much of a path as the monitor lets this tenant have now; a run that looks probed is demoted first."""
+        """The part of a path that the monitor lets this tenant have. A node that looks probed is demoted."""
         for at, (node, pages) in enumerate(path):
             if self._monitor is None or not isinstance(watched := node.watched, Watched):
                 continue
             if watched.owner != key.tenant:
-                node = self._holding.split(node, pages)  # what was not asked for was not probed
+                node = self._blocks.split(node, pages)  # the monitor judges only pages that match
                 path[at] = node, pages
             if self._monitor.hit(watched, key.tenant, key.request_id):
                 self._counts.demotions += 1
@@ -193,35 +184,37 @@ class RadixCache(PrefixCache):
         return path
 
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
-        """How many of a key's first pages everybody may see, as far as is known by now: its own public span."""
+        """The key's public span as known by now: how many of its first pages all tenants may see."""
         if key.salt:
             return 0
         return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)
 
-    def _publish(self, viewer: Owner, key: PrefixKey, pages: int) -> None:
-        """Make the first pages of a key public, as far as they are there and this owner's."""
+    def _publish(self, viewer: Namespace, key: PrefixKey, pages: int) -> None:
+        """Make the first pages of a key public, as far as they are in the tree and this namespace's."""
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
-            if node.owner is self.tree.public:
+            if node.namespace is self.tree.public:
                 continue
             if not self.tree.may_publish(node) or self._is_barred(node):
                 return
-            head = self._holding.split(node, matched)
+            head = self._blocks.split(node, matched)
             self.tree.publish(head)
             self._watch(head, viewer, POLICIES[key.policy])
-            self._holding.order.push(head)
+            self._blocks.order.push(head)
 
-    def _add(self, parent: Node, owner: Owner, creator: Owner, key: PrefixKey, at: int, blocks: Sequence[int]) -> Node:
+    def _add(
+        self, parent: Node, namespace: Namespace, creator: Namespace, key: PrefixKey, at: int, blocks: Sequence[int]
+    ) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
-        return self._holding.add(parent, owner, creator, tokens, list(blocks), self._epoch)
+        return self._blocks.add(parent, namespace, creator, tokens, list(blocks), self._epoch)
 
-    def _watch(self, node: Node, owner: Owner, policy: Policy) -> None:
+    def _watch(self, node: Node, creator: Namespace, policy: Policy) -> None:
         if self._monitor is not None and not policy.everything_public:
-            node.watched = self._monitor.watch(owner.account.name)
+            node.watched = self._monitor.watch(creator.tenant.name)
 
     def _is_barred(self, node: Node) -> bool:
         return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
 
 
 def _is_lower(path: Path) -> bool:
-    """Whether something of a path is not in the pool; then its end is not."""
+    """Whether a page of a path is not in the pool; then the path's last page is not."""
     return bool(path) and path[-1][0].resident < path[-1][1]

@@ -1,4 +1,4 @@
-"""What comes back from the tiers below the pool, when it is found (SafeKV §VI-A)."""
+"""Brings pages back from the tiers below the pool when a request finds them (SafeKV §VI-A)."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from cloister.prefix.tree_blocks import TreeBlocks
 
 
 class Recall:
-    """`make_room` evicts so many pages, if it can."""
+    """`make_room(n)` evicts up to n pages."""
 
     def __init__(
-        self, pool: Pool, holding: TreeBlocks, offload: Offload, counts: Counts, make_room: Callable[[int], None]
+        self, pool: Pool, blocks: TreeBlocks, offload: Offload, counts: Counts, make_room: Callable[[int], None]
     ) -> None:
-        self._pool, self._holding, self._offload, self._counts = pool, holding, offload, counts
+        self._pool, self._blocks, self._offload, self._counts = pool, blocks, offload, counts
         self._make_room = make_room
 
     def recalled(self, path: Path, search: Callable[[], Path]) -> Path:
-        """Put into the pool what lower tiers have ready of a path, and have the rest brought."""
-        here, path = self.fetch(path), search()  # what was lost is cut off
-        if not here:
+        """Put into the pool what lower tiers have ready of a path, and start to fetch the rest."""
+        ready, path = self.fetch(path), search()  # pages that were lost are cut off
+        if not ready:
             return path
-        found = [block for node, pages in path for block in node.places(0, pages) if block >= 0]
-        self._pool.retain(found)  # so that what makes room is not what was found
-        if here > self._pool.free:
-            self._make_room(here - self._pool.free)
+        found = [block for node, pages in path for block in node.blocks[:pages] if block >= 0]
+        self._pool.retain(found)  # so that room is not made by evicting them
+        if ready > self._pool.free:
+            self._make_room(ready - self._pool.free)
             path = search()  # nodes may have been joined
         self._pool.release(found)
         for node, pages in path:
-            here -= self._bring(node, min(pages - node.resident, here))
+            ready -= self._bring(node, min(pages - node.resident, ready))
             if node.resident < pages:
                 break
         return search()
 
     def fetch(self, path: Path) -> int:
-        """Ask lower tiers for all pages of a path that are not in the pool; how many of the next can be had now. What
-        follows a page that was lost is lost, too."""
-        here, all_here = 0, True
+        """Request all pages of a path that are not in the pool; returns how many can be taken now, from the first on.
+        A lost page loses the pages after it too."""
+        ready, all_ready = 0, True
         for node, pages in path:
             for page, state in self._offload.fetch(node, pages):
                 match state:
                     case State.HERE:
-                        here += all_here
+                        ready += all_ready
                     case State.COMING:
-                        all_here = False
+                        all_ready = False
                     case State.LOST:
-                        node.set_places(page, [LOST])
-                        self._holding.cut(node, page)
-                        return here
-        return here
+                        node.blocks[page] = LOST
+                        self._blocks.cut(node, page)
+                        return ready
+        return ready
 
     def _bring(self, node: Node, most: int) -> int:
-        """Bring back so many pages, the first that are not in the pool; how many could be had now."""
+        """Bring back at most `most` pages, the first that are not in the pool. Returns how many came."""
         blocks: list[int] = []
-        for place in node.places(node.resident, node.resident + most):
+        for location in node.blocks[node.resident : node.resident + most]:
             if (taken := self._pool.allocate(1)) is None:
                 break
-            if not self._offload.take(place, taken[0]):
+            if not self._offload.take(location, taken[0]):
                 self._pool.release(taken)
                 break
             blocks += taken
-        self._holding.take(node, blocks)
+        self._blocks.take(node, blocks)
         self._counts.recalls += len(blocks)
         return len(blocks)

@@ -1,6 +1,6 @@
-"""What is below the pool: copies of blocks that left it, for when they are found again. A tier knows no tree.
+"""Tiers below the pool: copies of blocks that left it, for requests that find them again. A tier knows no tree.
 
-No call waits for a device but `settle`. What a tier has lost, for want of room or otherwise, is a miss.
+Only `settle` waits for a device. A block that a tier has lost is a miss.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from enum import Enum
 from itertools import count
 from typing import Generic, TypeVar
 
-from cloister.prefix.owners import Account, Owner
+from cloister.prefix.namespaces import Namespace, Tenant
 
 Entry = TypeVar("Entry")
 
 
 class State(Enum):
-    """HERE: it can be taken now. COMING: it is being brought, or will be when there is room for it; ask again."""
+    """HERE: it can be taken now. COMING: it is being read, or will be when there is room; ask again."""
 
     HERE = "here"
     COMING = "coming"
@@ -25,78 +25,78 @@ class State(Enum):
 
 
 class Tier(ABC):
-    """Blocks by number; no number is given twice. `bound` is a digest of all tokens up to a block's end."""
+    """Blocks by number; no number is used twice. `bound` is a digest of all tokens up to a block's end."""
 
     @abstractmethod
     def room(self, most: int) -> int:
-        """For how many more blocks there is room now, `most` at most. Older ones go for it."""
+        """Make room for up to `most` more blocks by dropping older ones. Returns how many fit."""
 
     @abstractmethod
-    def store(self, owner: Owner, bound: bytes, data: bytes) -> int | None:
-        """Keep what a block holds; its number, or None without room: then it is lost."""
+    def store(self, namespace: Namespace, bound: bytes, data: bytes) -> int | None:
+        """Keep a block's content. Returns its number, or None if there is no room."""
 
     @abstractmethod
     def fetch(self, number: int, bound: bytes) -> State:
-        """Where a block is. If it must be brought from somewhere, that begins."""
+        """A block's state. If it has to be read from a device, reading starts now."""
 
     @abstractmethod
     def take(self, number: int) -> bytes | None:
-        """What a block holds that is HERE, which the tier then keeps no longer; None if it has to be fetched again."""
+        """Take a block that is HERE out of the tier. None if it has to be fetched again."""
 
     @abstractmethod
     def discard(self, number: int) -> None:
-        """Nobody needs this one any more, if it is still there."""
+        """Drop a block, if it is still there."""
 
     def settle(self, seconds: float) -> bool:
-        """Wait until nothing is under way, so long at most. Whether that is so."""
+        """Wait until no block is being written or read, `seconds` at most. False after a timeout."""
         return True
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all blocks."""
         return None
 
 
-class Shelf(Generic[Entry]):
-    """A tier's entries, each in a place of its own, by whose they are: who has most gives first, its oldest."""
+class Slots(Generic[Entry]):
+    """A tier's slots and the entries in them, by tenant. The tenant with the most entries loses its oldest first."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
-        self._free = list(range(places - 1, -1, -1))
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = list(range(total - 1, -1, -1))
         self._numbers = count(1)
-        self._held: dict[int, tuple[Account, int, Entry]] = {}
-        self._of: dict[Account, dict[int, None]] = {}
+        self._entries: dict[int, tuple[Tenant, int, Entry]] = {}
+        self._of: dict[Tenant, dict[int, None]] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._held)
+        return iter(self._entries)
 
     @property
     def free(self) -> int:
         return len(self._free)
 
-    def add(self, account: Account, entry: Entry) -> tuple[int, int]:
-        """The entry's number and its place. There must be a free one."""
-        number, place = next(self._numbers), self._free.pop()
-        self._held[number] = account, place, entry
-        self._of.setdefault(account, {})[number] = None
-        return number, place
+    def add(self, tenant: Tenant, entry: Entry) -> tuple[int, int]:
+        """The entry's number and its slot. There must be a free slot."""
+        number, slot = next(self._numbers), self._free.pop()
+        self._entries[number] = tenant, slot, entry
+        self._of.setdefault(tenant, {})[number] = None
+        return number, slot
 
     def get(self, number: int) -> tuple[int, Entry] | None:
-        """An entry's place, and the entry."""
-        held = self._held.get(number)
-        return None if held is None else held[1:]
+        """An entry's slot, and the entry."""
+        found = self._entries.get(number)
+        return None if found is None else found[1:]
 
     def remove(self, number: int) -> None:
-        account, place, _ = self._held.pop(number)
-        self._free.append(place)
-        mine = self._of[account]
+        tenant, slot, _ = self._entries.pop(number)
+        self._free.append(slot)
+        mine = self._of[tenant]
         del mine[number]
         if not mine:
-            del self._of[account]  # with it goes the key, once nothing else is the account's
+            del self._of[tenant]  # this may be the last reference to the tenant's key
 
     def oldest(self) -> int:
-        """What goes first."""
+        """The entry to drop first."""
         most = max(self._of.values(), key=len)
         return next(iter(most))

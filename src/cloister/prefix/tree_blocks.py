@@ -1,8 +1,8 @@
-"""The tree over the block pool: which blocks it holds, what is given up for room, what is dropped.
+"""The tree over the block pool: which blocks it holds, which it gives up for room.
 
-A block has one reference for each run that it is in. There may be several, each another tenant's: then they were a
-public run, which was demoted (inheritance.py). A run gives a page up when it is evicted, forgotten or unreachable; the
-pool wipes the block when nothing holds it any more, so never while a sequence reads it.
+A block has one reference for each node that it is in. Several nodes share a block only after a public node was demoted
+(inheritance.py); each is another tenant's. The pool wipes a block when its last reference goes, so never while a
+sequence reads it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from cloister.prefix.base import Counts, Pool
 from cloister.prefix.eviction import EvictionOrder
+from cloister.prefix.namespaces import Namespace, Tenant
 from cloister.prefix.node import Node
 from cloister.prefix.offload import LOST, Offload
-from cloister.prefix.owners import Account, Owner
 from cloister.prefix.tree import Path, Tree
 
 
@@ -23,73 +23,72 @@ class TreeBlocks:
 
     def __init__(self, pool: Pool, tree: Tree, offload: Offload, counts: Counts) -> None:
         self._pool, self._tree, self._offload, self._counts = pool, tree, offload, counts
-        self.order = EvictionOrder(tree, self._last_page_used)
-        self._kept = array("i", [0]) * pool.total
-        """In how many runs each block is."""
+        self.order = EvictionOrder(tree, lambda node: self._in_use(node.blocks[node.resident - 1]))
+        self._nodes_of = array("i", [0]) * pool.total
+        """In how many nodes each block is."""
 
     @property
     def pages(self) -> int:
         """Blocks that the tree holds."""
-        return sum(map(bool, self._kept))
+        return sum(map(bool, self._nodes_of))
 
     def first_kept(self, blocks: Sequence[int], start: int) -> int:
-        """Where the first block is that the tree holds elsewhere: it is added in one place only."""
-        kept = bytes(map(bool, map(self._kept.__getitem__, blocks[start:]))).find(1)
-        return len(blocks) if kept < 0 else start + kept
+        """Index of the first block from `start` on that the tree holds already: a block is added only once."""
+        return next((at for at in range(start, len(blocks)) if self._nodes_of[blocks[at]]), len(blocks))
 
-    def add(self, parent: Node, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int], epoch: int) -> Node:
-        """Keep these blocks: pages of their own below a node, or the rest of a private chain."""
+    def add(
+        self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int], epoch: int
+    ) -> Node:
+        """Keep these blocks: in a new node below `parent`, or as the rest of its private chain."""
         self._retain(blocks)
-        owner.account.pages += len(blocks)
-        alike = owner is parent.owner is not self._tree.public and parent.holders == (creator,)
-        if alike and not parent.has_children and parent.resident == parent.pages:
-            self._tree.extend(parent, tokens, blocks, epoch)
+        namespace.tenant.pages += len(blocks)
+        continues = namespace is parent.namespace is not self._tree.public and parent.rights == (creator,)
+        if continues and not parent.children and parent.resident == parent.pages:
+            self._tree.extend(parent, tokens, blocks)
             node = parent
         else:
-            node = self._tree.add(parent, owner, creator, tokens, blocks)
+            node = self._tree.add(parent, namespace, creator, tokens, blocks)
         node.epoch = epoch
         self.order.push(node)
         return node
 
     def refill(self, path: Path, blocks: Sequence[int]) -> bool:
-        """Pages that only a lower tier had, and that were computed again, are in the pool again; whether all are."""
+        """Take pages that only a lower tier had and that were computed again. Whether the whole path is in the pool."""
         at = 0
         for node, pages in path:
             if (start := node.resident) < pages:
-                fresh = blocks[at + start : self.first_kept(blocks[: at + pages], at + start)]
-                self._offload.discard(node.places(start, start + len(fresh)))
-                self._retain(fresh)
-                self._settle(node, fresh)
+                self.lend(node, blocks[at + start : self.first_kept(blocks[: at + pages], at + start)])
                 if node.resident < pages:
                     return False
             at += pages
         return True
 
     def take(self, node: Node, blocks: Sequence[int]) -> None:
-        """A run's next pages are in these blocks; the caller's references to them are the tree's from now on."""
+        """Add the node's next pages, in these blocks. The caller's references become the tree's."""
         self._count(blocks)
-        self._settle(node, blocks)
+        node.blocks[node.resident : node.resident + len(blocks)] = blocks
+        node.resident += len(blocks)
+        node.namespace.tenant.pages += len(blocks)
+        self.order.push(node)
 
     def lend(self, node: Node, blocks: Sequence[int]) -> None:
-        """A run's next pages are in these blocks, which another run holds too; a copy in a lower tier goes."""
-        start = node.resident
-        self._offload.discard(node.places(start, start + len(blocks)))
-        self._retain(blocks)
-        self._settle(node, blocks)
+        """Add the node's next pages, in blocks that have another holder too. A copy in a lower tier goes."""
+        self._offload.discard(node.blocks[node.resident : node.resident + len(blocks)])
+        self._pool.retain(blocks)
+        self.take(node, blocks)
 
-    def inherit(self, parent: Node, owner: Owner, tokens: bytes, places: Sequence[int], like: Node) -> Node:
-        """A run of the owner's below a node, in the same places as another, and as used as that was. Blocks in the pool
-        are both runs'; what is in a lower tier is the new run's alone."""
-        node = self._tree.add(parent, owner, owner, tokens, list(places))
-        blocks = [place for place in places if place >= 0]
-        self._retain(blocks)
-        node.resident = len(blocks)
-        owner.account.pages += len(blocks)
-        node.use_as(like.as_link)
+    def inherit(self, parent: Node, heir: Namespace, tokens: bytes, blocks: list[int], epoch: int) -> Node:
+        """A node for the heir, in the same blocks as another node. Both share blocks in the pool; those in a lower
+        tier are the new node's alone."""
+        node = self._tree.add(parent, heir, heir, tokens, blocks)
+        in_pool = [block for block in blocks if block >= 0]
+        self._retain(in_pool)
+        node.resident, node.epoch = len(in_pool), epoch
+        heir.tenant.pages += len(in_pool)
         return node
 
     def split(self, node: Node, pages: int) -> Node:
-        """The node's first pages, as one of their own."""
+        """The node's first pages, as a separate node."""
         if pages == node.pages:
             return node
         head = self._tree.split(node, pages)
@@ -97,10 +96,10 @@ class TreeBlocks:
         self.order.push(head)
         return head
 
-    def evict(self, count: int, accounts: list[Account]) -> None:
+    def evict(self, count: int, tenants: list[Tenant]) -> None:
         goal = self._pool.free + count
-        share = self._pool.total // (len(accounts) + 1)
-        for node in self.order.victims(accounts, share):
+        share = self._pool.total // (len(tenants) + 1)
+        for node in self.order.victims(tenants, share):
             if self._pool.free < goal:
                 self._shorten(node, goal - self._pool.free)
             if self._pool.free >= goal:
@@ -108,54 +107,47 @@ class TreeBlocks:
                 return
 
     def cut(self, node: Node, pages: int) -> None:
-        """Drop a run's pages from here on, none of them in the pool, and all that is below it."""
-        for child in node.children:
-            self._tree.remove(child)
+        """Drop a node's pages from here on, none of which is in the pool, and all nodes below it."""
+        for child in list(node.children.values()):
             self.drop(child)
         if not pages:
             self.remove(node)
             return
-        self._offload.discard(node.places(pages, node.pages))
+        self._offload.discard(node.blocks[pages:])
         self._tree.truncate(node, pages)
 
     def remove(self, node: Node) -> None:
-        """Take a node and all below it out; what is left above may be an edge now, or a chain."""
+        """Drop a node and all below it. Its parent may be an edge afterwards, or part of a chain."""
         parent = node.parent
         assert parent is not None
-        self._tree.remove(node)
         self.drop(node)
-        if parent != self._tree.root:
+        if parent is not self._tree.root:
             self.order.push(self._tree.compress(parent))
 
-    def drop(self, removed: Node) -> None:
-        """Give up all that a node holds which is out of the tree, and what those below it hold."""
-        for node in reversed(list(self._tree.nodes(removed))):
-            node.owner.account.pages -= node.resident
-            self._give_back(node.places(0, node.resident))
-            self._offload.discard(node.places(node.resident, node.pages))
-            self._tree.free(node)
-
-    def _last_page_used(self, node: Node) -> bool:
-        [last] = node.places(node.resident - 1, node.resident)
-        return self._in_use(last)
+    def drop(self, top: Node) -> None:
+        """Take a node and all below it out of the tree, and give up their blocks."""
+        for node in reversed(list(self._tree.nodes(top))):
+            node.namespace.tenant.pages -= node.resident
+            self._give_back(node.blocks[: node.resident])
+            self._offload.discard(node.blocks[node.resident :])
+            self._tree.remove(node)
 
     def _in_use(self, block: int) -> bool:
-        """Whether a sequence reads it. A block that is in several tenants' runs may leave any of them at any time: else
-        one of them could see that another reads it now."""
-        return self._kept[block] == 1 and self._pool.references(block) > 1
+        """Whether a sequence reads it. A block in several tenants' nodes may leave any of these nodes at any time:
+        otherwise one of the tenants could see that another reads the block now."""
+        return self._nodes_of[block] == 1 and self._pool.references(block) > 1
 
     def _shorten(self, node: Node, count: int) -> None:
-        """Give up at most so many pages at the run's end, from the last on."""
+        """Give up at most `count` pages at the node's end."""
         keep = resident = node.resident
-        blocks = node.places(0, resident)
-        while keep and resident - keep < count and not self._in_use(blocks[keep - 1]):
+        while keep and resident - keep < count and not self._in_use(node.blocks[keep - 1]):
             keep -= 1
-        gone = blocks[keep:]
+        gone = node.blocks[keep:resident]
         stored = self._offload.store(node, keep)
-        node.set_places(keep, [*stored, *[LOST] * (len(gone) - len(stored))])
+        node.blocks[keep:resident] = [*stored, *[LOST] * (len(gone) - len(stored))]
         self._counts.evictions += len(gone)
         self._counts.offloads += len(stored)
-        node.owner.account.pages -= len(gone)
+        node.namespace.tenant.pages -= len(gone)
         node.resident = keep
         if len(stored) < len(gone):
             self.cut(node, keep + len(stored))
@@ -163,21 +155,15 @@ class TreeBlocks:
         if (above := node.parent) is not None:
             self.order.push(node if keep else above)
 
-    def _settle(self, node: Node, blocks: Sequence[int]) -> None:
-        node.set_places(node.resident, blocks)
-        node.resident += len(blocks)
-        node.owner.account.pages += len(blocks)
-        self.order.push(node)
-
     def _retain(self, blocks: Sequence[int]) -> None:
         self._pool.retain(blocks)
         self._count(blocks)
 
     def _count(self, blocks: Sequence[int]) -> None:
         for block in blocks:
-            self._kept[block] += 1
+            self._nodes_of[block] += 1
 
     def _give_back(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            self._kept[block] -= 1
+            self._nodes_of[block] -= 1
         self._pool.release(blocks)

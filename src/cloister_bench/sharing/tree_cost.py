@@ -1,4 +1,4 @@
-"""What the prefix cache's tree costs: bytes for each block it keeps, and time to look up and insert a prompt.
+"""What the prefix cache's tree costs: bytes for each block, and time to look up, insert and evict a prompt.
 
     python -m cloister_bench.sharing.tree_cost [NODES]
 
@@ -75,22 +75,29 @@ def bytes_per_block(fill: Callable[[], RadixCache]) -> float:
     return sum(trace.size for trace in traced.traces) / cache.pages
 
 
-def microseconds(nodes: int) -> tuple[float, float]:
-    """Median of a lookup with its insert, and of packing the tokens, in processor time."""
+def microseconds(nodes: int) -> dict[str, float]:
+    """Medians in processor time: packing 512 tokens, looking them up, inserting them, evicting 31 pages."""
     draw = random.Random(2)
     cache, pool, kept = filled(nodes, 1, draw)
-    tree, packing = [], []
+    times: dict[str, list[float]] = {"packing": [], "lookup": [], "insert": [], "evict": []}
     for number in range(300):
         known = struct.unpack(f"<{PAGE_TOKENS}i", draw.choice(kept).tokens)
         tokens = [*known, *(draw.randrange(50_000) for _ in range(31 * PAGE_TOKENS))]
-        begun = process_time()
+        at = [process_time()]
         key = key_of(number, tokens)
-        packed = process_time()
-        keep(cache, pool, key)
-        tree.append(process_time() - packed)
-        packing.append(packed - begun)
+        at.append(process_time())
+        found = cache.lookup(key, 31).blocks
+        at.append(process_time())
+        blocks = [*found, *(pool.allocate(32 - len(found)) or [])]
+        cache.insert(key, blocks)
+        at.append(process_time())
+        pool.release(blocks)
+        begun = process_time()
         cache.evict(31)
-    return 1e6 * median(tree), 1e6 * median(packing)
+        at.append(process_time() - begun + at[-1])
+        for name, start, end in zip(times, at, at[1:], strict=False):
+            times[name].append(end - start)
+    return {name: 1e6 * median(values) for name, values in times.items()}
 
 
 def main() -> None:
@@ -100,8 +107,8 @@ def main() -> None:
         print(f"{pages} pages a run: {size:.0f} bytes for each block")
     size = bytes_per_block(lambda: conversed(max(20, nodes // 32), 32, random.Random(1)))
     print(f"conversations of 32 turns, a page each: {size:.0f} bytes for each block")
-    tree, packing = microseconds(nodes)
-    print(f"{nodes} runs, 512 tokens: lookup and insert {tree:.1f} µs, packing the tokens {packing:.1f} µs")
+    times = ", ".join(f"{name} {value:.1f} µs" for name, value in microseconds(nodes).items())
+    print(f"{nodes} runs, 512 tokens: {times}")
 
 
 if __name__ == "__main__":

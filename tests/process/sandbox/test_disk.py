@@ -6,7 +6,7 @@ import tempfile
 from hashlib import sha256
 
 from cloister.prefix.disk import TAG_BYTES, DiskTier
-from cloister.prefix.owners import Account, Owner
+from cloister.prefix.namespaces import Namespace, Tenant
 from cloister.prefix.tier import State
 from tests.process.sandbox.node import Setting, attempt_inside
 
@@ -16,7 +16,7 @@ ROOM = 2 * (BLOCK + TAG_BYTES)
 
 def go_and_come_back(tier: DiskTier) -> list[object]:
     data, bounds = b"x" * BLOCK, [sha256(bytes([one])).digest() for one in range(3)]
-    numbers = [tier.store(Owner(1, Account("a")), bound, data) for bound in bounds]
+    numbers = [tier.store(Namespace(1, Tenant("a")), bound, data) for bound in bounds]
     settled = tier.settle(30)
     states = [tier.fetch(number or 0, bound) for number, bound in zip(numbers, bounds, strict=True)]
     settled &= tier.settle(30)

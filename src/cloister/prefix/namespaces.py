@@ -1,0 +1,85 @@
+"""Who sees which pages: a namespace is one tenant under one salt. Tenants count what all their namespaces hold.
+
+Namespaces and tenants are held weakly. The tree and running requests keep them alive; with a tenant's last namespace
+the tenant's record and its encryption key go.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from cloister.prefix.queue import EvictionQueue
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from cloister.prefix.base import PrefixKey
+    from cloister.prefix.policy import Policy
+
+TAG_BYTES = 6
+
+
+class Tenant:
+    """What one tenant has in the tree. All shared pages together have a record too, whose name is empty."""
+
+    __slots__ = ("__weakref__", "cipher", "last_request", "name", "pages", "queue")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pages = 0
+        """Pages in the pool that only this tenant sees."""
+        self.last_request = 0
+        """The epoch of its last request, whether or not that request found anything."""
+        self.cipher: AESGCM | None = None
+        """Encrypts its blocks in lower tiers; goes with this record."""
+        self.queue = EvictionQueue()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several tenants see its pages."""
+        return not self.name
+
+
+class Namespace:
+    """One tenant under one salt. Lower tiers bind blocks to its `tag`."""
+
+    __slots__ = ("__weakref__", "tag", "tenant")
+
+    def __init__(self, number: int, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.tag = number.to_bytes(TAG_BYTES, "little")
+
+
+class Namespaces:
+    """All namespaces in use. Every tenant sees `public`."""
+
+    def __init__(self) -> None:
+        self.public = Namespace(0, Tenant(""))
+        self._namespaces: WeakValueDictionary[tuple[str, str], Namespace] = WeakValueDictionary()
+        self._tenants: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
+        self._numbers = count(1)
+
+    def get(self, name: str, salt: str) -> Namespace:
+        namespace = self._namespaces.get((name, salt))
+        if namespace is None:
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                tenant = self._tenants[name] = Tenant(name)
+            namespace = self._namespaces[name, salt] = Namespace(next(self._numbers), tenant)
+        return namespace
+
+    def of(self, key: PrefixKey, policy: Policy) -> tuple[Namespace, Namespace]:
+        """The namespace that sees what this key inserts, unless it is public; and the one of the key's tenant."""
+        creator = self.get(key.tenant, key.salt)
+        if not policy.everything_public:
+            return creator, creator
+        return (self.get("", key.salt) if key.salt else self.public), creator
+
+    def tenant(self, name: str) -> Tenant | None:
+        return self._tenants.get(name)
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        return list(self._tenants.values())
