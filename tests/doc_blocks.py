@@ -1,4 +1,4 @@
-"""The code that documents show: blocks between fences, and blocks that are indented by four spaces."""
+"""What documents show: blocks of code, fenced or indented by four spaces, commands, and the walk of one request."""
 
 from __future__ import annotations
 
@@ -32,3 +32,17 @@ def spoken_commands_of(document: Path) -> list[str]:
     """Commands of ours that a sentence names between backticks; some go on in the next line."""
     text = _INDENTED.sub("", _FENCED.sub("", document.read_text()))
     return [" ".join(found.split()) for found in re.findall(r"`(cloister\s[^`]+)`", text)]
+
+
+def walk_of(document: Path, level: str) -> set[str]:
+    """Files that the architecture page names for a request at this level: the numbered steps are those of partitioned,
+    and a paragraph that begins with "* At `LEVEL`" says which steps fall away ("steps 3 to 5 are") and what comes."""
+    found = re.search(r"^## The walk of one request\n(.*?)\n## ", document.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    steps = {int(number): text for number, text in re.findall(r"^(\d+)\. (.*)$", found[1], re.MULTILINE)}
+    added = ""
+    if level != "partitioned":
+        [added] = re.findall(rf"^\* At `{level}` (.*)$", found[1], re.MULTILINE)
+        if replaced := re.match(r"steps (\d) to (\d) are ", added):
+            steps = {number: text for number, text in steps.items() if not replaced[1] <= str(number) <= replaced[2]}
+    return set(re.findall(r"`((?:\w+/)*\w+\.py)`", " ".join([*steps.values(), added])))

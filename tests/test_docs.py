@@ -1,4 +1,4 @@
-"""What the documents name exists: files, links, commands with their options, and one request's walk in few steps."""
+"""What the documents name exists: files, links, tests, commands with their options, and one request's walk."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from cloister.cli import app
 from cloister.detection.rules import read_rules
 from cloister.transparency.note import Algorithm, SigningKey
 from cloister_mpc.config import read_config
-from tests.doc_blocks import blocks_of, commands_of, programs_of, spoken_commands_of
+from tests.doc_blocks import blocks_of, commands_of, programs_of, spoken_commands_of, walk_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cloister"
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ARCHIVE = ROOT / "docs" / "archive"
+ROOTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "deploy/README.md")]
+DOCUMENTS = [*ROOTS, *(path for path in sorted((ROOT / "docs").rglob("*.md")) if ARCHIVE not in path.parents)]
+"""All but the archive, which shows files and commands as they were."""
 RUN = (ROOT / "README.md", ROOT / "docs" / "client.md")
-MOST_FILES_OF_A_WALK = 30
+MOST_FILES_OF_A_WALK = {"partitioned": 30, "shared": 30, "obfuscated": 34}
+QUESTIONS = 15
 
 
 def named_files(text: str) -> set[str]:
@@ -38,26 +42,42 @@ def exists(name: str) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_links_lead_somewhere(document: Path) -> None:
     text = document.read_text()
-    if document.name != "LOG.md":  # which tells of files as they were
-        assert not [name for name in sorted(named_files(text)) if not exists(name)]
+    assert not [name for name in sorted(named_files(text)) if not exists(name)]
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
     assert not [link for link in links if "://" not in link and not (document.parent / link).exists()]
 
 
-def test_one_request_walks_through_few_files() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    walk = re.search(r"## The walk of one request\n(.*?)\n## ", text, re.DOTALL)
-    assert walk is not None
-    files = named_files(walk[1])
-    assert 15 < len(files) <= MOST_FILES_OF_A_WALK
-    assert all((SOURCE / name).is_file() for name in files)
+def test_nothing_but_the_log_links_to_the_archive() -> None:
+    linking = [
+        path.name for path in DOCUMENTS if "(archive/" in path.read_text() or "docs/archive/" in path.read_text()
+    ]
+    assert linking == ["LOG.md"]
 
 
-def test_ten_questions_are_answered_by_one_place_each() -> None:
+@pytest.mark.parametrize("level", MOST_FILES_OF_A_WALK)
+def test_one_request_walks_through_few_files(level: str) -> None:
+    files = walk_of(ROOT / "docs" / "architecture.md", level)
+    assert 10 < len(files) <= MOST_FILES_OF_A_WALK[level]
+    assert not [name for name in files if not (SOURCE / name).is_file()]
+
+
+def test_each_question_is_answered_by_one_place() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| (.+\?) \| `([\w/.]+)`", text, re.MULTILINE)
-    assert len(rows) == 10
-    assert all((SOURCE / place).exists() for _, place in rows)
+    rows = re.findall(r"^\| (.+\?) \| `([\w/.]+)` \|$", text, re.MULTILINE)
+    assert len(rows) == QUESTIONS
+    assert not [place for _, place in rows if not (SOURCE / place).exists() and not (SOURCE.parent / place).exists()]
+
+
+def test_the_threat_model_names_tests_that_exist() -> None:
+    """Each test by its name, and each row at least one: a promise without a test is none."""
+    text = (ROOT / "docs" / "threat-model.md").read_text()
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    tests = set(re.findall(r"^ *(?:async )?def (test_\w+)", sources, re.MULTILINE))
+    assert not sorted(set(re.findall(r"`(test_\w+)`", text)) - tests)
+    rows = [line for line in text.splitlines() if line.count(" | ") == 2 and not line.startswith("attack |")]
+    assert len(rows) > 60
+    attempts = r"`(?:test_\w+|[\w/]*test_\w+\.py|\w+/\*|[a-z_*]+)`"
+    assert not [line for line in rows if not re.search(attempts, line.rpartition(" | ")[2])]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -76,8 +96,6 @@ def test_commands_and_their_options_exist(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_that_sentences_name_exist(document: Path) -> None:
-    if document.name == "LOG.md":  # which tells of commands as they were
-        return
     for line in spoken_commands_of(document):
         unknown = _unknown_options(typer.main.get_command(app), shlex.split(line)[1:], whole=False)
         assert not unknown, f"{line}: {unknown}"
@@ -134,8 +152,8 @@ def test_the_policy_that_the_clients_guide_shows_is_read(tmp_path: Path) -> None
 def test_the_parties_that_the_guide_to_mpc_shows_are_read(tmp_path: Path) -> None:
     [shown] = [block for block in blocks_of(ROOT / "docs" / "mpc.md") if block.startswith("# parties.toml")]
     common, _, first = shown.partition("[[party]]")
-    first, likewise, _ = ("[[party]]" + first).partition("# … and likewise")
-    assert likewise
+    first, others, _ = ("[[party]]" + first).partition("# … and the same")
+    assert others
     parties = (re.sub(r"party([-]?)0", rf"party\g<1>{rank}", first) for rank in range(3))
     (tmp_path / "parties.toml").write_text(common + "".join(parties))
     config = read_config(tmp_path / "parties.toml")
