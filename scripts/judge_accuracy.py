@@ -24,8 +24,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from cloister.detection.judge import Judge, Question, form_of  # noqa: E402
-from cloister.detection.pipeline import Pipeline, blocks_of  # noqa: E402
-from cloister.detection.process import shipped_pipeline  # noqa: E402
+from cloister.detection.pipeline import (  # noqa: E402
+    Pipeline,
+    blocks_of,
+    shipped_pipeline,
+)
 from cloister.messages.detector import Label  # noqa: E402
 from cloister.messages.frontend import JudgeForm  # noqa: E402
 from cloister_bench.detection.data import read_sets  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
@@ -76,7 +76,7 @@ class Node:
 
     def __init__(self, decoder: Decoder, **settings: int) -> None:
         chosen = EngineSettings(**settings)  # type: ignore[arg-type]
-        self.engine = Engine(ModelRunner(decoder, reserve_cache(decoder, chosen.kv_cache_mib)), chosen)
+        self.engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, chosen.kv_cache_mib)), chosen)
 
     def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]], answered: int = 0) -> list[Answer]:
         given = [Answer() for _ in requests]
