@@ -33,6 +33,7 @@ ALLOWED = {
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
     "obfuscation": {"errors", "json_names"},
+    "detection": {"errors", "files", "messages", "process", "transparency"},
     "client": EVERYBODY
     | {"addresses", "request_fields", "json_names", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
@@ -147,3 +148,22 @@ def test_the_tables_name_packages_that_there_are() -> None:
 
 def test_the_graph_is_read_from_the_source() -> None:
     assert "checks" in GRAPH["attest"] and "errors" in GRAPH["cli"], "the reader of imports finds none"
+
+
+DETECTION_SURFACE = {"__main__", "judge", "known_prefixes", "pipeline", "redaction", "signed_rules"}
+"""Modules of `detection` that other packages use."""
+
+
+def test_other_packages_use_the_surface_of_detection_alone() -> None:
+    for file in sorted(SOURCE.rglob("*.py")):
+        if file.is_relative_to(SOURCE / "detection"):
+            continue
+        for module, line in imported_modules(ast.parse(file.read_text())):
+            parts = module.split(".")
+            if parts[:2] == ["cloister", "detection"] and len(parts) > 2:
+                assert parts[2] in DETECTION_SURFACE, f"{file.relative_to(SOURCE)}:{line}"
+
+
+def test_the_services_loop_depends_on_the_contract_of_engines_alone() -> None:
+    modules = {module for module, _ in imported_modules(ast.parse((SOURCE / "service/process.py").read_text()))}
+    assert {module for module in modules if module.startswith("cloister.engine")} == {"cloister.engine.base.Engine"}

@@ -17,7 +17,7 @@ import torch
 from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_service import AttachLink, FromSealedService
 from cloister.messages.controller_vault import AssignPrompt, LeaseCores, Prefilled
@@ -28,7 +28,7 @@ from cloister.messages.types import Partition, SamplingParams
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
-from cloister.service import process as service
+from cloister.service.prepare import prepare as prepare_service
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
 from tests.models.small_llama import llama_config, llama_weights
@@ -63,7 +63,7 @@ def said_by(messages: list[Any]) -> list[tuple[int, float]]:
 
 def opened() -> list[tuple[int, float]]:
     decoder = decoder_on(ReferenceDevice(ReferenceKernels(torch.float32)))
-    engine = Engine(ModelRunner(decoder, reserve_cache(decoder, SETTINGS.kv_cache_mib)), SETTINGS)
+    engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, SETTINGS.kv_cache_mib)), SETTINGS)
     engine.submit(Submit(1, "t", PROMPT, PARAMS))
     messages: list[Any] = []
     while engine.has_work:
@@ -90,7 +90,7 @@ def partitioned(device: FakeDevice) -> list[tuple[int, float]]:
     assert not prefilled.public and first.logprob is not None
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
-    made = service.prepare(decoder_on(device), SETTINGS)
+    made = prepare_service(decoder_on(device), SETTINGS)
     threading.Thread(target=made.run, args=(theirs,), daemon=True).start()
     partition = Partition(7, first.slot, first.token, first.origin, first.rotation)
     request = Submit(1, "t", (), PARAMS, partitions=(partition,))

@@ -10,7 +10,7 @@ import torch
 from cloister.compute.base import KVCache, LinkAsker, Step
 from cloister.compute.layout import ASKS, Chunk, Layout, Remote, RemoteRows, Wanted
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels, merged, part_in, parts_of, rotated_on
-from cloister.engine.graph_runner import NOBODY, GraphRunner, rounds
+from cloister.engine.graph_runner import NO_VAULT, GraphRunner, rounds
 from cloister.engine.rehearsal import rehearse_device
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.models.fused import FusedDecoder
@@ -229,7 +229,7 @@ def test_after_the_rehearsal_nothing_more_is_recorded_and_all_is_computed() -> N
     scene.step(0, 1, 2)
     scene.step(1)
     assert scene.device.recorded == before
-    scene.service.forward([Chunk([0], 0, [0], Layout(prompt=0, remote=NOBODY), Wanted.LAST)])
+    scene.service.forward([Chunk([0], 0, [0], Layout(prompt=0, remote=NO_VAULT), Wanted.LAST)])
     assert scene.asker.broken() == {-1: "vault_timeout"}
 
 

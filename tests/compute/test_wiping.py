@@ -10,7 +10,7 @@ import torch
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner
 from cloister.messages.generation import Submit
 from cloister.messages.types import SamplingParams
@@ -28,7 +28,7 @@ def test_an_ended_sequence_leaves_neither_keys_nor_scratch() -> None:
     kernels = NativeKernels(torch.float32)
     decoder = random_decoder(CONFIGS["llama"], kernels)
     cache = HostCache(decoder.cache_shape, 16, kernels.dtype)
-    engine = Engine(ModelRunner(decoder, cache), EngineSettings(chunk_tokens=16))
+    engine = PagedEngine(ModelRunner(decoder, cache), EngineSettings(chunk_tokens=16))
     for number in (1, 2):
         engine.submit(Submit(number, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))
         engine.step()
@@ -53,7 +53,7 @@ def test_a_cache_takes_memory_only_when_it_is_written() -> None:
 def test_scratch_that_is_dropped_is_gone_and_comes_back() -> None:
     kernels = NativeKernels(torch.float32)
     decoder = random_decoder(CONFIGS["llama"], kernels)
-    engine = Engine(
+    engine = PagedEngine(
         ModelRunner(decoder, HostCache(decoder.cache_shape, 16, kernels.dtype)), EngineSettings(chunk_tokens=16)
     )
     engine.submit(Submit(1, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))

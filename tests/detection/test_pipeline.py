@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.detection.openings import NOBODYS, known_until, openings_of
-from cloister.detection.pipeline import Pipeline, Verdict, blocks_of, even_blocks, inherit
-from cloister.detection.process import shipped_pipeline
+from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until, prefixes_of
+from cloister.detection.pipeline import Pipeline, Verdict, blocks_of, even_blocks, inherit, shipped_pipeline
 from cloister.detection.rules import RuleSet, read_rules
 from cloister.detection.tagger import shipped_tagger
 from cloister.errors import InvalidRequest
@@ -76,8 +75,8 @@ def test_suspicion_makes_more_private() -> None:
 
 def test_what_the_models_template_writes_by_itself_is_known_as_a_whole(smollm_folder: ModelFolder) -> None:
     tokenizer = Tokenizer(smollm_folder)
-    openings = openings_of(tokenizer)
-    assert set(openings) == set(OPENINGS) - set(NOBODYS)
+    openings = prefixes_of(tokenizer)
+    assert set(openings) == set(OPENINGS) - set(SYSTEM_PROMPTS)
     text = tokenizer.decode(tokenizer.render_chat([{"role": "user", "content": "hi"}]))
     assert known_until(text, openings) == text.index("hi")
     other = [{"role": "system", "content": "Be Ada."}, {"role": "user", "content": "hi"}]
@@ -103,29 +102,29 @@ class Template:
 
 
 def test_any_template_gives_its_own_openings_and_never_anybodys_words() -> None:
-    assert openings_of(Template("[ask] ", None)) == ("[ask] ",)
-    assert set(openings_of(Template("[ask] ", "<<{}>>"))) == {
+    assert prefixes_of(Template("[ask] ", None)) == ("[ask] ",)
+    assert set(prefixes_of(Template("[ask] ", "<<{}>>"))) == {
         *("[ask] ", "<<"),
         *("<<You are a helpful assistant.", "<<You are a helpful assistant.>>[ask] "),
     }
-    assert openings_of(Template("", None)) == ()
-    assert openings_of(Template("x" * 10_000, None)) == (), "too long to be told"
+    assert prefixes_of(Template("", None)) == ()
+    assert prefixes_of(Template("x" * 10_000, None)) == (), "too long to be told"
 
 
 DEFAULT = "system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\nuser\n"
 HELPFUL = "system\nYou are a helpful assistant."
-OPENINGS = (*NOBODYS, DEFAULT, HELPFUL, f"{HELPFUL}\nuser\n", "system\n")
+OPENINGS = (*SYSTEM_PROMPTS, DEFAULT, HELPFUL, f"{HELPFUL}\nuser\n", "system\n")
 
 
 @pytest.fixture(scope="module")
 def knowing() -> Pipeline:
     """Both tiers, with what SmolLM2's template writes."""
     made = Pipeline(shipped_pipeline().rules, shipped_tagger())
-    made.openings = OPENINGS
+    made.known_prefixes = OPENINGS
     return made
 
 
-@pytest.mark.parametrize("opening", [DEFAULT, *NOBODYS, HELPFUL])
+@pytest.mark.parametrize("opening", [DEFAULT, *SYSTEM_PROMPTS, HELPFUL])
 def test_a_known_opening_is_public_letter_by_letter_and_nowhere_else(knowing: Pipeline, opening: str) -> None:
     pipeline = knowing
     ends = [len(opening), len(opening) + 30]

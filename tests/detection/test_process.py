@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cloister.detection.pipeline import Pipeline
-from cloister.detection.process import Labeller, shipped_pipeline
+from cloister.detection.pipeline import Pipeline, shipped_pipeline
+from cloister.detection.process import Labeller
 from cloister.detection.tagger import shipped_tagger
 from cloister.errors import ProtocolError
 from cloister.messages.controller_detector import (

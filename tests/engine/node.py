@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.base import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.messages.generation import Accepted, Failed, Submit, Tokens
 from cloister.messages.types import Partition, SamplingParams, TokenLogprob, label_spans
 from cloister.pace import Pace
@@ -60,10 +61,10 @@ class SetPace(Pace):
 
 def make_engine(
     runner: FakeRunner | None = None, prefix: PrefixCache | None = None, pace: Pace | None = None, **settings: int
-) -> Engine:
+) -> PagedEngine:
     """With steps of one size, unless told otherwise: how long they take on this machine changes nothing."""
     made = EngineSettings(**settings)  # type: ignore[arg-type]
-    return Engine(runner or FakeRunner(), made, prefix, pace or SetPace(made.chunk_tokens, made.chunk_tokens))
+    return PagedEngine(runner or FakeRunner(), made, prefix, pace or SetPace(made.chunk_tokens, made.chunk_tokens))
 
 
 def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> Submit:
@@ -82,7 +83,7 @@ def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int =
     raise AssertionError("the engine does not come to an end")
 
 
-def answers_to(engine: Engine, requests: Iterable[Submit]) -> dict[int, Answer]:
+def answers_to(engine: PagedEngine, requests: Iterable[Submit]) -> dict[int, Answer]:
     """Submit all at once and wait for all."""
     for submit in requests:
         assert engine.submit(submit) == Accepted(submit.request_id)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cloister.engine.background import MOST_WAITING
-from cloister.engine.engine import Engine
+from cloister.engine.background import MAX_WAITING
+from cloister.engine.paged import PagedEngine
 from cloister.messages.generation import Accepted, Failed, Submit, Tokens
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, answers_to, make_engine, request
@@ -18,7 +18,7 @@ def background(number: int, prompt: list[int] = LONG) -> Submit:
     return replace(request(number, prompt, max_tokens=1, temperature=0), background=True)
 
 
-def drain(engine: Engine) -> list[Tokens | Failed]:
+def drain(engine: PagedEngine) -> list[Tokens | Failed]:
     """All that is said until there is no work."""
     messages = []
     while engine.has_work:
@@ -44,7 +44,7 @@ def runner() -> Seen:
 
 
 @pytest.fixture
-def engine(runner: Seen) -> Engine:
+def engine(runner: Seen) -> PagedEngine:
     return make_engine(runner, chunk_tokens=8)
 
 
@@ -89,7 +89,7 @@ def test_it_can_be_cancelled_waiting_or_running(engine, steps):
 
 
 def test_few_wait_and_none_twice(engine):
-    for number in range(MOST_WAITING):
+    for number in range(MAX_WAITING):
         assert isinstance(engine.submit(background(number)), Accepted)
     assert isinstance(engine.submit(background(0)), Failed)
     refused = engine.submit(background(99))

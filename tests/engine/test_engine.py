@@ -92,7 +92,7 @@ def test_a_forced_pass_wants_few_rows_at_a_time():
 
 def test_a_long_prompts_scores_come_in_pieces(monkeypatch):
     whole = alone(request(1, [7] * 60, prompt_logprobs=2, max_tokens=2))
-    monkeypatch.setattr("cloister.engine.engine.SCORES_AT_ONCE", 25)
+    monkeypatch.setattr("cloister.engine.paged.SCORES_AT_ONCE", 25)
     engine = make_engine()
     engine.submit(request(1, [7] * 60, prompt_logprobs=2, max_tokens=2))
     messages = []

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from cloister.engine.engine import Engine
-from cloister.engine.reuse import LOOKS_AGAIN
+from cloister.engine.paged import PagedEngine
+from cloister.engine.reuse import MAX_LOOKUPS
 from cloister.messages.generation import Reuse
 from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.host import HostTier
@@ -64,7 +64,7 @@ class Tiered:
         blocks = Blocks(self.runner)
         self.tier = LateTier(blocks.block_bytes)
         self.cache = RadixCache(self.tier, storage=blocks)
-        self.engine: Engine = make_engine(self.runner, self.cache, chunk_tokens=chunk_tokens)
+        self.engine: PagedEngine = make_engine(self.runner, self.cache, chunk_tokens=chunk_tokens)
 
     def offload(self, prompt: list[int], tenant: str = "a") -> None:
         """Serve it once; then it is in the tier alone."""
@@ -113,7 +113,7 @@ def test_what_does_not_come_is_looked_for_a_few_times(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(tiered.cache, "lookup", counted)
     answers_to(tiered.engine, [request(1, PROMPT)])
-    assert looks == 2 + LOOKS_AGAIN, "it is alone, so it looks twice when it begins"
+    assert looks == 2 + MAX_LOOKUPS, "it is alone, so it looks twice when it begins"
 
 
 def test_one_who_is_alone_waits_and_nobody_else_does() -> None:

@@ -174,12 +174,12 @@ def test_a_dropped_link_fails_all_its_requests_wherever_they_are():
         engine.submit(split(request(number, PROMPT, max_tokens=20), runner, link=number % 2, slot=number))
     engine.step()
     assert engine.stats().running == 2 and engine.stats().waiting == 2
-    failed = engine.drop_link(0)
+    failed = engine.detach_link(0)
     assert {(m.request_id, m.code) for m in failed} == {(0, "vault_lost"), (2, "vault_lost")}
     assert set(runner.attached) == {1}
     answers = drain(engine)
     assert set(answers) == {1, 3} and all(answer.finish == "length" for answer in answers.values())
-    assert engine.drop_link(0) == [] and engine.stats().blocks_free == 40
+    assert engine.detach_link(0) == [] and engine.stats().blocks_free == 40
     engine.attach_link(0, 5, 6)
     assert engine.submit(split(request(9, PROMPT), runner)) == Accepted(9)
 
@@ -193,7 +193,7 @@ def test_a_link_that_cannot_be_mapped_is_broken_from_the_start(error):
     refused = engine.submit(split(request(1, PROMPT), runner, link=1))
     assert isinstance(refused, Failed) and refused.message == str(VaultLost.because("link_malformed"))
     assert engine.submit(split(request(2, PROMPT), runner, link=0)) == Accepted(2)
-    assert engine.drop_link(1) == []
+    assert engine.detach_link(1) == []
     with pytest.raises(ProtocolError):
         engine.attach_link(0, 5, 6)
 
@@ -345,7 +345,7 @@ def test_the_failure_of_one_sequence_is_that_of_all_and_a_cancel_ends_all():
     assert engine.cancel(1) == Tokens(1, finish="cancelled") and not engine.has_work
     engine.submit(several(runner, VARIANTS, max_tokens=20))
     engine.step()
-    assert len(engine.drop_link(0)) == 1 and not engine.has_work
+    assert len(engine.detach_link(0)) == 1 and not engine.has_work
     assert engine.stats().blocks_free == engine.stats().blocks_total
 
 

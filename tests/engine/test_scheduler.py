@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cloister.compute.layout import Layout
-from cloister.engine.engine import Engine, _most_positions
+from cloister.engine.paged import PagedEngine, _most_positions
 from cloister.fairness import CREDIT
 from cloister.messages.generation import Accepted, Failed
 from cloister.messages.types import label_spans
@@ -145,12 +145,12 @@ def runner() -> FakeRunner:
 
 
 @pytest.fixture
-def paced(runner: FakeRunner) -> Engine:
+def paced(runner: FakeRunner) -> PagedEngine:
     """An engine whose steps are short beside others and long alone."""
     return make_engine(runner, pace=SetPace(SHORT, LONG))
 
 
-def rows_of_steps(engine: Engine, runner: FakeRunner, until: int) -> list[int]:
+def rows_of_steps(engine: PagedEngine, runner: FakeRunner, until: int) -> list[int]:
     """How many tokens each step computed, up to the one that brings this request's next token."""
     rows: list[int] = []
     while True:
@@ -312,7 +312,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(link=st.sampled_from(LINKS))
     def drop(self, link):
-        for message in self.engine.drop_link(link):
+        for message in self.engine.detach_link(link):
             assert self.partitions[message.request_id] == link
             self.answers[message.request_id].take(message)
         self.engine.attach_link(link, 0, 0)
@@ -324,9 +324,9 @@ class EngineMachine(RuleBasedStateMachine):
         lent = set(self.prefix.kept.values()) if self.prefix else set()
         seen = set()
         for sequence in self.engine._scheduler.running.values():
-            assert len(sequence.blocks) >= sequence.layout.blocks(sequence.computed)
-            assert len(sequence.blocks) == len(set(sequence.blocks))
-            own = set(sequence.blocks) - lent
+            assert len(sequence.blocks.all) >= sequence.layout.blocks(sequence.computed)
+            assert len(sequence.blocks.all) == len(set(sequence.blocks.all))
+            own = set(sequence.blocks.all) - lent
             assert not own & seen
             seen |= own
         assert self.runner.most_link_rows <= self.runner.capacity
@@ -338,7 +338,7 @@ class EngineMachine(RuleBasedStateMachine):
         scheduler, pool = self.engine._scheduler, self.engine._pool
         held = [0] * self.blocks
         for sequence in scheduler.running.values():
-            for block in sequence.blocks:
+            for block in sequence.blocks.all:
                 held[block] += 1
         for block in self.prefix.kept.values() if self.prefix else ():
             held[block] += 1
@@ -346,7 +346,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert pool.free == held.count(0)
         assert len(scheduler.running) + len(scheduler.waiting) == len(self.engine._all)
         waiting = [s for s in self.engine._all if s.id not in scheduler.running]
-        assert all(s.id in scheduler.waiting._lines[s.tenant] and not s.blocks for s in waiting)
+        assert all(s.id in scheduler.waiting._lines[s.tenant] and not s.blocks.all for s in waiting)
 
     def teardown(self):
         if not hasattr(self, "engine"):

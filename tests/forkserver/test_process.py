@@ -13,7 +13,7 @@ import pytest
 
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_forkserver import Preloaded, Spawn
 from cloister.messages.controller_service import AttachLink
@@ -46,14 +46,14 @@ TAGGED = "You are a helpful assistant, and patient. <confidential>What is said h
 
 
 @pytest.fixture(scope="module")
-def unprotected(tiny: ModelFolder) -> Iterator[Engine]:
+def unprotected(tiny: ModelFolder) -> Iterator[PagedEngine]:
     """An engine without any vault, on the same model."""
     settings = SETTINGS.model_copy(update={"threads": 1})
     decoder = load_from_files(tiny, choose_device(settings))
-    yield Engine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
+    yield PagedEngine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
 
 
-def expected(engine: Engine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:
+def expected(engine: PagedEngine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:
     prompt = PromptReading(Tokenizer(tiny), 301, 512).read(TextPrompt(text, TAG in text))
     assert not isinstance(
         engine.submit(Submit(1, "t", prompt.tokens, params, label_spans(len(prompt.tokens), public=prompt.public))),

@@ -18,8 +18,8 @@ from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import GraphRunner
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.messages.generation import Failed, Submit
 from cloister.messages.types import SamplingParams
@@ -80,7 +80,7 @@ def unmasked(tokens: list[int]) -> list[int]:
     return [token ^ MASK for token in tokens]
 
 
-def play(engine: Engine, number: int, masked: list[int], params: SamplingParams) -> None:
+def play(engine: PagedEngine, number: int, masked: list[int], params: SamplingParams) -> None:
     """One request, to its end or for two steps."""
     filling = [1 + place for place in range(BEFORE + AFTER)]
     prompt = (*filling[:BEFORE], *unmasked(masked), *filling[BEFORE:])
@@ -93,7 +93,7 @@ def play(engine: Engine, number: int, masked: list[int], params: SamplingParams)
 
 def main(secrets: dict[str, list[int]]) -> None:
     for name, make in RUNNERS.items():
-        engine = Engine(make(), SHORT)
+        engine = PagedEngine(make(), SHORT)
         for number, (way, params) in enumerate(WAYS.items()):
             play(engine, number, secrets[f"{name}, {way}"], params)
     torch.tensor([0, 0, *unmasked(secrets[KEPT]), 0, 0])  # an allocator may write to the ends of what is free

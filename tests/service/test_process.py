@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.errors import ProtocolError
 from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
 from cloister.messages.controller_service import (
@@ -54,7 +54,7 @@ class Controller:
 
     def _serve(self, theirs: socket.socket) -> None:
         try:
-            service = Service(Engine(self.runner, EngineSettings()), READY, lost=self._lost)
+            service = Service(PagedEngine(self.runner, EngineSettings()), READY, lost=self._lost)
             service.announce(theirs)
             service.run(theirs)
         except BaseException as error:
@@ -136,7 +136,7 @@ def test_it_serves_and_ends_when_the_controller_hangs_up(controller: Controller)
 def test_what_looks_probed_is_said_by_name_alone() -> None:
     ours, theirs = socket.socketpair()
     alerts = [Alert("firm", "eve")]
-    service = Service(Engine(FakeRunner(), EngineSettings()), READY, alerts)
+    service = Service(PagedEngine(FakeRunner(), EngineSettings()), READY, alerts)
     serving = threading.Thread(target=service.run, args=(theirs,), daemon=True)
     serving.start()
     frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)
@@ -243,7 +243,7 @@ def test_places_for_links_are_sent_before_all_else_and_a_link_is_seated_at_one()
     ours, theirs = socket.socketpair()
     runner = Places()
     weights = os.memfd_create("weights")
-    Service(Engine(runner, EngineSettings()), READY, weights=weights).announce(theirs)
+    Service(PagedEngine(runner, EngineSettings()), READY, weights=weights).announce(theirs)
     found, descriptors = [], []
     for _ in range(3):
         data, fds, _, _ = socket.recv_fds(ours, 1 << 16, 4)
@@ -255,11 +255,11 @@ def test_places_for_links_are_sent_before_all_else_and_a_link_is_seated_at_one()
     for fd in (*descriptors, ours.detach(), theirs.detach()):
         os.close(fd)
     assert len(os.listdir("/proc/self/fd")) == before
-    engine = Engine(runner, EngineSettings())
-    engine.seat_link(5, 1)
+    engine = PagedEngine(runner, EngineSettings())
+    engine.attach_exported_link(5, 1)
     assert runner.seated == {5: 1}
     with pytest.raises(ProtocolError):
-        engine.seat_link(5, 0)
+        engine.attach_exported_link(5, 0)
 
 
 @pytest.mark.parametrize("lost", [False, True])

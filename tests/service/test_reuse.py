@@ -12,7 +12,7 @@ from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.engine import reuse
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner
 from cloister.messages.generation import Submit
 from cloister.messages.types import SamplingParams, label_spans
@@ -37,14 +37,14 @@ def test_found_blocks_give_the_same_bits_as_computed_ones(dtype: torch.dtype, mo
     settings = EngineSettings(chunk_tokens=24)
 
     def alone(submit: Submit) -> Answer:
-        plain = Engine(ModelRunner(decoder, HostCache(decoder.cache_shape, 16, dtype)), settings)
+        plain = PagedEngine(ModelRunner(decoder, HostCache(decoder.cache_shape, 16, dtype)), settings)
         return answers_to(plain, [submit])[submit.request_id]
 
     cache = HostCache(decoder.cache_shape, 16, dtype)
     with tempfile.TemporaryFile(buffering=0) as file:
         disk = DiskTier(file.fileno(), 1 << 24, cache.block_bytes, b"random")
         tree = RadixCache(disk, storage=cache)
-        engine = Engine(ModelRunner(decoder, cache), settings, tree)
+        engine = PagedEngine(ModelRunner(decoder, cache), settings, tree)
         found = []
         for number, (end, tenant, public) in enumerate(
             [((70, 71), "a", 0), ((70, 72), "a", 0), ((75,), "a", 20), ((76,), "b", 20), ((77,), "a", 20)]

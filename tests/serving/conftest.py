@@ -7,7 +7,7 @@ import torch
 
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed, Submit
 from cloister.messages.types import SamplingParams, TokenLogprob, label_spans
@@ -77,7 +77,7 @@ class Node:
 
     def __init__(self, decoder: Decoder, **settings: int) -> None:
         chosen = EngineSettings(**settings)  # type: ignore[arg-type]
-        self.engine = Engine(ModelRunner(decoder, reserve_cache(decoder, chosen.kv_cache_mib)), chosen)
+        self.engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, chosen.kv_cache_mib)), chosen)
 
     def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]], answered: int = 0) -> list[Answer]:
         given = [Answer() for _ in requests]

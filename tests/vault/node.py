@@ -15,7 +15,7 @@ from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.controller_vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
@@ -207,7 +207,7 @@ def engine_answer(
 ) -> tuple[list[int], list[TokenLogprob]]:
     """What an engine outside any vault says to the same prompt, everything in one chunk."""
     settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
-    engine = Engine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
+    engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
     assert not isinstance(
         engine.submit(Submit(1, "t", prompt, sampling, label_spans(len(prompt), public=public))), Failed

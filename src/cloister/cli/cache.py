@@ -107,18 +107,15 @@ def _text(text: str | None, file: Path | None) -> str:
 
 
 def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
-    from cloister.detection.pipeline import Pipeline
-    from cloister.detection.rules import RuleSet, read_rules, shipped_rules
+    from cloister.detection.pipeline import shipped_pipeline
     from cloister.detection.signed_rules import read_signed
-    from cloister.detection.tagger import shipped_tagger
     from cloister.transparency.note import VerifierKey
 
-    chosen = shipped_rules()
-    if rules is not None:
-        if not rules_key:
-            raise SetupError("Rules of your own need the key that signed them.", hint="Give --rules-key.")
-        chosen += read_rules(read_signed(rules, VerifierKey.parse(rules_key)))
-    return Pipeline(RuleSet(chosen), shipped_tagger())
+    if rules is None:
+        return shipped_pipeline()
+    if not rules_key:
+        raise SetupError("Rules of your own need the key that signed them.", hint="Give --rules-key.")
+    return shipped_pipeline(read_signed(rules, VerifierKey.parse(rules_key)))
 
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:

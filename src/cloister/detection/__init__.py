@@ -1,7 +1,9 @@
-"""Which parts of a prompt may be shared between tenants: SafeKV's three tiers (Chu et al., §V-B).
+"""Which parts of a prompt are private: SafeKV's three tiers (Chu et al., §V-B).
 
     text → folding → tier 1 rules ┐
                    → tier 2 tagger ┴→ private | uncertain | public, block by block → tier 3 the serving model
 
-Knows text and labels; knows no tree, no tenant and no socket. Whatever fails here leaves a block private.
+Other packages use `pipeline.Pipeline`, which labels a text; the process around it (`python -m cloister.detection`);
+`redaction`, which finds the secrets of a text; `judge`, tier 3; `signed_rules`, an operator's rule file; and
+`known_prefixes`. These modules know no tree, tenant or HTTP. An error leaves a block private.
 """

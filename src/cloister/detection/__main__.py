@@ -13,8 +13,8 @@ CODE = ("cloister.detection.process",)
 
 
 def load() -> None:
-    """Weights and rules are read once, before anything is forked. Rules are compiled, which takes seconds, by the
-    detector itself: nobody waits for it."""
+    """Read weights and rules once, before the first fork. The detector itself compiles the rules, which takes seconds,
+    so that the fork server does not wait."""
     from cloister.detection.rules import shipped_rules
     from cloister.detection.tagger import shipped_tagger
 
@@ -23,7 +23,7 @@ def load() -> None:
 
 
 def main(control: socket.socket) -> None:
-    os.environ.update(ONE_THREAD)  # numpy must not start threads: it leaves the host as a lone one
+    os.environ.update(ONE_THREAD)  # numpy must not start threads: a process with threads cannot leave the host
     from cloister.detection.process import serve
 
     serve(control)

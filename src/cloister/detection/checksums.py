@@ -1,7 +1,7 @@
-"""Numbers that prove themselves: check digits of cards, accounts and national ids, and the plans of phone numbers.
+"""Check digits of cards, accounts and national ids, and the plans of phone numbers.
 
-Each function takes the bare characters (no separators) and says whether they may be such a number. Sources: ISO/IEC
-7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
+Each check gets the bare characters (no separators) and tells whether they may be such a number. Sources: ISO/IEC 7812-1
+(Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
 """
 
 # ruff: noqa: E501 (tables)
@@ -12,17 +12,42 @@ from collections.abc import Callable, Sequence
 
 Check = Callable[[str], bool]
 
+CHECKS: dict[str, Check] = {}
+"""By the names that rules use."""
 
+
+def _named(check: Check) -> Check:
+    CHECKS[check.__name__] = check
+    return check
+
+
+def _digits(length: int) -> Callable[[Check], Check]:
+    """A check of numbers with this many digits, not all equal."""
+
+    def named(check: Check) -> Check:
+        def whole(number: str) -> bool:
+            return number.isdigit() and len(number) == length and len(set(number)) > 1 and check(number)
+
+        CHECKS[check.__name__] = whole
+        return whole
+
+    return named
+
+
+def _weighted(number: str, weights: Sequence[int]) -> int:
+    return sum(int(digit) * weight for digit, weight in zip(number, weights, strict=False))
+
+
+@_named
 def luhn(number: str) -> bool:
     """ISO/IEC 7812-1: cards, IMEIs, Canadian, Swedish, South African and Israeli ids."""
     if not number.isdigit() or len(set(number)) == 1:
         return False
-    total = 0
-    for place, digit in enumerate(reversed(number)):
-        total += int(digit) if place % 2 == 0 else sum(divmod(2 * int(digit), 10))
-    return total % 10 == 0
+    doubled = (sum(divmod(2 * int(digit), 10)) for digit in number[-2::-2])
+    return (sum(int(digit) for digit in number[::-2]) + sum(doubled)) % 10 == 0
 
 
+@_named
 def card(number: str) -> bool:
     """A payment card: the major networks' first digits and lengths."""
     return 12 <= len(number) <= 19 and number[0] in "23456" and luhn(number)
@@ -39,55 +64,46 @@ IBAN_LENGTHS = {
 }  # fmt: skip
 
 
+@_named
 def iban(number: str) -> bool:
-    """ISO 13616: the country's length, and 97 divides the rest by one."""
+    """ISO 13616: the country's length, and remainder 1 modulo 97."""
     number = number.upper()
     if IBAN_LENGTHS.get(number[:2]) != len(number) or not (number.isascii() and number.isalnum()):
         return False
     return int("".join(str(int(each, 36)) for each in number[4:] + number[:4])) % 97 == 1
 
 
-def _weighted(number: str, weights: Sequence[int]) -> int:
-    return sum(int(digit) * weight for digit, weight in zip(number, weights, strict=False))
-
-
-def _plain(number: str, *lengths: int) -> bool:
-    return number.isdigit() and len(number) in lengths and len(set(number)) > 1
-
-
+@_digits(9)
 def us_ssn(number: str) -> bool:
     """United States: no area 000 or 666, no group 00, no serial 0000. Areas from 900 on are taxpayer numbers (ITIN)."""
-    return _plain(number, 9) and number[:3] not in ("000", "666") and number[3:5] != "00" and number[5:] != "0000"
+    return number[:3] not in ("000", "666") and number[3:5] != "00" and number[5:] != "0000"
 
 
+@_digits(11)
 def de_tax(number: str) -> bool:
     """Germany, Steuer-ID: ISO 7064 mod 11, 10."""
-    if not _plain(number, 11) or number[0] == "0":
-        return False
     product = 10
     for digit in number[:10]:
         total = (int(digit) + product) % 10 or 10
         product = 2 * total % 11
-    return (11 - product) % 10 == int(number[10])
+    return number[0] != "0" and (11 - product) % 10 == int(number[10])
 
 
+@_named
 def fr_nir(number: str) -> bool:
     """France, numéro de sécurité sociale: 13 digits and their complement to 97; Corsica's 2A and 2B count as 19 and 18."""
     digits = number.upper().replace("2A", "19", 1).replace("2B", "18", 1)
-    if not _plain(digits, 15) or digits[0] not in "1278":
-        return False
-    return 97 - int(digits[:13]) % 97 == int(digits[13:])
+    whole = digits.isdigit() and len(digits) == 15 and digits[0] in "1278" and len(set(digits)) > 1
+    return whole and 97 - int(digits[:13]) % 97 == int(digits[13:])
 
 
-_ES_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
-
-
+@_named
 def es_dni(number: str) -> bool:
     """Spain, DNI and NIE: the letter is the number mod 23."""
     number = number.upper()
     if len(number) != 9 or not number[1:8].isdigit() or number[0] not in "0123456789XYZ":
         return False
-    return number[8] == _ES_LETTERS[int(number[:8].translate(str.maketrans("XYZ", "012"))) % 23]
+    return number[8] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(number[:8].translate(str.maketrans("XYZ", "012"))) % 23]
 
 
 _IT_ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", (
@@ -95,52 +111,46 @@ _IT_ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", (
     23), strict=True))  # fmt: skip
 
 
+@_named
 def it_codice(number: str) -> bool:
     """Italy, codice fiscale: sixteen characters, the last a check letter."""
     number = number.upper()
     if len(number) != 16 or not (number.isascii() and number.isalnum() and number[:6].isalpha()):
         return False
-    total = sum(
-        _IT_ODD[each] if place % 2 == 0 else int(each) if each.isdigit() else ord(each) - 65
-        for place, each in enumerate(number[:15])
-    )
-    return chr(65 + total % 26) == number[15]
+    even = (int(each) if each.isdigit() else ord(each) - 65 for each in number[1:15:2])
+    return chr(65 + (sum(_IT_ODD[each] for each in number[:15:2]) + sum(even)) % 26) == number[15]
 
 
+@_digits(9)
 def nl_bsn(number: str) -> bool:
     """Netherlands, BSN: the eleven test."""
-    return _plain(number, 9) and _weighted(number, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11 == 0
+    return _weighted(number, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11 == 0
 
 
+@_digits(11)
 def be_nrn(number: str) -> bool:
-    """Belgium, rijksregisternummer: 97 less the rest; since 2000 with a 2 in front."""
-    if not _plain(number, 11):
-        return False
+    """Belgium, rijksregisternummer: 97 minus the remainder; since 2000 with a 2 in front."""
     return any(97 - int(front + number[:9]) % 97 == int(number[9:]) for front in ("", "2"))
 
 
+@_digits(11)
 def pl_pesel(number: str) -> bool:
     """Poland."""
-    return _plain(number, 11) and _weighted(number, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
+    return _weighted(number, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
 
 
+@_digits(11)
 def br_cpf(number: str) -> bool:
     """Brazil, CPF: two check digits mod 11."""
-    if not _plain(number, 11):
-        return False
-    for count in (9, 10):
-        rest = _weighted(number[:count], range(count + 1, 1, -1)) * 10 % 11 % 10
-        if rest != int(number[count]):
-            return False
-    return True
+    checks = (_weighted(number[:count], range(count + 1, 1, -1)) * 10 % 11 % 10 for count in (9, 10))
+    return [*checks] == [int(digit) for digit in number[9:]]
 
 
+@_digits(9)
 def pt_nif(number: str) -> bool:
     """Portugal."""
-    if not _plain(number, 9) or number[0] not in "1235689":
-        return False
     rest = 11 - _weighted(number[:8], range(9, 1, -1)) % 11
-    return (0 if rest >= 10 else rest) == int(number[8])
+    return number[0] in "1235689" and (0 if rest >= 10 else rest) == int(number[8])
 
 
 _VERHOEFF_D = (
@@ -148,27 +158,20 @@ _VERHOEFF_D = (
     "8765932104", "9876543210",
 )  # fmt: skip
 _VERHOEFF_P = (
-    "0123456789",
-    "1576283094",
-    "5803796142",
-    "8916043527",
-    "9453126870",
-    "4286573901",
-    "2793806415",
-    "7046913258",
-)
+    "0123456789", "1576283094", "5803796142", "8916043527", "9453126870", "4286573901", "2793806415", "7046913258",
+)  # fmt: skip
 
 
+@_digits(12)
 def in_aadhaar(number: str) -> bool:
     """India, Aadhaar: twelve digits under Verhoeff's scheme."""
-    if not _plain(number, 12) or number[0] in "01":
-        return False
     check = 0
     for place, digit in enumerate(reversed(number)):
         check = int(_VERHOEFF_D[check][int(_VERHOEFF_P[place % 8][int(digit)])])
-    return check == 0
+    return number[0] not in "01" and check == 0
 
 
+@_named
 def cn_resident(number: str) -> bool:
     """China: eighteen places, ISO 7064 mod 11-2."""
     number = number.upper()
@@ -178,46 +181,42 @@ def cn_resident(number: str) -> bool:
     return "10X98765432"[rest] == number[17]
 
 
+@_digits(12)
 def jp_my_number(number: str) -> bool:
-    """Japan: twelve digits, mod 11."""
-    if not _plain(number, 12):
-        return False
+    """Japan: mod 11."""
     rest = _weighted(number[:11], (6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (0 if rest <= 1 else 11 - rest) == int(number[11])
 
 
+@_digits(13)
 def kr_rrn(number: str) -> bool:
-    """South Korea: thirteen digits, mod 11."""
-    if not _plain(number, 13):
-        return False
+    """South Korea: mod 11."""
     return (11 - _weighted(number[:12], (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)) % 11) % 10 == int(number[12])
 
 
+@_digits(11)
 def tr_kimlik(number: str) -> bool:
-    """Turkey: eleven digits, two checks."""
-    if not _plain(number, 11) or number[0] == "0":
-        return False
+    """Turkey: two check digits."""
     digits = [int(each) for each in number]
     tenth = (7 * sum(digits[0:9:2]) - sum(digits[1:8:2])) % 10
-    return tenth == digits[9] and sum(digits[:10]) % 10 == digits[10]
+    return digits[0] != 0 and tenth == digits[9] and sum(digits[:10]) % 10 == digits[10]
 
 
+@_digits(11)
 def no_fodselsnummer(number: str) -> bool:
-    """Norway: eleven digits, two checks mod 11."""
-    if not _plain(number, 11):
-        return False
+    """Norway: two check digits mod 11."""
     first = 11 - _weighted(number[:9], (3, 7, 6, 1, 8, 9, 4, 5, 2)) % 11
     second = 11 - _weighted(number[:10], (5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (first % 11, second % 11) == (int(number[9]), int(number[10]))
 
 
+@_digits(11)
 def ru_snils(number: str) -> bool:
     """Russia, SNILS: nine digits and their weighted sum mod 101."""
-    if not _plain(number, 11):
-        return False
     return _weighted(number[:9], range(9, 0, -1)) % 101 % 100 == int(number[9:])
 
 
+@_named
 def fi_hetu(number: str) -> bool:
     """Finland: ddmmyy, a sign for the century, three digits, a check character."""
     number = number.upper()
@@ -226,43 +225,39 @@ def fi_hetu(number: str) -> bool:
     return "0123456789ABCDEFHJKLMNPRSTUVWXY"[int(number[:6] + number[7:10]) % 31] == number[10]
 
 
+@_named
 def gb_nino(number: str) -> bool:
     """United Kingdom, National Insurance: letters that are used, six digits, A to D."""
     number = number.upper()
-    if len(number) != 9 or not number[2:8].isdigit() or number[8] not in "ABCD":
+    if len(number) != 9 or not number[2:8].isdigit() or number[8] not in "ABCD" or not number[:2].isalpha():
         return False
-    banned = ("BG", "GB", "NK", "KN", "TN", "NT", "ZZ")
-    return (
-        number[0] not in "DFIQUV" and number[1] not in "DFIOQUV" and number[:2].isalpha() and number[:2] not in banned
-    )
+    banned = number[:2] in ("BG", "GB", "NK", "KN", "TN", "NT", "ZZ")
+    return not banned and number[0] not in "DFIQUV" and number[1] not in "DFIOQUV"
 
 
+@_digits(10)
 def gb_nhs(number: str) -> bool:
-    """United Kingdom, NHS number: ten digits mod 11."""
-    return _plain(number, 10) and (11 - _weighted(number[:9], range(10, 1, -1)) % 11) % 11 == int(number[9])
+    """United Kingdom, NHS number: mod 11."""
+    return (11 - _weighted(number[:9], range(10, 1, -1)) % 11) % 11 == int(number[9])
 
 
+@_digits(9)
 def us_routing(number: str) -> bool:
     """United States, ABA routing number."""
-    return _plain(number, 9) and _weighted(number, (3, 7, 1) * 3) % 10 == 0
+    return _weighted(number, (3, 7, 1) * 3) % 10 == 0
 
 
+_VIN_VALUES = dict(zip("ABCDEFGHJKLMNPRSTUVWXYZ0123456789", map(int, "123456781234579234567890123456789"), strict=True))
+
+
+@_named
 def vin(number: str) -> bool:
     """A vehicle: ISO 3779, North America's check in the ninth place."""
     number = number.upper()
-    if len(number) != 17 or not (number.isascii() and number.isalnum()) or any(each in "IOQ" for each in number):
+    if len(number) != 17 or not set(number) <= _VIN_VALUES.keys():
         return False
-    values = dict(
-        zip(
-            "ABCDEFGHJKLMNPRSTUVWXYZ",
-            (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7, 8, 9),
-            strict=True,
-        )
-    )
     weights = (8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2)
-    total = sum(
-        (int(each) if each.isdigit() else values[each]) * weight for each, weight in zip(number, weights, strict=True)
-    )
+    total = sum(_VIN_VALUES[each] * weight for each, weight in zip(number, weights, strict=True))
     return "0123456789X"[total % 11] == number[8]
 
 
@@ -280,6 +275,7 @@ PHONE_PLANS = {
 """Country code → how many digits follow it (ITU-T E.164, national numbering plans)."""
 
 
+@_named
 def phone(number: str) -> bool:
     """An international number: a country's code and as many digits as its plan has; unknown countries by E.164 alone."""
     digits = number.removeprefix("+").removeprefix("00")
@@ -291,18 +287,9 @@ def phone(number: str) -> bool:
     return 8 <= len(digits) <= 15
 
 
+@_named
 def us_phone(number: str) -> bool:
     """North America: neither area nor exchange begins with 0 or 1."""
     digits = number.removeprefix("+")
     digits = digits[1:] if len(digits) == 11 and digits[0] == "1" else digits
-    return _plain(digits, 10) and digits[0] not in "01" and digits[3] not in "01"
-
-
-CHECKS: dict[str, Check] = {
-    "luhn": luhn, "card": card, "iban": iban, "us_ssn": us_ssn, "de_tax": de_tax, "fr_nir": fr_nir, "es_dni": es_dni,
-    "it_codice": it_codice, "nl_bsn": nl_bsn, "be_nrn": be_nrn, "pl_pesel": pl_pesel, "br_cpf": br_cpf, "pt_nif": pt_nif,
-    "in_aadhaar": in_aadhaar, "cn_resident": cn_resident, "jp_my_number": jp_my_number, "kr_rrn": kr_rrn,
-    "tr_kimlik": tr_kimlik, "no_fodselsnummer": no_fodselsnummer, "ru_snils": ru_snils, "fi_hetu": fi_hetu,
-    "gb_nino": gb_nino, "gb_nhs": gb_nhs, "us_routing": us_routing, "vin": vin, "phone": phone, "us_phone": us_phone,
-}  # fmt: skip
-"""By the names rules call them."""
+    return digits.isdigit() and len(digits) == 10 and len(set(digits)) > 1 and not {digits[0], digits[3]} & {"0", "1"}

@@ -1,6 +1,6 @@
-"""What a run of digits is, whatever separates them: `4 1 1 1 - 1 1 1 1 …` is a card (SafeKV §VIII-A).
+"""Classifies runs of digits, with any separators: `4 1 1 1 - 1 1 1 1 …` is a card (SafeKV §VIII-A).
 
-Seven digits or more are somebody's until shown otherwise; the checks say whose. Years, decimals and dates are nobody's.
+Seven digits or more are private, except ranges of years and decimals. Check digits give the category.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PHONES = {"phone", "us_phone"}
 
 
 def kind_of_digits(run: str) -> Kind | None:
-    """What they are; None if they are nobody's."""
+    """None if they are not private."""
     run = run.strip()
     digits = "".join(each for each in run if "0" <= each <= "9")
     if len(digits) < FEWEST or _PLAIN.fullmatch(run) or _YEARS.fullmatch(run) or not digits.strip("0"):

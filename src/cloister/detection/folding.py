@@ -47,7 +47,6 @@ class Folded:
 
     text: str
     origin: Positions | None
-    length: int
 
     def original(self, start: int, end: int) -> tuple[int, int]:
         """The span of the original that gave this one; what was dropped inside or right behind it belongs to it."""
@@ -57,17 +56,11 @@ class Folded:
             return int(self.origin[start]), int(self.origin[start])
         return int(self.origin[start]), int(self.origin[end])
 
-    def folded(self, place: int) -> int:
-        """Where the original's place lies in the folded text; dropped characters count to what precedes them."""
-        if self.origin is None:
-            return place
-        return int(np.searchsorted(self.origin, place, side="left"))
-
 
 def fold(text: str) -> Folded:
     """The text as the detectors read it."""
     if text.isascii():
-        return Folded(text, None, len(text))
+        return Folded(text, None)
     tables = _tables()
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     if codes.max() < _TABLE:
@@ -83,7 +76,7 @@ def fold(text: str) -> Folded:
         if (lengths > 1).any():
             _expand(out, codes, lengths, tables.longer)
     _unmask(out, tables.lookalike)
-    return Folded(out.astype("<u4").tobytes().decode("utf-32-le", "replace"), origin, len(text))
+    return Folded(out.astype("<u4").tobytes().decode("utf-32-le", "replace"), origin)
 
 
 def _expand(out: Codes, codes: Codes, lengths: Positions, longer: dict[int, str]) -> None:

@@ -1,10 +1,10 @@
-"""Tier 3: the serving model judges what is uncertain, with the conversation as context (SafeKV §V-B.3).
+"""Tier 3: the serving model judges uncertain blocks, with the conversation as context (SafeKV §V-B.3).
 
-Not a chat: one forward pass, as a request for a single token in which nothing but the two answers can win. "Public"
-gets a smaller bias than "private", so it wins only if its logit is greater by `MARGIN`. Whatever else comes back means
-private. A question is put together from token ids; whoever has a tokenizer gives the words around them (`form_of`).
+A question is a request for a single token. A bias lets only the two answers win. "Public" gets a smaller bias than
+"private", so it wins only if its logit is greater by `MARGIN`. Any other answer means private. Questions are built from
+token ids; a process with a tokenizer encodes the words around them once (`form_of`).
 
-A prompt can talk the judge into "public", but only about itself: it was its own user's to share.
+A prompt can talk the judge into "public", but only about itself, and its user was free to share it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cloister.messages.controller_frontend import JudgeForm
 from cloister.messages.types import SamplingParams
 
 MAX_CONTEXT, MAX_PASSAGE = 256, 64
-"""Tokens of what comes before, and of what is judged."""
+"""Tokens of the conversation before, and of the passage."""
 MARGIN = 2.0
-"""A model of 135 million parameters never gets so far: it only guesses (docs/bench/detection.md)."""
+"""SmolLM2-135M does not reach it: its answers are guesses (docs/bench/detection.md)."""
 _BIAS = 100.0
 _ANSWERS = ((" Yes", " No"), ("Yes", "No"), (" yes", " no"))
 
 BEFORE = """You protect privacy. A passage is private if it names or identifies a person, or tells something personal,
-medical, financial or secret about somebody, alone or together with the conversation before it. Instructions, general
+medical, financial or secret about a person, alone or together with the conversation before it. Instructions, general
 questions, facts and code are not private.
 
 Conversation: How do I sort a list?
@@ -42,8 +42,8 @@ AFTER = "\nIs the passage private?"
 
 
 def form_of(encode: Callable[[str], Sequence[int]]) -> JudgeForm:
-    """The question's own words in a vocabulary; `encode` gives a text's token ids without any added token. SetupError
-    if the answers do not differ in their first token there."""
+    """The question's words as token ids; `encode` adds no special tokens. SetupError if the answers do not differ in
+    their first token."""
     for yes, no in _ANSWERS:
         first, other = encode(yes), encode(no)
         if first and other and first[0] != other[0]:
@@ -68,15 +68,9 @@ class Judge:
     def question(self, context: Sequence[int], passage: Sequence[int]) -> Question:
         """Whether the passage is private, after the end of the context."""
         form = self._form
-        asked = (
-            *form.before,
-            *context[-MAX_CONTEXT:],
-            *form.between,
-            *passage[:MAX_PASSAGE],
-            *form.after,
-        )
-        return Question(asked, self._params)
+        tokens = *form.before, *context[-MAX_CONTEXT:], *form.between, *passage[:MAX_PASSAGE], *form.after
+        return Question(tokens, self._params)
 
     def label(self, tokens: Sequence[int]) -> Label:
-        """What the answer says: public only if it is the one token that says so."""
+        """Public only if the answer is exactly the token for public."""
         return Label.PUBLIC if list(tokens) == [self._form.public] else Label.PRIVATE

@@ -1,21 +1,22 @@
-"""Tiers 1 and 2 on one text: a label for each block, and what was found where (SafeKV §V-B).
+"""Tiers 1 and 2 on one text: a label for each block, and the findings (SafeKV §V-B).
 
-A block is private if anything found touches it. What follows a private block is private: its keys and values were
-computed from it (§V-D, descendants). Knows no request and no tenant.
+A block is private if a finding touches it. What follows a private block is private: its keys and values were computed
+from it (§V-D, descendants). The pipeline gets neither requests nor tenants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from cloister.detection.folding import Folded, fold
-from cloister.detection.openings import NOBODYS, known_until
-from cloister.detection.rules import RuleSet
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger
+from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
+from cloister.detection.rules import RuleSet, read_rules, shipped_rules
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
 from cloister.detection.thresholds import lowered
 from cloister.messages.controller_detector import Category, Label
 
@@ -32,7 +33,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Of one block: its label, the tier that decided (0 where nothing was found), what about, and tier 2's score."""
+    """One block's label, the tier that decided (0 without a finding), the finding's category, and tier 2's score."""
 
     label: Label
     tier: int
@@ -47,17 +48,16 @@ class Examined:
 
 
 class Pipeline:
-    """Rules may be changed at any time; a text under examination keeps those it began with. `openings` are how prompts
-    begin that are nobody's."""
+    """Labels texts. `rules` and `known_prefixes` may be replaced between texts."""
 
     def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
         self.rules = rules
         self._tagger = tagger
         self._calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
-        self.openings: tuple[str, ...] = NOBODYS
+        self.known_prefixes: tuple[str, ...] = SYSTEM_PROMPTS
 
     def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
-        """Each block by itself; `inherit` adds what follows from those before it."""
+        """Label each block separately; `inherit` adds what follows from the blocks before it."""
         folded = fold(text)
         calibration = lowered(self._calibration, load, suspicion)
         findings = [
@@ -66,7 +66,7 @@ class Pipeline:
         ]
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self._tagger is not None:
-            known = known_until(text, self.openings)
+            known = known_until(text, self.known_prefixes)
             findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
@@ -84,8 +84,8 @@ class Pipeline:
         verdicts: list[Verdict],
         known: int,
     ) -> list[Finding]:
-        """Fill in what tier 2 says of each block, and list what it is sure enough of to name. Words that end within
-        the first `known` characters are nobody's."""
+        """Fill in tier 2's verdicts, and list the words that score above the threshold. Words that end within the
+        first `known` characters score 0."""
         tags = tagger.tag(folded.text)
         if not len(tags.starts) or not len(ends):
             return []
@@ -98,7 +98,7 @@ class Pipeline:
         last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)
         best = np.full(len(bounds), -1, dtype=np.int64)
         order = np.argsort(tags.scores, kind="stable")
-        best[first[order]] = order  # of several words in a block the last written stays, the highest
+        best[first[order]] = order  # the last assignment stays: the word with the highest score
         for word in np.flatnonzero(last > first):
             for block in range(first[word] + 1, last[word] + 1):
                 if best[block] < 0 or tags.scores[word] > tags.scores[best[block]]:
@@ -112,8 +112,8 @@ class Pipeline:
                 verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
         named = np.flatnonzero(tags.scores >= calibration.public)
         kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
-        places = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
-        return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in places]
+        spans = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
+        return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in spans]
 
 
 def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:
@@ -124,7 +124,7 @@ def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:
 
 
 def inherit(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What follows a private block is private, what follows an uncertain one no better than that."""
+    """What follows a private block is private; what follows an uncertain block is at best uncertain."""
     worst, result = Label.PUBLIC, []
     for verdict in verdicts:
         if verdict.label > worst:
@@ -135,5 +135,16 @@ def inherit(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def even_blocks(text: str, characters: int = 64) -> list[int]:
-    """Blocks of so many characters: about the 16 tokens of a block of the KV cache."""
+    """Ends of equal blocks; 64 characters are about the 16 tokens of a block of the KV cache."""
     return [*range(characters, len(text), characters), len(text)] if text else []
+
+
+@cache
+def shipped_pipeline(operator_rules: str = "") -> Pipeline:
+    """Tiers 1 and 2 as they come with Cloister, and an operator's rules as TOML."""
+    return Pipeline(with_shipped_rules(operator_rules), shipped_tagger())
+
+
+def with_shipped_rules(text: str) -> RuleSet:
+    """The shipped rules and those of an operator's TOML text. RuleBroken if these cannot be used."""
+    return RuleSet((*shipped_rules(), *(read_rules(text) if text else ())))

@@ -1,19 +1,16 @@
-"""The detector's life: load, leave the host, seal itself off, and label texts until the controller hangs up.
+"""The detector process: load, leave the host, seal, and label texts until the controller hangs up.
 
-It has no network and no file. It keeps nothing of a text beyond its answer, and answers in codes alone. Texts that come
-together are labelled together, in the order they came.
+After the seal it has no network and no file. It answers in codes alone and drops each text with its answer.
 """
 
 from __future__ import annotations
 
 import socket
-from functools import cache
 from itertools import pairwise
 
-from cloister.detection.openings import NOBODYS
-from cloister.detection.pipeline import Pipeline, inherit
-from cloister.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import shipped_tagger
+from cloister.detection.known_prefixes import SYSTEM_PROMPTS
+from cloister.detection.pipeline import Pipeline, inherit, shipped_pipeline, with_shipped_rules
+from cloister.detection.rules import RuleBroken
 from cloister.errors import ProtocolError
 from cloister.messages.controller_detector import (
     Classify,
@@ -37,17 +34,9 @@ from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 
 MEMORY_BYTES = 512 << 20
-"""What it may take after the seal: a text is bounded, and is tagged piece by piece."""
+"""Memory after the seal: texts are bounded, and are tagged piece by piece."""
 
 _REHEARSAL = "Rehearsal: naïve Ünïcode, 4111 1111 1111 1111, rehearsal@example.org, Миша, 王伟. " * 4
-
-
-@cache
-def shipped_pipeline() -> Pipeline:
-    """Tiers 1 and 2 as they come with Cloister, used once so that nothing is looked up later."""
-    pipeline = Pipeline(RuleSet(shipped_rules()), shipped_tagger())
-    pipeline.examine(_REHEARSAL, [len(_REHEARSAL)])
-    return pipeline
 
 
 def serve(control: socket.socket) -> None:
@@ -60,10 +49,9 @@ def serve(control: socket.socket) -> None:
         if not isinstance(order, StartDetector) or order.version != VERSION:
             raise ProtocolError("The detector was started by a controller of another version.")
         use_pythons_memory()
-        pipeline = shipped_pipeline()
+        pipeline = shipped_pipeline(order.rules)
+        pipeline.examine(_REHEARSAL, [len(_REHEARSAL)])  # a sealed process can load no more tables or codecs
         labeller = Labeller(pipeline)
-        if order.rules:
-            pipeline.rules = _with(order.rules)
         filter_program(receives_descriptors=False, own_pid=1, futexes=None)
         leave_host()
         empty_root()
@@ -78,24 +66,22 @@ def serve(control: socket.socket) -> None:
 
 
 class Labeller:
-    """Labels what comes."""
-
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
 
     def run(self, control: socket.socket) -> None:
-        """By recv alone: the filter lets no descriptor come in, so an endpoint's recvmsg would be its end."""
+        """With recv: the seccomp filter kills a process that calls recvmsg, as BlockingEndpoint does."""
         frames: FrameReader[ToDetector] = FrameReader(ToDetector)
         while self._answer(control, frames):
             pass
 
     def _answer(self, control: socket.socket, frames: FrameReader[ToDetector]) -> bool:
-        """Whether the controller is there. A frame of its own: no text is held while the next is awaited."""
+        """False if the controller hung up. A separate function, so that no local keeps a text while recv waits."""
         data = control.recv(RECEIVE_BYTES)
         if not data:
             return False
-        heard = [self.handle(message) for message in frames.feed(data)]
-        if answers := tuple(answer for answer in heard if answer is not None):
+        handled = [self.handle(message) for message in frames.feed(data)]
+        if answers := tuple(answer for answer in handled if answer is not None):
             control.sendall(encode_frames(answers))
         return True
 
@@ -105,7 +91,7 @@ class Labeller:
         if isinstance(message, LoadRules):
             return self.load(message)
         if isinstance(message, KnowOpenings):
-            self._pipeline.openings = (*NOBODYS, *message.openings)
+            self._pipeline.known_prefixes = (*SYSTEM_PROMPTS, *message.openings)
             return None
         if isinstance(message, Ping):
             return Pong()
@@ -128,15 +114,10 @@ class Labeller:
         )
 
     def load(self, message: LoadRules) -> RulesLoaded:
-        """Take new rules, or keep those before and say what is wrong."""
+        """Replace the operator's rules, or keep the old ones and report the error."""
         before = len(self._pipeline.rules.rules)
         try:
-            self._pipeline.rules = _with(message.rules)
+            self._pipeline.rules = with_shipped_rules(message.rules)
         except RuleBroken as broken:
             return RulesLoaded(False, before, "pattern" if broken.wrong == "pattern" else "form", broken.rule)
         return RulesLoaded(True, len(self._pipeline.rules.rules))
-
-
-def _with(text: str) -> RuleSet:
-    """The shipped rules and an operator's."""
-    return RuleSet((*shipped_rules(), *(read_rules(text) if text else ())))

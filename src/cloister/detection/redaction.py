@@ -1,11 +1,10 @@
-"""The secrets of a text, for who hides them (`obfuscation.tags.Detector`): tiers 1 and 2 as spans with a category.
+"""Finds the secrets of a text, for obfuscation (`obfuscation.tags.Detector`): tiers 1 and 2 as spans with a category.
 
-Not what `pipeline` asks, which holds a block private for a word that might be: of every secret found here λ others are
-made up. So a word must be likelier private than not (`SURE`); those between two such belong to them if they may be
-private (`LIKELY`).
-A rule counts where its match holds the secret (`Rule.secret`), not where it says that one is near.
+`pipeline` makes a block private for a word that may be private. Here every secret costs λ substitutes, so a word must
+be more likely private than not (`SURE`); words between two such words belong to them if they may be private (`LIKELY`).
+A rule counts if its match contains the secret (`Rule.secret`), not if the secret is only near.
 
-Runs where the text may be read: in a vault, or on the user's machine. Keeps nothing of a text.
+Runs in a vault or on the user's machine, where the text may be read. Keeps no text.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from functools import cache
 import numpy as np
 
 from cloister.detection.folding import fold
-from cloister.detection.openings import known_until
+from cloister.detection.known_prefixes import known_until
 from cloister.detection.rules import Match, RuleSet, shipped_rules
 from cloister.detection.tagger import CATEGORIES, Tagger, shipped_tagger
 from cloister.messages.controller_detector import Category
 
 SURE, LIKELY = 0.5, 0.25
 PIECE, OVERLAP = 4096, 256
-"""A long text is looked at piece by piece, each of so many characters and some of its neighbours'."""
+"""Characters of a piece of a long text, and of the neighbours that it overlaps with."""
 
 Found = tuple[int, int, str]
 """Where a secret begins and ends, in characters, and its category (`obfuscation.tags.Category`)."""
@@ -53,7 +52,7 @@ class Redaction:
         return [found for piece in self.pieces(text) for found in piece]
 
     def pieces(self, text: str) -> Iterator[list[Found]]:
-        """What is found, piece by piece: each takes as long as `PIECE` characters take."""
+        """The findings of each piece. A piece takes bounded time."""
         known = known_until(text)
         for start in range(0, len(text), PIECE):
             first = max(0, start - OVERLAP)
@@ -86,7 +85,7 @@ class Redaction:
 
 
 def _tagged(tagger: Tagger, text: str) -> list[Found]:
-    """Words in a row that may be private, from the first that is to the last; what they are, the surest says."""
+    """Runs of words that may be private, from the first sure word to the last. The surest word gives the category."""
     tags = tagger.tag(text)
     spans: list[Found] = []
     row: list[int] = []
@@ -108,7 +107,7 @@ def _tagged(tagger: Tagger, text: str) -> list[Found]:
 
 
 def _whole(text: str, start: int, end: int, name: str) -> Found:
-    """The same without signs at its edges, and with the whole of the words it begins and ends in."""
+    """The same span without signs at its edges, extended to whole words."""
     while start < end and not text[start].isalnum():
         start += 1
     while start < end and not text[end - 1].isalnum():
@@ -121,7 +120,7 @@ def _whole(text: str, start: int, end: int, name: str) -> Found:
 
 
 def preload_redaction() -> None:
-    """Read what `shipped_redaction` is made of and what it looks up: who may open files does it for who may not."""
+    """Read all files that `shipped_redaction` needs, before a fork: sealed children cannot open files."""
     shipped_rules()
     shipped_tagger()
     lookup("utf-32-le")

@@ -31,10 +31,10 @@ _Word = Annotated[str, Meta(min_length=2, max_length=200)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """One pattern, or a list of whole words. `check`, `digits` and `capital` say what else a match must be: a number
-    that passes, of so many digits at least, ending in a word with a capital. `run`: digits, judged by `digits.py`.
+    """One pattern, or a list of whole words. A match must also pass `check`, have `digits` digits or more, and end in a
+    capitalised word if `capital`. `run`: digits, classified by `digits.py`.
 
-    `secret`: which part of a match is one (`redaction`): all of it, the word it ends in, or the last number in it."""
+    `secret`: which part of a match is the secret (`redaction`): all of it, its last word, or its last number."""
 
     id: _Name
     category: _Name
@@ -53,7 +53,7 @@ class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Match(NamedTuple):
-    """A span of the folded text, what it is about, and the rule that says so."""
+    """A span of the folded text, its category and its rule."""
 
     start: int
     end: int
@@ -62,7 +62,7 @@ class Match(NamedTuple):
 
 
 class RuleBroken(SetupError, code="setup_error"):
-    """A rule file that cannot be used; `wrong` and `rule` say where without repeating it."""
+    """A rule file that cannot be used. `wrong` and `rule` locate the error without quoting the file."""
 
     def __init__(self, message: str, wrong: str, rule: int = 0) -> None:
         super().__init__(message, hint="docs/detection.md says how rules are written. The rules before stay in force.")
@@ -71,7 +71,7 @@ class RuleBroken(SetupError, code="setup_error"):
 
 
 def read_rules(text: str) -> tuple[Rule, ...]:
-    """The rules a TOML text holds; RuleBroken if it is not what it should be."""
+    """The rules in a TOML text. RuleBroken if it is malformed."""
     if len(text.encode()) > MAX_RULES_BYTES:
         raise RuleBroken(f"A rule file may have {MAX_RULES_BYTES} bytes at most.", "form")
     try:
@@ -84,9 +84,9 @@ def read_rules(text: str) -> tuple[Rule, ...]:
         if bool(rule.pattern) == bool(rule.words):
             raise RuleBroken(f"Rule {number} ({rule.id}) needs either a pattern or words.", "form", number)
         if rule.check and rule.check not in CHECKS:
-            raise RuleBroken(f"Rule {number} ({rule.id}) names a check that there is not.", "form", number)
+            raise RuleBroken(f"Rule {number} ({rule.id}) names an unknown check.", "form", number)
         if category_of(rule) is None:
-            raise RuleBroken(f"Rule {number} ({rule.id}) names a category that there is not.", "form", number)
+            raise RuleBroken(f"Rule {number} ({rule.id}) names an unknown category.", "form", number)
     return read.rule
 
 
@@ -101,7 +101,7 @@ def shipped_rules() -> tuple[Rule, ...]:
 
 
 class RuleSet:
-    """Compiled rules. `find` keeps nothing of a text."""
+    """Compiled rules."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
@@ -125,19 +125,19 @@ class RuleSet:
         self._database.scan(data, match_event_handler=matched)
         if not found:
             return []
-        places = None if len(data) == len(text) else np.flatnonzero((np.frombuffer(data, np.uint8) & 0xC0) != 0x80)
+        starts = None if len(data) == len(text) else np.flatnonzero((np.frombuffer(data, np.uint8) & 0xC0) != 0x80)
         matches = []
         for (number, start), ends in found.items():
             rule = self.rules[number]
             for end in reversed(ends) if rule.check else ends[-1:]:
                 if (match := self._judged(number, data[start:end])) is not None:
-                    first, last = (start, end) if places is None else np.searchsorted(places, (start, end)).tolist()
+                    first, last = (start, end) if starts is None else np.searchsorted(starts, (start, end)).tolist()
                     matches.append(Match(first, last, *match))
                     break
         return matches
 
     def _judged(self, number: int, data: bytes) -> tuple[Category, str] | None:
-        """What a match is, or None if it is not."""
+        """A match's category and name, or None if it fails a check."""
         rule = self.rules[number]
         if rule.run:
             kind = kind_of_digits(data.decode("utf-8", "replace"))

@@ -1,7 +1,7 @@
 """An operator's rule file: TOML under an Ed25519 signature (a signed note), read again when it changes.
 
-A file that is missing, broken, or not signed by the operator's key changes nothing: the rules before stay in force, and
-`trouble` says why until the file is right again.
+If the file is missing, broken, or not signed by the operator's key, the old rules stay in force, and `trouble` has the
+reason until the file is right again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SignedRules:
         self.trouble: CloisterError | None = None
 
     def reload(self) -> bool:
-        """Whether the file has changed and its rules are new; a wrong one is told once, and the old rules stay."""
+        """Whether the file has new rules. A bad file is logged once, and the old rules stay."""
         if (stamp := self._stamp()) == self._seen:
             return False
         self._seen = stamp

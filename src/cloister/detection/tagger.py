@@ -1,10 +1,10 @@
-"""Tier 2: a small learned tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2, where a model of a
-billion parameters stands in its place).
+"""Tier 2: a small tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2 uses a model of a billion
+parameters).
 
-    words → sums of hashed features → three dilated convolutions → for each word: nobody's, or whose kind of thing
+    words → sums of hashed features → three dilated convolutions → for each word: not private, or a category
 
-Several small nets side by side, whose logits are averaged; run by numpy on one core. Each sees fourteen words to each
-side at most. scripts/fuse_taggers.py puts those of several trainings into one file.
+Several small nets, whose logits are averaged, run by numpy on one core. Each sees at most fourteen words to each side.
+scripts/fuse_taggers.py joins the nets of several trainings into one file.
 """
 
 from __future__ import annotations
@@ -20,28 +20,19 @@ from cloister.detection.words import BUCKETS, FEATURES, Words, split
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category
 
-CATEGORIES = (
-    Category.NONE,
-    Category.NAME,
-    Category.LOCATION,
-    Category.ORGANISATION,
-    Category.TIME,
-    Category.TRAIT,
-    Category.NUMBER,
-    Category.ACCOUNT,
-    Category.SECRET,
-)
+_CLASSES = ("NONE", "NAME", "LOCATION", "ORGANISATION", "TIME", "TRAIT", "NUMBER", "ACCOUNT", "SECRET")
+CATEGORIES = tuple(Category[name] for name in _CLASSES)
 """Its classes, in order."""
 
 _WIDTH = 5
 _PIECE, _OVERLAP = 8192, 512
-"""Long texts are tagged in pieces of so many characters, each with some of its neighbours: about what the nets see."""
+"""Characters of a piece of a long text, and of the neighbours it overlaps with: more than the nets see."""
 
 Numbers = NDArray[np.float32]
 
 
 class Tags(NamedTuple):
-    """Of each word: where it is in the folded text, how likely it is private, and the likeliest private class."""
+    """For each word: its span in the folded text, its probability to be private, and its likeliest private class."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -50,14 +41,14 @@ class Tags(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Scores below `public` are public, from `private` on private; between them tier 3 is asked."""
+    """Scores below `public` are public, from `private` on private; tier 3 judges those between."""
 
     public: float
     private: float
 
 
 class Tagger:
-    """Weights as the script wrote them."""
+    """`arrays` as scripts/train_tagger.py writes them."""
 
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         if not _fit(arrays):
@@ -99,7 +90,7 @@ class Tagger:
         return Tags(words.starts, words.ends, scores, logits[:, 1:].argmax(axis=1) + 1)
 
     def _logits(self, words: Words) -> Numbers:
-        """A net's rows lie together: (net, word, unit). Nets that do not know the last features come last."""
+        """(net, word, unit). Nets without the last features come last."""
         counts = np.diff(words.first).astype(np.float32)
         trigrams = np.add.reduceat(self._table[words.trigrams], words.first[:-1], axis=0, dtype=np.float32)
         row = trigrams / counts[:, None]

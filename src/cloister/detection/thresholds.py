@@ -1,7 +1,7 @@
 """Thresholds that move (SafeKV §V-D): lower, so that more is private, under load or suspicion. They never rise.
 
-The paper lets tier 3's answers move them too. Not here: they are answers about one tenant's prompts, which can be
-written to be passed, and the thresholds are everybody's.
+The paper lets tier 3's answers move them too. Here they do not: a tenant can write prompts that tier 3 passes, and the
+thresholds apply to all tenants.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 A word is a run of letters, a run of digits, one ideograph or one sign. Its features are hashes into one table of
 `BUCKETS` rows: the word in lower case and as it is cased, its beginnings, endings and trigrams, its shape, and
 what stands before it.
-Nothing of a text outlives the call.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SPACE, LETTER, DIGIT, SIGN, IDEOGRAPH = range(5)
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _POWERS_OF = 64
-"""A word's hash takes in so many of its characters."""
+"""Characters of a word that its hash weighs separately."""
 
 _WORD, _PREFIX2, _PREFIX3, _SUFFIX2, _SUFFIX3, _SUFFIX4, _SHAPE, _BEFORE, _TRIGRAM, _CASED = range(1, 11)
 
@@ -143,7 +142,7 @@ def _before(codes: Codes, kinds: Kinds, starts: Places) -> Hashes:
 
 
 def _signs(codes: Codes) -> Hashes:
-    """1 for signs, 0 for all else: letters before a word are told by that word's own features."""
+    """1 for signs, 0 for all else: a word of letters before this one has its own features."""
     signs: Hashes = (_tables().kinds[np.minimum(codes, _PLANE - 1)] == SIGN).astype(np.uint64)
     return signs
 
@@ -189,22 +188,10 @@ def _tables() -> _Tables:
             kinds[code] = LETTER
         if len(small := letter.lower()) == 1:
             lower[code] = ord(small)
-    for number, (begin, end) in enumerate(_SCRIPTS):
-        scripts[begin:end] = number
+    for number, begin in enumerate(_SCRIPTS):
+        scripts[begin:] = number
     return _Tables(kinds, lower, scripts)
 
 
-_SCRIPTS = (
-    (0x0000, 0x0370),
-    (0x0370, 0x0400),
-    (0x0400, 0x0590),
-    (0x0590, 0x0900),
-    (0x0900, 0x0E00),
-    (0x0E00, 0x1100),
-    (0x1100, 0x1200),
-    (0x1200, 0x3000),
-    (0x3000, 0x3100),
-    (0x3100, 0xAC00),
-    (0xAC00, 0xD800),
-    (0xD800, 0x10000),
-)
+_SCRIPTS = (0, 0x0370, 0x0400, 0x0590, 0x0900, 0x0E00, 0x1100, 0x1200, 0x3000, 0x3100, 0xAC00, 0xD800)
+"""First code of each range of scripts."""

@@ -1,1 +1,1 @@
-"""The engine: scheduler, block pool, runner and sampler. It knows nothing of users, HTTP, text or privacy levels."""
+"""The engine: scheduler, block pool, runner and sampler. It handles no users, HTTP, text or privacy levels."""

@@ -1,7 +1,7 @@
-"""Requests that are computed only while there is nobody else: they wait here, one at a time runs.
+"""Requests that are computed only while no other request is active. They wait here; one at a time runs.
 
-Whoever else comes stops the one that runs, so that no step of others is shared with it; it begins anew later. What
-waits too long is for whoever sent it to cancel.
+Any other request stops the one that runs, so they never share a step; it starts again later. There is no timeout: the
+sender cancels a request that waits too long.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from cloister.errors import QueueFull
 from cloister.messages.generation import Submit
 
-MOST_WAITING = 4
+MAX_WAITING = 4
 
 
 class Background:
@@ -23,20 +23,19 @@ class Background:
         return any(each.request_id == request.request_id for each in self.waiting)
 
     def add(self, request: Submit) -> None:
-        """QueueFull if there are many."""
-        if len(self.waiting) >= MOST_WAITING:
+        if len(self.waiting) >= MAX_WAITING:
             raise QueueFull("Too many requests wait in the background.")
         self.waiting.append(request)
 
     def begin(self) -> Submit | None:
-        """The next one, which runs from now on; None if there is none."""
+        """The next request, which runs from now on; None if there is none."""
         if self.waiting and self._running is None:
             self._running = self.waiting.popleft()
             return self._running
         return None
 
     def put_back(self) -> Submit | None:
-        """The one that runs waits again, as the next to begin; None if none runs."""
+        """The running request waits again, first in line; None if none runs."""
         request, self._running = self._running, None
         if request is not None:
             self.waiting.appendleft(request)
@@ -47,8 +46,7 @@ class Background:
             self._running = None
 
     def drop(self, request_id: int) -> bool:
-        """Whether it waited; it does no more."""
-        found = [each for each in self.waiting if each.request_id == request_id]
-        for each in found:
-            self.waiting.remove(each)
-        return bool(found)
+        """Remove a waiting request. False if it does not wait."""
+        before = len(self.waiting)
+        self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
+        return len(self.waiting) < before

@@ -1,7 +1,4 @@
-"""The blocks of the paged KV cache: which are free, and how many hold each of the others.
-
-The pool stores no keys or values and knows neither sequences nor devices.
-"""
+"""Reference counts of the blocks of the paged KV cache. The pool stores no keys and values."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ from collections.abc import Callable, Iterable
 
 
 class BlockPool:
-    """`total` blocks with reference counts; a block is free again when its last holder releases it.
-
-    `wipe` gets the blocks that are about to be free: what they held is a function of somebody's prompt.
-    """
+    """`total` blocks; a block is free again when its last reference is released. `wipe` then gets it first, since its
+    content depends on a prompt."""
 
     def __init__(self, total: int, wipe: Callable[[list[int]], None] = lambda _: None) -> None:
         self.total = total
@@ -28,7 +23,7 @@ class BlockPool:
         return self._references[block]
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks held once each, or None (and nothing taken) when too few are free."""
+        """`count` blocks with one reference each, or None if too few are free."""
         if count > len(self._free):
             return None
         taken = [self._free.pop() for _ in range(count)]
@@ -37,7 +32,7 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Add a holder to blocks that are held already."""
+        """Add a reference to blocks that have one."""
         for block in blocks:
             if self._references[block] == 0:
                 raise RuntimeError(f"Block {block} is free and cannot be retained.")

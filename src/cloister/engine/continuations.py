@@ -1,8 +1,8 @@
 """Next-token log-probabilities for many continuations of one beginning, whose keys and values are computed once.
 
-What sampling of substitutes (`obfuscation/language_model.py`) asks of a model, on the decoder and kernels that serve.
-Each continuation has blocks of its own behind the beginning's; one that grows in several ways is copied, not computed
-again. Knows tokens and blocks, nothing of what is sampled. All blocks are wiped when the beginning is let go.
+For the sampling of substitutes (`obfuscation/language_model.py`), on the decoder and kernels that serve. Each
+continuation has separate blocks after the beginning's; one that grows in several ways is copied, not recomputed. All
+blocks are wiped when the beginning is released.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from cloister.models.decoder import Decoder
 from cloister.prefix.base import Pool
 
 CHUNK_TOKENS = 512
-"""Tokens of a beginning computed in one step."""
+"""Tokens of a beginning in one step."""
 ROWS = 128
-"""Rows of logits held at a time: each is as long as the vocabulary."""
+"""Rows of logits at a time: each is as long as the vocabulary."""
 
 LogProbs = npt.NDArray[np.float32]
 
 
 class Continuations:
-    """One decoder and a cache: one that nobody else uses, or with the `pool` of who does. `make_room` is asked to
-    have so many blocks of it free; `rows` of logits are held at a time."""
+    """One decoder and its cache. If others use the cache, `pool` is theirs, and `make_room(n)` frees n blocks of it."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Continuations:
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
         self._rows = rows
         self.at_once: int | None = None
-        """Tokens computed in one step at most, where less than usual."""
+        """The most tokens in one step, if fewer than usual."""
 
     @contextmanager
     def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[GrowingBranches]:
@@ -67,7 +66,7 @@ class Continuations:
         return self._rows or ROWS
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
-        """Log-probabilities after the last token of each chunk that wants them."""
+        """Log-probabilities after each chunk that wants them."""
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
             hidden = self._decoder.hidden(batch, self._cache)
         ends = np.cumsum([len(chunk.tokens) for chunk in chunks]) - 1
@@ -82,7 +81,7 @@ class Continuations:
         blocks = self._pool.allocate(count) if self._make_room(count) else None
         if blocks is None:
             raise PromptTooLong(
-                "The keys and values of so many candidates do not fit the memory set aside for them.",
+                "The keys and values of the candidates do not fit the memory reserved for them.",
                 hint="Sample fewer candidates (λ_max), or mark shorter secrets.",
             )
         return blocks
@@ -103,13 +102,13 @@ class GrowingBranches:
     def __init__(self, held: Continuations, beginning: Sequence[int], temperature: float) -> None:
         self._held = held
         self._beginning, self._temperature = list(beginning), temperature
-        # The beginning is a segment of its own, so that continuations start in blocks of their own.
+        # The beginning is a separate segment, so that continuations start in new blocks.
         self._layout = Layout(prompt=2**30, public=len(beginning))
         self._shared: list[int] = []
         self._own: list[list[int]] = [[]]
         self._length = 0
         self._remaining, self._piece = 0, 0
-        """Tokens to compute of what was asked for, and in one step."""
+        """Tokens left to compute, and the most in one step."""
 
     @property
     def left(self) -> int:
@@ -142,7 +141,7 @@ class GrowingBranches:
         self._own, self._shared = [], []
 
     def _inherit(self, parents: Sequence[int], length: int) -> list[list[int]]:
-        """Blocks for the new continuations: a parent's first child takes its last block over, the others copy it."""
+        """Blocks for the new continuations. A parent's first child takes over its last block; the others copy it."""
         old = self._own
         for index in set(range(len(old))) - set(parents):
             self._held.release(old[index])

@@ -1,13 +1,12 @@
-"""A runner for devices that repeat a recorded step in one launch: at fixed numbers of rows and table widths.
+"""A runner for devices that replay a recorded step in one launch (CUDA graphs), at fixed row counts and table widths.
 
-A step of few tokens is padded to the next bucket with copies of its first row, which compute the same values into the
-same places, and is copied into the bucket's own tensors; then the recording is repeated. The tokens of a short prompt
-are rows like any others: all keys and values of a layer are written before any row attends, and each sees what is
-before it. To launch a prompt's kernels one by one takes longer than to compute them. Every other step runs as on any
-device. Rows are batch-invariant, so all ways give the same logits, bit for bit.
+A step of few tokens is padded to the next bucket with copies of its first row, which write the same values to the same
+slots, and is copied into the bucket's tensors; then the recording is replayed. Tokens of a short prompt are rows like
+any others: a layer writes all keys and values before any row attends, and a row attends to earlier positions only.
+Larger steps run as on any device. Rows are batch-invariant, so both ways give the same logits, bit for bit.
 
-Vaults are asked by recorded steps alone, one row for a slot: tokens that ask are taken out of their chunks and computed
-one after the other, after all that asks nobody.
+Only recorded steps query vaults, with one row per slot: tokens that query are taken out of their chunks and computed
+one at a time, after all other tokens.
 """
 
 from __future__ import annotations
@@ -27,20 +26,17 @@ from cloister.models.decoder import Decoder
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 WIDTHS = (32, 64, 128, 256, 512)
-"""Blocks in a sequence's table; wider ones up to the longest context double on."""
+"""Blocks in a sequence's table; doubled further up to the longest context."""
 SETTLED_WIDTHS = (32, 64)
 ALIGNED = 16
-NOBODY = Remote(link=-1, slot=0)
-
+NO_VAULT = Remote(link=-1, slot=0)
 
 Place = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Staging:
-    """Memory of the host from which batches are copied to the device, one at a time: enough for the largest bucket.
-
-    A sealed process can pin no more, so it is taken once.
-    """
+    """Host memory from which batches are copied to the device, large enough for the largest bucket. It is allocated
+    once: a sealed process cannot pin more."""
 
     def __init__(self, rows: int, width: int, place: Place) -> None:
         self.memory = torch.zeros(_length(_sizes(rows, width, asks=True)), dtype=torch.uint8)
@@ -49,7 +45,6 @@ class Staging:
             self.memory, self._copied = self.memory.pin_memory(), torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Until the last copy is done."""
         if self._copied is not None:
             self._copied.synchronize()
 
@@ -60,7 +55,7 @@ class Staging:
 
 
 class Bucket:
-    """One batch of a fixed shape in the device's memory, filled from the host in one copy."""
+    """A batch of fixed shape in the device's memory, filled from the host in one copy."""
 
     def __init__(
         self, rows: int, width: int, place: Place, staging: Staging | None = None, *, asks: bool = False
@@ -77,8 +72,8 @@ class Bucket:
         self._filled = False
 
     def fill(self, batch: Batch) -> None:
-        """Take over a batch of single rows, and its first row for all places that are left. These ask what the first
-        asks, and say so to nobody again."""
+        """Copy a batch of single rows, and pad with its first row. Padding rows carry the first row's query, and do not
+        announce it to the vault again."""
         used = batch.tables.shape[1]
         self._staging.wait()
         for name, to in self._on_host.items():
@@ -94,7 +89,7 @@ class Bucket:
         self._filled = True
 
     def wipe(self) -> None:
-        """What was filled since the last time."""
+        """Overwrite what was filled since the last call."""
         if self._filled:
             self._staging.wait()
             self._staging.memory.zero_()
@@ -140,7 +135,7 @@ def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None)
 
 
 def each_alone(batch: Batch) -> Batch:
-    """The same rows, each a span and a tile of its own."""
+    """The same rows, each in a separate span and tile."""
     each = torch.arange(batch.rows, dtype=torch.int32)
     per_span = {name: getattr(batch, name)[batch.span] for name in ("tables", "segments", "counts", "rotations")}
     return replace(batch, span=each, tile_row=each, tile_rows=torch.ones_like(each), **per_span)
@@ -150,9 +145,9 @@ Numbered = tuple[int, Chunk]
 
 
 def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[list[Numbered]]]:
-    """What asks nobody of the chunks, cut off where they begin to ask; and rounds of single tokens, at most `most` in
-    each, none of which asks a slot twice. Tokens that are decoded without asking go with the first round, so that the
-    weights are read once for all. Each has its chunk's index."""
+    """The parts of chunks before their first vault query; and rounds of at most `most` single tokens, none of which
+    queries a slot twice. Decoded tokens without a query join the first round, so that the weights are read once. Each
+    part has its chunk's index."""
     quiet: list[Numbered] = []
     queues: list[deque[Numbered]] = []
     for index, chunk in enumerate(chunks):
@@ -183,11 +178,11 @@ class GraphRunner(ModelRunner):
         self._settled = False
 
     def settle(self, rows: int) -> None:
-        """Record what decoding so many rows will need, and no more later: a sealed process records nothing and may
-        get no more memory of its device. Steps that were not recorded are computed as they come."""
+        """Record the steps that decode up to `rows` rows, before the seal: a sealed process cannot record, and may get
+        no more device memory. Other steps run unrecorded."""
         for width in SETTLED_WIDTHS:
             for count in ROWS[: 1 + bisect_left(ROWS, rows)]:
-                for remote in (None, NOBODY)[: 1 + (self.asker is not None)]:
+                for remote in (None, NO_VAULT)[: 1 + (self.asker is not None)]:
                     layout = Layout(prompt=0, remote=remote)
                     blocks = [0] * min(width, self._widths()[-1])
                     self.forward([Chunk([0], 0, blocks, layout, Wanted.LAST)] * count)
@@ -209,7 +204,7 @@ class GraphRunner(ModelRunner):
                 rows[index].append(logits[at : (at := at + count)])
         for number, each in enumerate(asking):
             logits = self._repeat([chunk for _, chunk in each])
-            logits = logits if number == len(asking) - 1 else logits.clone()  # the next round may overwrite them
+            logits = logits if number == len(asking) - 1 else logits.clone()  # the next round overwrites them
             for (index, _), row in zip(each, torch.split(logits, 1), strict=True):
                 rows[index].append(row)
         if not quiet and len(asking) == 1 and all(chunk.wanted is not Wanted.NONE for chunk in chunks):
@@ -240,7 +235,7 @@ class GraphRunner(ModelRunner):
         self._check(batch)
         if batch.remotes:
             if self.asker is None:
-                raise ValueError("there is nobody to ask")
+                raise ValueError("this runner has no link to vaults")
             batch = replace(batch, asks=self.asker.aim(batch.remotes, batch.rows))
         _, repeat = self._bucket(batch)
         return repeat()[: batch.rows]
@@ -251,7 +246,7 @@ class GraphRunner(ModelRunner):
             bucket.wipe()
 
     def _bucket(self, batch: Batch) -> tuple[Bucket, Callable[[], torch.Tensor]]:
-        """The bucket of this batch, filled, and what computes its logits."""
+        """The filled bucket of this batch, and a function that computes its logits."""
         key = self._key(batch)
         if key in self._recorded:
             self._recorded[key][0].fill(batch)
@@ -278,7 +273,7 @@ class GraphRunner(ModelRunner):
         return widths
 
     def _check(self, batch: Batch) -> None:
-        """What the kernels check of a batch on the host, they cannot of one that is in the device's memory."""
+        """Kernels check batches in the host's memory, but not those in the device's."""
         inside = int(batch.tables.min()) >= 0 and int(batch.tables.max()) < self.cache.blocks
         known = int(batch.tokens.min()) >= 0 and int(batch.tokens.max()) < self.vocabulary
         if not inside or not known:

@@ -1,7 +1,7 @@
-"""What must be used once before a process is sealed, on devices that every process opens for itself.
+"""Uses every kernel of a device once before a process is sealed.
 
-A sealed process can open no file, and a driver loads kernels when they are first called. So a few requests are played
-through an engine on the device; and who cannot open it plays them on nothing at all.
+A sealed process cannot open files, and a driver loads kernels at their first call. So a few requests run through an
+engine on the device; a process without the device runs them on `IdleRunner`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
-from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import GraphRunner
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import Runner
 from cloister.errors import PromptTooLong
 from cloister.messages.generation import Failed, Submit
@@ -24,7 +24,7 @@ from cloister.models.decoder import Decoder
 
 PROMPT_TOKENS = 24
 CHUNKS = (32, 64, 96, 128)
-"""Lengths for which a device may have kernels of their own."""
+"""Lengths for which a device may have separate kernels."""
 WAYS = (
     SamplingParams(max_tokens=3, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
     SamplingParams(max_tokens=3, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
@@ -34,7 +34,7 @@ WAYS = (
 
 
 class IdleRunner(Runner):
-    """Every token is as likely as any other."""
+    """Has no model: all tokens are equally likely."""
 
     block_tokens = BLOCK_TOKENS
     num_blocks = 64
@@ -53,9 +53,9 @@ class IdleRunner(Runner):
 
 
 def rehearse_sampling(model: Continuations) -> None:
-    """Let a beginning grow in several ways, twice, so that all but one are copied: as many at once as there will ever
-    be, for a device takes other ways, and more memory of the host, for many. All blocks are free and wiped afterwards.
-    Where they are too few for that, nothing is sampled later either."""
+    """Let a beginning grow in several ways, twice, so that copies are made. The number of rows is the largest that will
+    occur: a device uses other kernels, and more host memory, for many rows. All blocks are free and wiped afterwards.
+    If they are too few, sampling fails later too."""
     with suppress(PromptTooLong), model.branches([0] * BLOCK_TOKENS, temperature=0.5) as branches:
         for _ in branches.first():
             pass
@@ -65,14 +65,14 @@ def rehearse_sampling(model: Continuations) -> None:
 
 
 def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
-    """Play requests of every kind, one alone and all together. The runner's blocks are free and wiped afterwards."""
-    engine = Engine(runner, settings)
+    """Run requests of every kind, alone and together. The runner's blocks are free and wiped afterwards."""
+    engine = PagedEngine(runner, settings)
     length = max(1, min(PROMPT_TOKENS, engine.max_context - WAYS[0].max_tokens))
     for ways in (WAYS[:1], WAYS):
         for number, params in enumerate(ways):
             prompt = tuple(token % runner.vocabulary for token in range(length))
-            said = engine.submit(Submit(number, "rehearsal", prompt, params))
-            if isinstance(said, Failed):
+            reply = engine.submit(Submit(number, "rehearsal", prompt, params))
+            if isinstance(reply, Failed):
                 raise RuntimeError("the device's rehearsal was refused")
         most = max(1, length // 2)  # so that a prompt comes in two chunks, the first of which wants no logits
         while engine.has_work:

@@ -1,4 +1,4 @@
-"""What sequences take from the prefix cache and give to it, and how much that was, by policy."""
+"""Between sequences and the prefix cache: what they take from it and give to it, and counts by policy."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from cloister.prefix.base import NOTHING, Found, PrefixCache, PrefixKey
 from cloister.prefix.paging import Paging
 
 ALONE_WAITS_S = 0.05
-"""For what a lower tier brings, while nobody else is here whose step could be held up. To compute it takes longer."""
-LOOKS_AGAIN = 4
-"""Between a prompt's chunks, for what a lower tier brings: a monitor takes each look at what is public for a hit."""
+"""A sequence without company waits this long for a lower tier. To compute the pages takes longer."""
+MAX_LOOKUPS = 4
+"""Repeated look-ups between a prompt's chunks while a lower tier reads: the monitor counts each as a hit."""
 
 
 class PrefixReuse:
-    """Between sequences and the prefix cache. What is found are blocks of the pool, held for who asked."""
-
     def __init__(self, prefix: PrefixCache, pool: BlockPool, block_tokens: int) -> None:
         self._prefix, self._pool, self._block_tokens = prefix, pool, block_tokens
         self.counts: dict[PolicyName, Reuse] = {}
 
     def expect(self, sequence: Sequence) -> None:
-        """The sequence waits: what lower tiers have of its prompt is brought meanwhile."""
+        """The sequence waits: lower tiers start to read its pages."""
         if (key := self._lookup_key(sequence)) is not None:
             self._prefix.prefetch(key, _most_pages(sequence, key))
 
     def find(self, sequence: Sequence, *, alone: bool) -> Found:
-        """What the cache has of a prompt. One that is `alone` waits a little for what a lower tier brings."""
+        """Look a prompt up. A sequence that is `alone` waits a little for a lower tier. The caller releases the
+        blocks."""
         if (key := self._lookup_key(sequence)) is None:
             return NOTHING
         found = self._prefix.lookup(key, _most_pages(sequence, key))
@@ -39,64 +38,64 @@ class PrefixReuse:
         return found
 
     def begin(self, sequence: Sequence, found: Found) -> None:
-        """The sequence runs, from behind what was found. Its request is told of what it found the first time."""
-        key = self._key(sequence)
-        sequence.looks = LOOKS_AGAIN if found.coming else 0
+        """The sequence runs, after the pages that were found. The first time, these count as its hit."""
+        key, prefix = self._key(sequence), sequence.prefix
         sequence.computed = 0 if key is None else key.paging.positions(len(found.blocks))
-        sequence.kept = 0
-        if sequence.cached is None:
-            sequence.cached = sequence.computed
+        prefix.lookups_left = MAX_LOOKUPS if found.coming else 0
+        prefix.kept = 0
+        if prefix.found is None:
+            prefix.found = sequence.computed
             if key is not None:
-                sequence.shared = key.paging.positions(found.public)
-                self._count(key.policy, sequence.cached)
+                prefix.found_public = key.paging.positions(found.public)
+                self._count(key.policy, prefix.found)
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Take what a lower tier has brought since the sequence began; the rest is computed."""
-        key = sequence.key
-        if not sequence.looks or key is None:
+        """Take the pages that a lower tier has read since the sequence began."""
+        prefix, held = sequence.prefix, sequence.blocks
+        key = prefix.key
+        if not prefix.lookups_left or key is None:
             return
         found = self._prefix.lookup(key, _most_pages(sequence, key))
         pages, before = len(found.blocks), sequence.computed
-        sequence.looks = sequence.looks - 1 if found.coming else 0
+        prefix.lookups_left = prefix.lookups_left - 1 if found.coming else 0
         if key.paging.positions(pages) <= before:
             self._pool.release(found.blocks)
             return
-        self._pool.release(sequence.blocks[:pages])
-        sequence.blocks[:pages] = found.blocks
-        sequence.lent, sequence.lent_public = pages, found.public
+        self._pool.release(held.all[:pages])
+        held.all[:pages] = found.blocks
+        held.lent, held.public = pages, found.public
         sequence.computed = key.paging.positions(pages)
-        if not sequence.prompt_reported:
-            self._count(key.policy, sequence.computed - before, already=sequence.cached)
-            sequence.cached = (sequence.cached or 0) + sequence.computed - before
-            sequence.shared += max(0, key.paging.positions(found.public) - before)
+        if not sequence.output.prompt_reported:
+            self._count(key.policy, sequence.computed - before, already=prefix.found)
+            prefix.found = (prefix.found or 0) + sequence.computed - before
+            prefix.found_public += max(0, key.paging.positions(found.public) - before)
 
     def keep(self, sequence: Sequence) -> None:
-        """Give the cache what is computed of a prompt by now."""
-        if sequence.key is not None and (pages := sequence.key.paging.pages(sequence.computed)) > sequence.kept:
-            self._prefix.insert(sequence.key, sequence.blocks[:pages])
-            sequence.kept = pages
+        """Insert the pages of a prompt that are computed by now."""
+        prefix = sequence.prefix
+        if prefix.key is not None and (pages := prefix.key.paging.pages(sequence.computed)) > prefix.kept:
+            self._prefix.insert(prefix.key, sequence.blocks.all[:pages])
+            prefix.kept = pages
 
     def _count(self, policy: PolicyName, found: int, already: int | None = None) -> None:
-        """A request found so many tokens, beside those that it had `already` been told of, if it had."""
-        told = self.counts.get(policy, Reuse())
+        """A request found `found` tokens, beside the `already` counted ones."""
+        counts = self.counts.get(policy, Reuse())
         if already is not None:
-            told = Reuse(told.hits - (already > 0), told.misses - (not already), told.tokens)
+            counts = Reuse(counts.hits - (already > 0), counts.misses - (not already), counts.tokens)
         hit = bool(found or already)
-        self.counts[policy] = Reuse(told.hits + hit, told.misses + (not hit), told.tokens + found)
+        self.counts[policy] = Reuse(counts.hits + hit, counts.misses + (not hit), counts.tokens + found)
 
     def _key(self, sequence: Sequence) -> PrefixKey | None:
-        """What the cache is asked with; None where it is not asked."""
-        if sequence.key is None and sequence.policy != "none":
-            layout = sequence.layout
-            paging = Paging(layout.public, layout.prompt, self._block_tokens)
+        """None if the policy reuses nothing."""
+        prefix = sequence.prefix
+        if prefix.key is None and prefix.policy != "none":
+            paging = Paging(sequence.layout.public, sequence.layout.prompt, self._block_tokens)
             tokens = paging.pack(sequence.tokens)
-            sequence.key = PrefixKey(
-                sequence.request_id, sequence.tenant, sequence.salt, sequence.policy, paging, tokens
-            )
-        return sequence.key
+            prefix.key = PrefixKey(sequence.request_id, sequence.tenant, prefix.salt, prefix.policy, paging, tokens)
+        return prefix.key
 
     def _lookup_key(self, sequence: Sequence) -> PrefixKey | None:
-        """As `_key`, but a forced pass looks nothing up: it needs, so it computes, every row."""
+        """As `_key`, but None for a forced pass: it needs every row, so it computes the whole prompt."""
         return None if sequence.owes_prompt_logprobs else self._key(sequence)
 
 

@@ -1,8 +1,8 @@
-"""The contract of what computes the model, one forward pass over chunks of sequences; and the runner over a decoder,
-which works on every device whose kernels are called step by step.
+"""The contract of a runner, which computes one forward pass over chunks of sequences; and the runner over a decoder,
+for devices whose kernels are called one by one.
 
-A runner knows weights, a device, the storage of the KV cache and the links to vaults. It knows nothing of requests,
-tenants or sampling. `forward` waits only for its own computation and the vaults.
+A runner has the weights, a device, the KV cache and the links to vaults. It handles no requests, tenants or sampling.
+`forward` waits for its own computation and the vaults only.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Runner(ABC):
     heads: int
     dim: int
     relative: bool = False
-    """Whether only the distance of positions matters, so that an answer may be rotated from 0 on (compute.layout)."""
+    """Whether only distances of positions matter, so that an answer may be rotated from 0 on (compute.layout)."""
     draw_rows: DrawRows | None = None
-    """The kernels' own draw of a token from each row of logits, where they have one."""
+    """The kernels' function that draws a token from each row of logits, if they have one."""
     asker: LinkAsker | None = None
-    """The way to the vaults; without it only whole prompts are served."""
+    """Queries the vaults; without it only whole prompts are served."""
     cache: KVCache | None = None
-    """Where keys and values are, if it has a place for them."""
+    """Keys and values, if the runner stores any."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -44,11 +44,11 @@ class Runner(ABC):
 
     @abstractmethod
     def wipe(self, blocks: Sequence[int]) -> None:
-        """Nobody needs these blocks any more: leave nothing of what was computed into them."""
+        """Overwrite these blocks, and all intermediate results."""
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time spent so far in each phase of the layers (compute.base.PHASES), where it is measured."""
+        """Time so far in each phase of the layers (compute.base.PHASES), if measured."""
         return {}
 
 
@@ -92,7 +92,7 @@ class ModelRunner(Runner):
         return logits
 
     def wipe(self, blocks: Sequence[int]) -> None:
-        """With the blocks goes the scratch: rows of a long chunk stay there under those of shorter ones."""
+        """Also overwrites the kernels' scratch memory, where rows of a long chunk stay behind shorter ones."""
         self.cache.wipe(blocks)
         self._decoder.kernels.forget()
 
@@ -102,7 +102,7 @@ class ModelRunner(Runner):
 
 
 def wanted_rows(chunks: Sequence[Chunk]) -> torch.Tensor:
-    """The rows of these chunks, one after the other, whose logits are wanted."""
+    """Indices of the rows of these chunks whose logits are wanted."""
     rows: list[int] = []
     end = 0
     for chunk in chunks:

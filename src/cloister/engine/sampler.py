@@ -76,8 +76,7 @@ class Sampler:
         places, own = (torch.tensor(each, dtype=torch.int64, device=device) for each in (where, reporting))
         widest = min(max(counts), self._vocabulary)
         width = columns(widest)
-        # All that holds token ids, and is overwritten once it is read: those of each row, and the tokens beside what is
-        # measured, which come back together.
+        # Both tensors hold token ids, so they are overwritten once they are read.
         chosen = token_tensor([0] * len(reporting) + targets, device)
         both = torch.empty(len(sequences) + len(places) * width, dtype=torch.float64, device=device)
         try:
@@ -118,7 +117,7 @@ class Sampler:
             top_k=[p.top_k or rows.shape[-1] for p in params],
             top_p=[p.top_p for p in params],
             min_p=[p.min_p for p in params],
-            u=[uniform(sequence.params.seed, sequence.outputs) for sequence in sequences],
+            u=[uniform(sequence.params.seed, sequence.generated) for sequence in sequences],
         )
         return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
 
@@ -131,8 +130,9 @@ def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     rows = rows.clone()
     for i in changed:
         sequence = sequences[i]
-        if sequence.adjustments is None:
-            prompt, outputs = sequence.tokens[: sequence.prompt_length], sequence.tokens[sequence.prompt_length :]
-            sequence.adjustments = Adjustments(sequence.params, prompt, outputs, rows.device)
-        sequence.adjustments.apply(rows[i])
+        output = sequence.output
+        if output.adjustments is None:
+            prompt, generated = sequence.tokens[: sequence.prompt_length], sequence.tokens[sequence.prompt_length :]
+            output.adjustments = Adjustments(sequence.params, prompt, generated, rows.device)
+        output.adjustments.apply(rows[i])
     return rows

@@ -1,19 +1,18 @@
-"""Who computes in the next step: iteration-level batching with chunked prefill, fair among tenants.
+"""Decides what the next step computes: iteration-level batching with chunked prefill, fair among tenants.
 
-Each step first continues the sequences that decode, then prefills in chunks with what is left of the token budget.
-While several tenants are here steps are short, so that nobody's next token waits for another's prompt (pace.Pace); one
-that is alone has long ones.
+Each step first continues the sequences that decode, then prefills in chunks with the rest of the token budget. While
+several tenants are active, steps are short, so that one tenant's prompt does not delay another's token (pace.Pace).
 Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, the
 youngest sequence of the tenant most served is preempted: its blocks are freed, its tokens kept, and it is recomputed
-later. Each segment of a sequence's layout has blocks of its own, so the answer's first token always begins one. A link
-carries so many rows in a step; a sequence that finds it full waits for a later step.
-The scheduler knows neither logits nor sampling parameters, and cannot change what a sequence says.
+later. Each segment of a sequence's layout has separate blocks, so the answer's first token begins a block. A link
+carries a bounded number of rows in a step; a sequence that finds its link full waits for a later step.
+The scheduler handles neither logits nor sampling parameters.
 
-Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can be preempted
-for want of a block of its own, and whoever preempts another for want of blocks yields one too. A tenant let in at the
-cost of others takes its place at once, stays within an equal share, and displaces only tenants above theirs that were
-served more, so two cannot displace each other in turn. A full link has given somebody a row. And any one sequence fits
-the pool.
+Why every sequence ends: a sequence enters with blocks for all its tokens, so it yields a token before it can be
+preempted because its own blocks run out, and a sequence that preempts another yields one too. A tenant that displaces
+others enters at once, stays within an equal share, and displaces only tenants above their share that were served more,
+so two tenants cannot displace each other in turn. A full link has given some sequence a row. And any single sequence
+fits the pool.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.blocks import BlockPool
 from cloister.engine.reuse import PrefixReuse
-from cloister.engine.sequence import Sequence
+from cloister.engine.sequence import HeldBlocks, Sequence
 from cloister.engine.tenants import WaitingRoom
 from cloister.engine.work import LinkRows, Work, within_links
 from cloister.fairness import ServiceMeter
@@ -39,7 +38,7 @@ _HEADROOM = 16
 
 
 class Scheduler:
-    """Waiting and running sequences, and the blocks they hold."""
+    """Waiting and running sequences, and their blocks."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Scheduler:
     ) -> None:
         self._most = settings.chunk_tokens
         self._pace = pace
-        self._company = ActiveTenants()
+        self._active = ActiveTenants()
         self._max_running = settings.max_running
         self._pool = pool
         self._prefix = prefix
@@ -65,27 +64,27 @@ class Scheduler:
         self.preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence, or raise QueueFull. What lower tiers have of its prompt is brought meanwhile."""
+        """Queue a new sequence, or raise QueueFull. Lower tiers start to read its prompt's pages."""
         self.waiting.enter(sequence)
         self.reuse.expect(sequence)
         self.meter.arrive(sequence.tenant)
-        self._company.arrive(sequence.tenant)
+        self._active.arrive(sequence.tenant)
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence ended, in any state. What the prefix cache has of it stays there."""
+        """The sequence ended, in any state. Its pages in the prefix cache stay."""
         if self.running.pop(sequence.id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence)
         sequence.forget()
         self.meter.leave(sequence.tenant)
-        self._company.leave(sequence.tenant)
+        self._active.leave(sequence.tenant)
         self.waiting.note_departure()
 
     def schedule(self, most: int | None = None) -> list[Work]:
-        """The next step's work, of `most` tokens if that is said. It must be computed, or its sequences removed."""
+        """The next step's work, of at most `most` tokens if given. The caller computes it or removes its sequences."""
         self._step += 1
         if self.waiting:
-            self._make_place()
+            self._displace()
         budget, of_prompts = self._sizes(most)
         room = self._most if most is None else most
         decoding = self._grown(self._turn_to_decode(budget))
@@ -102,7 +101,7 @@ class Scheduler:
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
         """How many tokens the step may have, and how many of them may be of prompts."""
-        if most is None and not self._company.several:
+        if most is None and not self._active.several:
             return self._most, self._pace.long
         budget = min(self._most, max(self._pace.short, self.meter.active) if most is None else most)
         return budget, budget
@@ -111,7 +110,7 @@ class Scheduler:
         """The sequences one token away from the next; the least served of them if the budget is too small for all.
 
         While anyone needs prefill, a quarter of the budget is for that (with a budget under four: every other step), or
-        the equal shares of those tenants who need nothing else.
+        the equal shares of the tenants that need nothing else.
         """
         prefilling = {s.tenant for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
         prefilling |= self.waiting.tenants
@@ -128,19 +127,19 @@ class Scheduler:
     def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
         """Give each sequence a block for its next position if it needs one; preempted ones drop out."""
         while True:
-            short = [s for s in decoding if len(s.blocks) < s.layout.blocks(s.computed + 1)]
+            short = [s for s in decoding if len(s.blocks.all) < s.layout.blocks(s.computed + 1)]
             if self._secured(len(short) + self._private_doubles()):
                 break
             self._preempt(self._youngest_of_most_served(self.running.values()))
             decoding = [s for s in decoding if s.id in self.running]
         for sequence, block in zip(short, self._pool.allocate(len(short)) or (), strict=True):
-            sequence.blocks.append(block)
+            sequence.blocks.all.append(block)
         return decoding
 
     def _prefill(self, budget: int, room: int, links: LinkRows) -> list[Work]:
         """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first.
 
-        The short prompt of a tenant that has just come is not cut up, whatever the budget.
+        The short prompt of a tenant that has just arrived is not cut into chunks, whatever the budget.
         """
         plan: list[Work] = []
         forced_rows = MAX_FORCED_ROWS
@@ -162,7 +161,7 @@ class Scheduler:
             elif self._admit(self.waiting.head(tenant)):
                 sequence = next(reversed(self.running.values()))
             else:
-                # Wait for the least served even when others would fit: else small requests starve big ones.
+                # Wait for the least served even if others would fit: otherwise small requests starve big ones.
                 admitting = False
                 continue
             most = min(sequence.remaining, room) if sequence.remaining <= self.meter.uncut(tenant) else budget
@@ -182,7 +181,7 @@ class Scheduler:
         chunk = min(sequence.remaining, budget)
         if not sequence.owes_prompt_logprobs:
             return chunk, Wanted.LAST
-        reported = len(sequence.prompt_logprobs)
+        reported = len(sequence.output.prompt_logprobs)
         if sequence.computed < reported:  # recomputed after a preemption: these rows were seen
             return min(chunk, reported - sequence.computed), Wanted.NONE
         return min(chunk, forced_rows), Wanted.ALL
@@ -195,7 +194,7 @@ class Scheduler:
             wanted = Wanted.NONE
         self._charge(sequence, end, samples)
         sequence.last_step = self._step
-        blocks = sequence.blocks if whole else sequence.blocks[: sequence.layout.blocks(end)]
+        blocks = sequence.blocks.all if whole else sequence.blocks.all[: sequence.layout.blocks(end)]
         return Work(sequence, Chunk(sequence.tokens[start:end], start, blocks, sequence.layout, wanted), samples)
 
     def _charge(self, sequence: Sequence, end: int, samples: bool) -> None:
@@ -211,38 +210,37 @@ class Scheduler:
             return False
         found = self.reuse.find(sequence, alone=not self.running and len(self.waiting) == 1)
         need = _blocks_needed(sequence) - len(found.blocks)
-        sequence.blocks = list(found.blocks)
-        sequence.lent, sequence.lent_public = len(found.blocks), found.public
+        sequence.blocks = HeldBlocks(list(found.blocks), len(found.blocks), found.public)
         room = need + self._headroom() + self._private_doubles(sequence)
         own = self._pool.allocate(need) if self._secured(room) else None
         if own is None:
             self._vacate(sequence)
             return False
         self.waiting.leave(sequence)
-        sequence.blocks += own
+        sequence.blocks.all += own
         self.reuse.begin(sequence, found)
         self.running[sequence.id] = sequence
         return True
 
     @property
     def blocks_held(self) -> int:
-        """Blocks that running sequences hold; those that only the prefix cache does may go at any time."""
-        return len({block for sequence in self.running.values() for block in sequence.blocks})
+        """Blocks of running sequences. The others in use are the prefix cache's, which gives them up on demand."""
+        return len({block for sequence in self.running.values() for block in sequence.blocks.all})
 
     def _private_doubles(self, newcomer: Sequence | None = None) -> int:
-        """How many blocks less there would be room for if nobody shared private blocks with itself.
+        """How many more blocks would be in use if no two sequences shared private blocks.
 
-        Room is given as if every sequence had private blocks of its own: else a tenant that sends one prompt twice at
-        once would leave others more room than one that sends two, and they could tell. Public blocks count once.
+        Admission counts these too. Otherwise a tenant that sends one prompt twice would leave others more room than one
+        that sends two prompts, and the others could notice. Public blocks count once.
         """
         running = [*self.running.values(), *([] if newcomer is None else [newcomer])]
-        if all(sequence.lent == sequence.lent_public for sequence in running):
+        if all(sequence.blocks.lent == sequence.blocks.public for sequence in running):
             return 0
-        private = [block for sequence in running for block in sequence.blocks[sequence.lent_public :]]
+        private = [block for sequence in running for block in sequence.blocks.all[sequence.blocks.public :]]
         return len(private) - len(set(private))
 
-    def _make_place(self) -> None:
-        """Let the least served waiting tenant in where others, served more, hold more than an equal share."""
+    def _displace(self) -> None:
+        """Admit the least served waiting tenant: preempt tenants that were served more and exceed an equal share."""
         tenant = min(self.waiting.tenants, key=lambda t: (self.meter.served(t), self.waiting.head(t).arrival))
         need = _blocks_needed(self.waiting.head(tenant))
         slot_share = max(1, self._max_running // self.meter.active)
@@ -288,12 +286,12 @@ class Scheduler:
         self.preemptions += 1
 
     def _vacate(self, sequence: Sequence) -> None:
-        self._pool.release(sequence.blocks)
-        sequence.blocks = []
-        sequence.computed = sequence.lent = sequence.lent_public = 0
+        self._pool.release(sequence.blocks.all)
+        sequence.blocks = HeldBlocks()
+        sequence.computed = 0
 
     def _secured(self, blocks: int) -> bool:
-        """Whether so many blocks are free, after the prefix cache gave up what it must."""
+        """Whether this many blocks are free, after evicting from the prefix cache if needed."""
         if self._pool.free < blocks:
             self._prefix.evict(blocks - self._pool.free)
         return self._pool.free >= blocks
@@ -307,4 +305,4 @@ def _blocks_needed(sequence: Sequence) -> int:
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> int:
-    return sum(len(sequence.blocks) for sequence in sequences)
+    return sum(len(sequence.blocks.all) for sequence in sequences)

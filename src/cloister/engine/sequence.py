@@ -1,7 +1,7 @@
-"""One request on its way through the engine: its tokens, what of it is computed, and which blocks hold that.
+"""One answer on its way through the engine: its tokens, what of it is computed, its blocks and its output.
 
-A sequence knows nothing of text, other sequences or scheduling: its output is a function of its own tokens and
-parameters alone. `check` says what a request must be like to become one.
+The output of a sequence depends on its own tokens and parameters alone. `check` refuses requests that cannot become
+sequences. Neither handles text.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cloister.prefix.base import PrefixKey
 
 
 class Group:
-    """The sequences of a request that has several: they end together, with as many tokens each.
+    """The sequences of a request that has several. They end together, with equally many tokens.
 
-    One that has stopped goes on, and nobody reads what it says then, until all have stopped or none may grow: its end
-    is seen by nobody who counts tokens, and all are one shape.
+    A sequence that has sampled a stop token goes on until all have stopped or one may not grow; its later tokens are
+    not used. So an observer that counts tokens does not see where each sequence stopped.
     """
 
     def __init__(self, size: int) -> None:
@@ -34,10 +34,10 @@ class Group:
 
     @property
     def finish(self) -> FinishReason | None:
-        """How it ended, once all have: for each by itself, its tokens tell."""
-        if any(member.finish is None for member in self._members):
+        """Why the group ended, once all members have."""
+        if any(member.output.finish is None for member in self._members):
             return None
-        return "stop" if all(member.stopped for member in self._members) else "length"
+        return "stop" if all(member.output.stopped for member in self._members) else "length"
 
     def note(self) -> None:
         """A member has grown."""
@@ -45,63 +45,82 @@ class Group:
         if len(members) < self._size:
             return
         if not self._decided:
-            whole = next((member.outputs for member in members if not member.may_grow), None)
-            if whole is None and all(member.stopped for member in members):
-                whole = max(member.outputs for member in members)
+            whole = next((member.generated for member in members if not member.may_grow), None)
+            if whole is None and all(member.output.stopped for member in members):
+                whole = max(member.generated for member in members)
             if whole is not None:
                 self._decided = True
                 for member in members:
                     member.limit = member.prompt_length + whole
         for member in members:
             if not member.may_grow:
-                member.finish = "length"
+                member.output.finish = "length"
 
     @property
     def ended(self) -> list[Sequence]:
-        return [member for member in self._members if member.finish is not None]
+        return [member for member in self._members if member.output.finish is not None]
+
+
+@dataclass(slots=True)
+class HeldBlocks:
+    """`all` blocks of a sequence, in order. The prefix cache lent the first `lent`; all tenants see the first
+    `public`."""
+
+    all: list[int] = field(default_factory=list)
+    lent: int = 0
+    public: int = 0
+
+
+@dataclass(slots=True)
+class PrefixUse:
+    """What a sequence takes from the prefix cache and gives to it."""
+
+    salt: str
+    policy: PolicyName
+    key: PrefixKey | None = None
+    found: int | None = None
+    """Tokens found before its first output; None until the first look-up."""
+    found_public: int = 0
+    """Those of them in blocks that all tenants see."""
+    kept: int = 0
+    """Pages that were inserted."""
+    lookups_left: int = 0
+    """How often to look again for pages that a lower tier reads."""
+
+
+@dataclass(slots=True)
+class Output:
+    """What came out. The tokens themselves are in Sequence.tokens."""
+
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_reported: bool = False
+    adjustments: Adjustments | None = None
+    stopped: bool = False
+    """Whether a stop token was sampled."""
+    finish: FinishReason | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """Prompt and output of one request, or one of several (`number`, in a `group`). `computed` counts the leading
-    positions whose keys and values are cached.
-
-    `cached` says how many of them were found so before its first token, `shared` how many of these in blocks that
-    everybody finds; `lent` how many blocks it was lent, the first `lent_public` of them such. More may come: then it
-    looks again, `looks` times.
-    """
+    """One answer to a request, or one of several (`number`, in a `group`). `computed` counts the leading positions
+    whose keys and values are cached. `charged` and `last_step` are the scheduler's."""
 
     request_id: int
+    number: int
     tenant: str
     params: SamplingParams
-    tokens: list[int]
+    arrival: int
+    layout: Layout
     prompt_length: int
     limit: int
-    arrival: int
-    stop_tokens: frozenset[int]
-    layout: Layout
-    number: int = 0
+    tokens: list[int]
+    prefix: PrefixUse
     group: Group | None = None
-    stopped: bool = False
-    """Whether it has said a stop token."""
-    salt: str = ""
-    policy: PolicyName = "none"
-    key: PrefixKey | None = None
-    cached: int | None = None
-    shared: int = 0
-    kept: int = 0
-    """Pages that the prefix cache was given."""
-    lent: int = 0
-    lent_public: int = 0
-    looks: int = 0
     computed: int = 0
     charged: int = 0
     last_step: int = 0
-    blocks: list[int] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_reported: bool = False
-    adjustments: Adjustments | None = None
-    finish: FinishReason | None = None
+    blocks: HeldBlocks = field(default_factory=HeldBlocks)
+    output: Output = field(default_factory=Output)
 
     @classmethod
     def of(
@@ -114,7 +133,7 @@ class Sequence:
         number: int = 0,
         group: Group | None = None,
     ) -> Sequence:
-        """The sequence a request starts, or the so-manieth of several: nothing computed, nothing held.
+        """The sequence that a request starts, or number `number` of several.
 
         With a partition it is as if its first token had been sampled here, so all that follows (seeds, penalties,
         limits) is the same; it may have ended with that token.
@@ -122,18 +141,16 @@ class Sequence:
         length, layout = len(request.prompt), layout_of(request, relative, number)
         sequence = cls(
             request_id=request.request_id,
+            number=number,
             tenant=request.tenant,
             params=request.params,
-            tokens=list(request.prompt),
+            arrival=arrival,
+            layout=layout,
             prompt_length=length,
             limit=length + min(request.params.max_tokens, max_context - behind(layout) - request.answered),
-            arrival=arrival,
-            stop_tokens=frozenset(request.params.stop_tokens),
-            layout=layout,
-            number=number,
+            tokens=list(request.prompt),
+            prefix=PrefixUse(request.salt, request.policy),
             group=group,
-            salt=request.salt,
-            policy=request.policy,
         )
         if group is not None:
             group.join(sequence)
@@ -153,7 +170,6 @@ class Sequence:
 
     @property
     def id(self) -> tuple[int, int]:
-        """Its request, and which of that request's sequences it is."""
         return self.request_id, self.number
 
     def __repr__(self) -> str:
@@ -171,7 +187,7 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
-    def outputs(self) -> int:
+    def generated(self) -> int:
         """How many tokens were generated so far."""
         return len(self.tokens) - self.prompt_length
 
@@ -183,30 +199,32 @@ class Sequence:
     @property
     def owes_prompt_logprobs(self) -> bool:
         """Whether the forced pass over the prompt still lacks rows."""
-        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length - 1
+        scored = len(self.output.prompt_logprobs)
+        return self.params.prompt_logprobs is not None and scored < self.prompt_length - 1
 
     def forget(self) -> None:
-        """It has ended: overwrite what it has in tensors. Its lists are Python's, which overwrites what it frees."""
-        if self.adjustments is not None:
-            self.adjustments.forget()
-            self.adjustments = None
+        """The sequence has ended: overwrite its tensors. Python's allocator overwrites its lists."""
+        if self.output.adjustments is not None:
+            self.output.adjustments.forget()
+            self.output.adjustments = None
 
     def append(self, token: int) -> None:
         """Take a generated token; ends the sequence if it is the last."""
+        output = self.output
         self.tokens.append(token)
-        if self.adjustments is not None:
-            self.adjustments.note(token)
-        self.stopped = self.stopped or token in self.stop_tokens
+        if output.adjustments is not None:
+            output.adjustments.note(token)
+        output.stopped = output.stopped or token in self.params.stop_tokens
         if self.group is not None:
             self.group.note()
-        elif self.stopped:
-            self.finish = "stop"
+        elif output.stopped:
+            output.finish = "stop"
         elif not self.may_grow:
-            self.finish = "length"
+            output.finish = "length"
 
 
 def layout_of(request: Submit, relative: bool, number: int = 0) -> Layout:
-    """How the positions of a sequence fall into segments; `relative`: the answer is rotated from 0 on."""
+    """How a sequence's positions fall into segments; `relative`: the answer is rotated from 0 on."""
     length = len(request.prompt)
     if request.partitions:
         partition = request.partitions[number]
@@ -219,12 +237,12 @@ def layout_of(request: Submit, relative: bool, number: int = 0) -> Layout:
 
 
 def behind(layout: Layout) -> int:
-    """Tokens before the answer, as far as this process knows: origin and rotation may reach further than its own."""
+    """Tokens before the answer. Origin and rotation may include a prompt that only the vault has."""
     return max(layout.prompt, layout.origin + layout.rotation)
 
 
 def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool) -> None:
-    """Raise InvalidRequest if this can never be served; whether there is room now is for the scheduler to say."""
+    """Raise InvalidRequest if this can never be served. Whether there is room now is the scheduler's decision."""
     params = request.params
     if request.partitions:
         _check_partitions(request, vocabulary)

@@ -1,4 +1,4 @@
-"""Whose requests wait for a place, tenant by tenant. The scheduler decides whose turn it is."""
+"""Waiting sequences, one queue per tenant. The scheduler decides whose turn it is."""
 
 from __future__ import annotations
 

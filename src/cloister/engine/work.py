@@ -1,4 +1,4 @@
-"""What one step computes of each sequence, and how many of its rows a link carries."""
+"""The work of one step: chunks of sequences, and the rows that links carry."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Work:
 
     @property
     def end(self) -> int:
-        """Positions that are computed once this is done."""
+        """Positions that are computed after this step."""
         return self.chunk.start + len(self.chunk.tokens)
 
     @property
     def asked_rows(self) -> int:
-        """Rows whose queries go over the sequence's link, once per layer: those of generated tokens."""
+        """Rows that query the vault over the link, once per layer: those of generated tokens."""
         layout = self.chunk.layout
         return max(0, self.end - max(self.chunk.start, layout.prompt)) if layout.remote else 0
 
     @property
     def rows(self) -> int:
-        """Rows of logits this brings."""
+        """Rows of logits."""
         if self.chunk.wanted is Wanted.ALL:
             return len(self.chunk.tokens)
         return 1 if self.chunk.wanted is Wanted.LAST else 0
 
 
 class LinkRows:
-    """One step's rows per link: a link's memory holds so many queries. Rows of a public span ask nobody."""
+    """Counts a step's rows per link: a link's memory holds `most` queries. Rows of a public span make no query."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -58,7 +58,7 @@ class LinkRows:
 
 
 def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
-    """Of sequences that decode, at most so many per link: those that waited longest, the oldest among equals."""
+    """Of sequences that decode, at most `most` per link: those that waited longest, the oldest among equals."""
     rows: Counter[int | None] = Counter()
     chosen: set[tuple[int, int]] = set()
     for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):

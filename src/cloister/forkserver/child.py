@@ -21,7 +21,7 @@ from cloister.attention import process as attention
 from cloister.compute.base import Device
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
-from cloister.detection.openings import openings_of
+from cloister.detection.known_prefixes import prefixes_of
 from cloister.detection.redaction import preload_redaction
 from cloister.errors import ProtocolError
 from cloister.link.region import links
@@ -41,7 +41,7 @@ from cloister.process.sandbox.resources import open_descriptors, use_null
 from cloister.process.sandbox.seal import seal
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.service import process as service
+from cloister.service.prepare import prepare as prepare_service
 from cloister.vault import process as vault
 
 DESCRIPTORS = {"service": 2, "vault": 4, "attention": 3}
@@ -130,7 +130,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     tokenizer.warm()
     preload_redaction()
     reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)
-    return PreloadedModel(settings, decoder, reading, folder, parts, openings_of(tokenizer))
+    return PreloadedModel(settings, decoder, reading, folder, parts, prefixes_of(tokenizer))
 
 
 def waits_for_others(role: str, device: Device) -> bool:
@@ -219,5 +219,5 @@ def _service(model: PreloadedModel, descriptors: list[int], weights: int | None)
     """`weights`: the device's memory with them, which vaults may have."""
     disk = descriptors[2] if len(descriptors) > DESCRIPTORS["service"] else None
     model.decoder.kernels.take_short_turns()
-    made = service.prepare(model.decoder, model.settings, disk, weights)
+    made = prepare_service(model.decoder, model.settings, disk, weights)
     return made.run, made.announce, set() if disk is None else {disk}, SERVICE_BEYOND_KV + model.scratch_bytes

@@ -1,7 +1,8 @@
 """The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
 
-It hears of tokens and links, never of text. `prepare` does all that a sealed process cannot; `Service.run` opens no
-file, prints nothing, and makes no system call beyond messages, memory and futexes.
+It hears of tokens and links, never of text. Which engine
+serves is `prepare`'s choice. `Service.run` opens no file, prints nothing, and makes no system call beyond messages,
+memory and futexes.
 """
 
 from __future__ import annotations
@@ -11,14 +12,8 @@ import socket
 from collections.abc import Callable
 
 import msgspec
-import torch
 
-from cloister.compute.base import KVCache
-from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
-from cloister.engine.graph_runner import runner_for
-from cloister.engine.rehearsal import rehearse_device
-from cloister.engine.runner import reserve_cache
+from cloister.engine.base import Engine
 from cloister.errors import ProtocolError
 from cloister.messages.controller_service import (
     MAX_CHARGES,
@@ -37,57 +32,8 @@ from cloister.messages.controller_service import (
 from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import AskStats, Cancel, Ready, Submit
 from cloister.messages.lifecycle import Ping, Pong
-from cloister.messages.types import VERSION
-from cloister.models.decoder import Decoder
-from cloister.prefix.disk import DiskTier
-from cloister.prefix.host import HostTier
-from cloister.prefix.monitor import Alert, Monitor
-from cloister.prefix.radix import RadixCache
-from cloister.prefix.tier import Tier
+from cloister.prefix.monitor import Alert
 from cloister.process.blocking import BlockingEndpoint
-
-
-def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None, weights: int | None = None) -> Service:
-    """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed.
-
-    `disk` is a file without a name, for blocks that the cache has no room for; `weights` the device's memory with the
-    weights, to be announced.
-    """
-    torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
-    refused = decoder.device.partition_refusal(decoder)
-    asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
-    cache = reserve_cache(decoder, settings.kv_cache_mib)
-    runner = runner_for(decoder, cache, asker)
-    if not decoder.device.survives_fork:
-        rehearse_device(runner, settings)
-    tier = tiers(cache, settings, disk, _model_of(decoder))
-    alerts: list[Alert] = []
-    prefix = RadixCache(tier, Monitor(on_alert=alerts.append), None if tier is None else cache)
-    engine = Engine(runner, settings, prefix)
-    ready = Ready(
-        version=VERSION,
-        vocabulary=runner.vocabulary,
-        max_context=engine.max_context,
-        kv_blocks=runner.num_blocks,
-        block_tokens=runner.block_tokens,
-        kernels=decoder.kernels.name,
-    )
-    return Service(engine, ready, alerts, lambda: decoder.device.lost, weights)
-
-
-def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
-    """What is below the pool: the host's memory where the pool is not in it, then the disk."""
-    size = cache.block_bytes
-    below = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, size, model)
-    if cache.on_host or settings.cache_host_bytes < size:
-        return below
-    return HostTier(settings.cache_host_bytes, size, below)
-
-
-def _model_of(decoder: Decoder) -> bytes:
-    """What blocks on a disk are bound to. The keys that open them live as long as this process, which has one model."""
-    shape = decoder.cache_shape
-    return f"{decoder.kernels.name} {decoder.kernels.dtype} {decoder.vocabulary} {shape}".encode()
 
 
 class Service:
@@ -167,11 +113,11 @@ class Service:
             case ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
             case AttachLink(link=link, place=int(place)):
-                self._engine.seat_link(link, place)
+                self._engine.attach_exported_link(link, place)
             case AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case DetachLink(link=link):
-                self._replies.extend(self._engine.drop_link(link))
+                self._replies.extend(self._engine.detach_link(link))
             case Pause():
                 if self._pausing or self._paused:
                     raise ProtocolError("The service was told to pause twice.")

@@ -7,7 +7,7 @@ are exposed to the link and with the session's memory.
 from __future__ import annotations
 
 from cloister.config import EngineSettings
-from cloister.engine.engine import Engine
+from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import Runner
 from cloister.messages.generation import Failed, Submit, Tokens
 from cloister.messages.lifecycle import raised
@@ -22,7 +22,7 @@ class Isolated:
 
     def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
         most = min(settings.max_running, MAX_RUNNING)
-        self._engine = Engine(runner, settings.model_copy(update={"max_running": most}), memory)
+        self._engine = PagedEngine(runner, settings.model_copy(update={"max_running": most}), memory)
         self._chunk = settings.chunk_tokens
         self._open: set[int] = set()
 

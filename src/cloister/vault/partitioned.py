@@ -103,7 +103,7 @@ class Partitioned:
             for slot in prompts.slots:
                 self._answerer.withdraw(slot)
             for sequence in prompts.sequences:
-                self._memory.pool.release(sequence.blocks)
+                self._memory.pool.release(sequence.blocks.all)
 
     @property
     def next_request(self) -> int | None:
@@ -130,7 +130,7 @@ class Partitioned:
         prompt = tuple(sequence.tokens)
         sampled = self._sampler.sample(logits, [sequence], [0])
         sequence.append(sampled.tokens[0])
-        self._memory.keep(prompt, sequence.layout.public, sequence.blocks)
+        self._memory.keep(prompt, sequence.layout.public, sequence.blocks.all)
         prompts.logprobs.append(sampled.logprobs[0])
         prompts.slots.append(self._expose(sequence))
         return self._prefilled(request_id, prompts) if prompts.done else None
@@ -141,7 +141,7 @@ class Partitioned:
         first = prompts.sequences[0]
         if len(prompts.sequences) > 1:
             for sequence in prompts.sequences:
-                sequence.finish = "length" if left == 1 else None
+                sequence.output.finish = "length" if left == 1 else None
         firsts = tuple(
             FirstToken(
                 token=sequence.tokens[-1],
@@ -150,12 +150,12 @@ class Partitioned:
                 # Who holds nothing of the prompt has no use for the rotation, which tells the prompt's length.
                 rotation=sequence.layout.rotation if sequence.layout.public else 0,
                 logprob=logprob,
-                finish=sequence.finish,
+                finish=sequence.output.finish,
             )
             for sequence, slot, logprob in zip(prompts.sequences, prompts.slots, prompts.logprobs, strict=True)
         )
         self._exposed[request_id] = self._waiting.pop(request_id)
-        if first.finish is not None:
+        if first.output.finish is not None:
             self.drop(request_id)
         return Prefilled(request_id, firsts, max_tokens=left, public=tuple(first.tokens[: first.layout.public]))
 
@@ -167,7 +167,7 @@ class Partitioned:
         start, layout = sequence.computed, sequence.layout
         end = min(start + most, sequence.prompt_length)
         wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
-        blocks = sequence.blocks[: layout.blocks(end)]
+        blocks = sequence.blocks.all[: layout.blocks(end)]
         logits = self._runner.forward([Chunk(sequence.tokens[start:end], start, blocks, layout, wanted)])
         sequence.computed = end
         return logits
@@ -175,7 +175,7 @@ class Partitioned:
     def _has_blocks(self, prompts: _Prompts) -> bool:
         """Whether the next prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""
         sequence = prompts.next
-        if sequence.blocks:
+        if sequence.blocks.all:
             return True
         layout, pool = sequence.layout, self._memory.pool
         lent, computed = self._lent(prompts, sequence)
@@ -184,7 +184,7 @@ class Partitioned:
         if own is None:
             pool.release(lent)
             return False
-        sequence.blocks, sequence.computed = lent + own, computed
+        sequence.blocks.all, sequence.computed = lent + own, computed
         return True
 
     def _lent(self, prompts: _Prompts, sequence: Sequence) -> tuple[list[int], int]:
@@ -195,13 +195,13 @@ class Partitioned:
         if shared <= recalled.computed:
             return recalled.blocks, recalled.computed
         self._memory.pool.release(recalled.blocks)
-        blocks = first.blocks[: sequence.layout.blocks(shared)]
+        blocks = first.blocks.all[: sequence.layout.blocks(shared)]
         self._memory.pool.retain(blocks)
         return blocks, shared
 
     def _expose(self, sequence: Sequence) -> int:
         layout, slot = sequence.layout, self._answerer.free_slot()
         assert slot is not None, "one was free when the prompt's turn came, and only this takes any"
-        private = sequence.blocks[layout.blocks(layout.public) :]
+        private = sequence.blocks.all[layout.blocks(layout.public) :]
         self._answerer.expose(slot, private, start=layout.public, end=layout.prompt, rotation=layout.rotation)
         return slot

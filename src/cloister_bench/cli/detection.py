@@ -34,7 +34,7 @@ def bench_detection(
 
       cloister bench detection --data ../shared --json detection.json --plot-dir plots
     """
-    from cloister.detection.process import shipped_pipeline
+    from cloister.detection.pipeline import shipped_pipeline
     from cloister.detection.tagger import shipped_tagger
     from cloister_bench.detection.data import read_sets
     from cloister_bench.detection.figures import FIGURES

@@ -20,8 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cloister.detection.judge import Judge, Question, form_of
-from cloister.detection.pipeline import Pipeline, blocks_of
-from cloister.detection.process import shipped_pipeline
+from cloister.detection.pipeline import Pipeline, blocks_of, shipped_pipeline
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import JudgeForm
 from cloister_bench.detection.data import read_sets

@@ -1,8 +1,4 @@
-"""The engine: requests in, tokens out, one step at a time. It ties scheduler, runner and sampler together.
-
-It knows tenants as opaque strings, tokens as numbers and links as numbers; it knows nothing of HTTP, text, keys or
-levels of protection. It is called from one thread.
-"""
+"""The engine over a paged KV cache. It ties scheduler, runner, sampler and prefix cache together."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
 from cloister.engine.background import Background
+from cloister.engine.base import Engine
 from cloister.engine.blocks import BlockPool
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
@@ -42,11 +39,11 @@ from cloister.prefix.base import NoReuse, PrefixCache
 log = logging.getLogger(__name__)
 
 SCORES_AT_ONCE = 2048
-"""Of a prompt's tokens, in one message: with twenty alternatives each it is far from filling a frame."""
+"""A prompt's scores in one message: with twenty alternatives each they fit a frame."""
 
 
-class Engine:
-    """Serves many sequences over one runner. Every answer is a message for the frontend."""
+class PagedEngine(Engine):
+    """Serves many sequences over one runner."""
 
     def __init__(
         self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None, pace: Pace | None = None
@@ -61,7 +58,7 @@ class Engine:
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, list[Sequence]] = {}
-        """Of each request, those that have not ended."""
+        """The sequences of each request that have not ended."""
         self._over: dict[int, Tokens] = {}
         self._background = Background()
         self._links: dict[int, str] = {}
@@ -71,11 +68,9 @@ class Engine:
         self._step_failed = False
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
         self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
-        """Tokens of prompt and output together at most: what the model, the settings and the whole pool allow."""
 
     @property
     def meter(self) -> ServiceMeter:
-        """What turns go by; vaults have another, and each is told of the other."""
         return self._scheduler.meter
 
     @property
@@ -83,7 +78,6 @@ class Engine:
         return bool(self._sequences or self._over or self._background.waiting)
 
     def submit(self, request: Submit) -> Accepted | Failed:
-        """Queue a request, or say at once why not. One in the background makes way for any other."""
         entered: list[Sequence] = []
         try:
             self._check(request)
@@ -96,7 +90,7 @@ class Engine:
                 request, arrival=self._arrivals, max_context=self.max_context, relative=relative
             )
             for sequence in sequences:
-                if sequence.finish is None:
+                if sequence.output.finish is None:
                     self._scheduler.add(sequence)
                     entered.append(sequence)
         except CloisterError as error:
@@ -111,11 +105,10 @@ class Engine:
         return Accepted(request.request_id)
 
     def cancel(self, request_id: int) -> Tokens | None:
-        """End a request at once, in whatever state; its last message, or None if there is no such request."""
         if sequences := self._sequences.pop(request_id, None):
             for sequence in sequences:
                 self._scheduler.remove(sequence)
-                sequence.finish = "cancelled"
+                sequence.output.finish = "cancelled"
             self._background.ended(request_id)
         elif self._over.pop(request_id, None) is None and not self._background.drop(request_id):
             return None
@@ -123,11 +116,10 @@ class Engine:
 
     @property
     def remaining(self) -> int:
-        """Tokens that could be computed now: each sequence's next, and all of its prompt before that."""
+        """Tokens that could be computed now, over all sequences."""
         return sum(sequence.remaining for sequence in self._all)
 
     def step(self, most: int | None = None) -> list[Tokens | Failed]:
-        """Compute once for everyone whose turn it is, at most so many tokens if that is said; what comes of it."""
         begun = perf_counter()
         try:
             return self._step(most)
@@ -161,7 +153,7 @@ class Engine:
         return messages
 
     def _begin_background(self) -> None:
-        """Nobody is here: one that waits in the background may begin."""
+        """No request runs: a background request may begin."""
         if (request := self._background.begin()) is not None:
             sequence = Sequence.of(
                 request, arrival=self._arrivals, max_context=self.max_context, relative=self._runner.relative
@@ -171,42 +163,34 @@ class Engine:
             self._sequences[request.request_id] = [sequence]
 
     def _make_way(self) -> None:
-        """Somebody comes: what runs in the background stops at once, and begins anew when nobody is here."""
+        """A request comes: the background request stops, and starts again once no request runs."""
         if (request := self._background.put_back()) is not None:
             for sequence in self._sequences.pop(request.request_id):
                 self._scheduler.remove(sequence)
 
     def take_failure(self) -> bool:
-        """Whether a whole step has failed since this was last asked."""
         failed, self._step_failed = self._step_failed, False
         return failed
 
     def attach_link(self, link: int, question: int, answer: int) -> None:
-        """From now on requests may be partitioned over this link. The caller closes the descriptors.
-
-        A vault writes to a part of the link, so one that cannot be mapped counts as broken from the start.
-        """
         self._attach(link, lambda asker: asker.attach(link, question, answer))
 
     def export_links(self) -> list[int]:
-        """Descriptors of what links are made of, where that is the device's memory; the caller closes them."""
         return self._asker.export() if self._asker else []
 
-    def seat_link(self, link: int, place: int) -> None:
-        """As `attach_link`, for a vault that has the memory of this place (`export_links`)."""
-        self._attach(link, lambda asker: asker.attach_at(link, place))
+    def attach_exported_link(self, link: int, slot: int) -> None:
+        self._attach(link, lambda asker: asker.attach_at(link, slot))
 
     def _attach(self, link: int, attach: Callable[[LinkAsker], None]) -> None:
         if link in self._links:
             raise ProtocolError("A link of this number is attached.")
-        self._links[link] = "link_malformed"
+        self._links[link] = "link_malformed"  # until mapped: the vault writes to the link, so its content may be bad
         if self._asker is not None:
             with suppress(CloisterError, OSError):
                 attach(self._asker)
                 self._links[link] = ""
 
-    def drop_link(self, link: int) -> list[Failed]:
-        """The vault behind a link is gone: the last messages of every request that needs it."""
+    def detach_link(self, link: int) -> list[Failed]:
         if self._links.pop(link, None) is None:
             return []
         failed = self._fail_all_on(link, VaultLost.because("vault_lost"))
@@ -215,19 +199,16 @@ class Engine:
         return failed
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        """A detector found nothing private in so many tokens at the beginning of a request's prompt."""
         self._prefix.label(request_id, public_tokens, final=final)
 
     def forget(self, tenant: str) -> None:
-        """Keep nothing of this tenant's prompts; those under way are answered, and nothing more of them is kept."""
         for sequence in self._all:
             if sequence.tenant == tenant:
-                sequence.policy, sequence.key = "none", None
+                sequence.prefix.policy, sequence.prefix.key = "none", None
         self._prefix.forget(tenant)
 
     def stats(self) -> Stats:
-        """Totals over all tenants. Prompt tokens count as served whether or not they were found cached, and a block
-        that only the prefix cache holds counts as free."""
+        """Cached prompt tokens count as served, and blocks that only the prefix cache holds count as free."""
         measured = {**self._runner.seconds, "step": self._step_seconds}
         phases: tuple[Phase, ...] = get_args(Phase)
         counts = self._prefix.counts
@@ -283,38 +264,39 @@ class Engine:
         forced = iter(sampled.forced)
         for work in batch:
             sequence = work.sequence
-            if sequence.finish is not None:  # it was ahead of its group, whose end was decided in this step
+            if sequence.output.finish is not None:  # its group ended earlier in this step
                 next(chosen)
                 continue
             self._scheduler.computed(work)
             if work.chunk.wanted is Wanted.ALL:
-                sequence.prompt_logprobs += next(forced)
+                sequence.output.prompt_logprobs += next(forced)
             if work.samples:
                 token, logprob = next(chosen)
                 sequence.append(token)
                 self._output_tokens += 1
                 messages += self._messages(sequence, token, logprob)
             elif work.end == sequence.limit:
-                sequence.finish = "length"
+                sequence.output.finish = "length"
                 messages += self._messages(sequence)
             for ended in sequence.group.ended if sequence.group is not None else (sequence,):
-                if ended.finish is not None:
+                if ended.output.finish is not None:
                     self._close(ended)
         return messages
 
     def _messages(
         self, sequence: Sequence, token: int | None = None, logprob: TokenLogprob | None = None
     ) -> list[Tokens]:
-        """What a step brought for a sequence; the first time also how its prompt scores, if that was asked for."""
+        """A sequence's new token; the first time also its prompt's scores, if requested."""
         scores: list[tuple[TokenLogprob, ...] | None] = [None]
         cached = shared = 0
-        if not sequence.prompt_reported:
-            sequence.prompt_reported = True
+        output = sequence.output
+        if not output.prompt_reported:
+            output.prompt_reported = True
             if not sequence.number:
-                cached, shared = sequence.cached or 0, sequence.shared
+                cached, shared = sequence.prefix.found or 0, sequence.prefix.found_public
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
-                scored = tuple(sequence.prompt_logprobs)
+                scored = tuple(output.prompt_logprobs)
                 starts = range(0, max(len(scored), 1), SCORES_AT_ONCE)
                 scores = [scored[start : start + SCORES_AT_ONCE] for start in starts]
         last = Tokens(
@@ -322,7 +304,7 @@ class Engine:
             tokens=() if token is None else (token,),
             logprobs=None if logprob is None else (logprob,),
             prompt_logprobs=scores[-1],
-            finish=sequence.finish if sequence.group is None else sequence.group.finish,
+            finish=output.finish if sequence.group is None else sequence.group.finish,
             sequence=sequence.number,
             cached=cached,
             shared=shared,
@@ -334,7 +316,7 @@ class Engine:
         return [sequence for sequences in self._sequences.values() for sequence in sequences]
 
     def _close(self, sequence: Sequence) -> None:
-        """It has ended; one of several may be told of twice."""
+        """It has ended. A second call for the same sequence does nothing."""
         sequences = self._sequences.get(sequence.request_id, [])
         if sequence not in sequences:
             return
@@ -345,22 +327,22 @@ class Engine:
         self._background.ended(sequence.request_id)
 
     def _fail(self, sequences: Iterable[Sequence], error: Exception) -> list[Failed]:
-        """The failure of one sequence is that of its request, and all its sequences end."""
+        """A failed sequence fails its request, and all sequences of the request end."""
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
-        told: list[Failed] = []
+        failures: list[Failed] = []
         for request_id in dict.fromkeys(sequence.request_id for sequence in sequences):
             for sequence in self._sequences.pop(request_id):
                 self._scheduler.remove(sequence)
             self._background.ended(request_id)
-            told.append(failed(request_id, error))
-        return told
+            failures.append(failed(request_id, error))
+        return failures
 
     def _fail_all_on(self, link: int, error: VaultLost) -> list[Failed]:
         return self._fail([sequence for sequence in self._all if sequence.link == link], error)
 
     def _fail_stuck(self) -> list[Tokens | Failed]:
-        """Nothing runs and nothing can be scheduled: only a prefix cache that keeps blocks can cause this."""
+        """No sequence runs and none can be scheduled: the prefix cache did not give up its blocks."""
         if self._scheduler.running or not self._sequences:
             return []
         error = ServiceUnavailable("The KV cache has no room though nothing runs.", hint="Try again.")
@@ -368,6 +350,6 @@ class Engine:
 
 
 def _most_positions(blocks: int, size: int) -> int:
-    """The longest sequence that fits so many blocks under every layout: each of three segments may end in a block that
+    """The longest sequence that fits the blocks under every layout: each of three segments may end in a block that
     holds one position."""
     return max(blocks, (blocks - 2) * size + 2)

@@ -1,0 +1,72 @@
+"""The contract of an engine: what the service process asks of it. `paged.PagedEngine` implements it.
+
+An engine takes tokenised requests and answers with messages, one step at a time, called from one thread. Tenants are
+opaque strings to it, tokens and links are numbers. It handles no HTTP, text, keys or levels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from cloister.fairness import ServiceMeter
+from cloister.messages.generation import Accepted, Failed, Stats, Submit, Tokens
+
+
+class Engine(ABC):
+    max_context: int
+    """The most tokens of prompt and output together."""
+
+    @property
+    @abstractmethod
+    def meter(self) -> ServiceMeter:
+        """What each tenant was charged. The service exchanges charges with the vaults between steps."""
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether a step would do something."""
+
+    @abstractmethod
+    def submit(self, request: Submit) -> Accepted | Failed:
+        """Queue a request, or refuse it at once."""
+
+    @abstractmethod
+    def cancel(self, request_id: int) -> Tokens | None:
+        """End a request in any state. Returns its last message, or None if there is no such request."""
+
+    @abstractmethod
+    def step(self, most: int | None = None) -> list[Tokens | Failed]:
+        """Compute once, at most `most` tokens if given. Returns new tokens and failures."""
+
+    @abstractmethod
+    def take_failure(self) -> bool:
+        """Whether a whole step failed since the last call: the device may be lost."""
+
+    @abstractmethod
+    def forget(self, tenant: str) -> None:
+        """Drop all cached pages of this tenant. Running requests are answered, and nothing more of them is cached."""
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """Totals over all tenants."""
+
+    @abstractmethod
+    def attach_link(self, link: int, question: int, answer: int) -> None:
+        """Allow requests to be partitioned over this link. The caller closes the descriptors. ProtocolError if a link
+        of this number is attached. A link that cannot be mapped counts as broken; requests over it fail."""
+
+    @abstractmethod
+    def attach_exported_link(self, link: int, slot: int) -> None:
+        """As `attach_link`, for a vault that has the exported memory of this slot (`export_links`)."""
+
+    @abstractmethod
+    def detach_link(self, link: int) -> list[Failed]:
+        """The vault behind a link is gone. Returns the failure of every request that needs it."""
+
+    def export_links(self) -> list[int]:
+        """Descriptors of the memory of links, where that is the device's. The caller closes them."""
+        return []
+
+    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
+        """A detector found the first `public_tokens` tokens of a prompt public. An engine may ignore it."""
+        return None

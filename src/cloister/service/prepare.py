@@ -1,0 +1,61 @@
+"""Builds the service over a loaded model: KV cache, prefix cache and engine, before the process is sealed."""
+
+from __future__ import annotations
+
+import torch
+
+from cloister.compute.base import KVCache
+from cloister.config import EngineSettings
+from cloister.engine.graph_runner import runner_for
+from cloister.engine.paged import PagedEngine
+from cloister.engine.rehearsal import rehearse_device
+from cloister.engine.runner import reserve_cache
+from cloister.messages.generation import Ready
+from cloister.messages.types import VERSION
+from cloister.models.decoder import Decoder
+from cloister.prefix.disk import DiskTier
+from cloister.prefix.host import HostTier
+from cloister.prefix.monitor import Alert, Monitor
+from cloister.prefix.radix import RadixCache
+from cloister.prefix.tier import Tier
+from cloister.service.process import Service
+
+
+def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None, weights: int | None = None) -> Service:
+    """`disk` is a file without a name, for blocks that the cache has no room for; `weights` the descriptor of the
+    device's memory with the weights, for other processes."""
+    torch.set_num_threads(1)  # the kernels have their own threads; two thread pools would compete for the cores
+    refused = decoder.device.partition_refusal(decoder)
+    asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
+    cache = reserve_cache(decoder, settings.kv_cache_mib)
+    runner = runner_for(decoder, cache, asker)
+    if not decoder.device.survives_fork:
+        rehearse_device(runner, settings)
+    tier = tiers(cache, settings, disk, _model_of(decoder))
+    alerts: list[Alert] = []
+    prefix = RadixCache(tier, Monitor(on_alert=alerts.append), None if tier is None else cache)
+    engine = PagedEngine(runner, settings, prefix)
+    ready = Ready(
+        version=VERSION,
+        vocabulary=runner.vocabulary,
+        max_context=engine.max_context,
+        kv_blocks=runner.num_blocks,
+        block_tokens=runner.block_tokens,
+        kernels=decoder.kernels.name,
+    )
+    return Service(engine, ready, alerts, lambda: decoder.device.lost, weights)
+
+
+def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
+    """The tiers below the pool: the host's memory where the pool is a GPU's, then the disk."""
+    size = cache.block_bytes
+    below = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, size, model)
+    if cache.on_host or settings.cache_host_bytes < size:
+        return below
+    return HostTier(settings.cache_host_bytes, size, below)
+
+
+def _model_of(decoder: Decoder) -> bytes:
+    """Blocks on a disk are bound to it. Their keys live as long as this process, which has one model."""
+    shape = decoder.cache_shape
+    return f"{decoder.kernels.name} {decoder.kernels.dtype} {decoder.vocabulary} {shape}".encode()
