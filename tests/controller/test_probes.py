@@ -7,9 +7,8 @@ import logging
 import pytest
 
 from cloister.controller.probes import HALF_LIFE_S, Probes
-from cloister.messages.controller_frontend import Examine, KeyEntry
-from cloister.messages.controller_service import Probed
-from cloister.messages.generation import Submit
+from cloister.messages.controller_frontend import Examine, KeyEntry, SubmitTokens
+from cloister.messages.controller_service import Generate, Probed
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Node
 
@@ -46,7 +45,7 @@ async def test_who_was_probed_is_examined_with_suspicion(node: Node) -> None:
     for number, said in ((5, None), (6, Probed("ann", "eve"))):
         if said is not None:
             node.relay.from_service(said)
-        node.send(Submit(number, "ann", (1, 2), SamplingParams(max_tokens=1), level="shared"))
+        node.send(SubmitTokens(number, "ann", (1, 2), SamplingParams(max_tokens=1), level="shared"))
         node.send(Examine(number, "x", (1,)))
-        await node.service.next(Submit)
+        await node.service.next(Generate)
     assert asked[0] == 0.0 and asked[1] > 0.9

@@ -24,7 +24,8 @@ from cloister.detection.judge import Judge
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
 from cloister.messages.controller_frontend import JudgeForm
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.controller_service import GeneratePrompt
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 
 MAX_CASES = 64
 MAX_DOUBTS = 8
@@ -147,7 +148,7 @@ class JudgeKeeper:
             start, end = case.doubts[0]
             question = self._judge.question(case.prompt[:start], case.prompt[start:end])
             self._asked = wide(FRONTEND, next(self._numbers))
-            self._send(Submit(self._asked, TENANT, question.tokens, question.params, background=True))
+            self._send(GeneratePrompt(self._asked, TENANT, question.tokens, question.params, background=True))
 
     def _close(self, case: Case) -> None:
         first = self._cases[0] is case

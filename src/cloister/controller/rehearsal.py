@@ -23,8 +23,8 @@ from cloister.controller.relay import Relay
 from cloister.controller.requests import NEIGHBOUR, REHEARSAL
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
 from cloister.levels import LEVELS, OPEN, PARTITIONED, LevelName, PrivateLevel, Reader, ReadLevel
-from cloister.messages.controller_frontend import Ask, EndSession, Serving, View
-from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.controller_frontend import Ask, EndSession, Serving, SubmitTokens, View
+from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.messages.obfuscation import INDEX_SECRET_BYTES, ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import TextPrompt, TokenPrompt, write_prompt
@@ -151,7 +151,7 @@ class Rehearsal:
             ask = Ask(number, tenant, cast(PrivateLevel, level), session, keep, written, params)
             message = replace(ask, obfuscation=hiding) if hides else ask
         else:
-            message = Submit(number, tenant, ids, params, level=cast(ReadLevel, level))
+            message = SubmitTokens(number, tenant, ids, params, level=cast(ReadLevel, level))
         end: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         self._ends[number], self._said[number] = end, {}
         try:

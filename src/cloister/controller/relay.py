@@ -37,11 +37,21 @@ from cloister.controller.views import Views
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.controller_detector import Label as Verdict
-from cloister.messages.controller_frontend import Ask, AskView, EndSession, Examine, JudgeForm, KeyEntry, Serving, View
+from cloister.messages.controller_frontend import (
+    Ask,
+    AskView,
+    EndSession,
+    Examine,
+    JudgeForm,
+    KeyEntry,
+    Serving,
+    SubmitTokens,
+    View,
+)
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.controller_service import ForgetTenant, Paused, Probed, PublicPrefix
 from cloister.messages.controller_vault import CoresDone, LinkBroken, Prefilled, PromptAccepted, Release, WantCores
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
@@ -150,7 +160,7 @@ class Relay:
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
-            case Submit():
+            case SubmitTokens():
                 self._submit(replace(message, request_id=self._new_id(number, message.request_id)))
             case Ask():
                 self._ask(self._renumbered(number, message))
@@ -218,7 +228,7 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: SubmitTokens) -> None:
         try:
             self.availability.check(message.level, frontend_of(message.request_id))
         except ServiceUnavailable as reason:

@@ -8,34 +8,34 @@ from __future__ import annotations
 
 from collections import deque
 
+from cloister.engine.request import GenerationRequest
 from cloister.errors import QueueFull
-from cloister.messages.generation import Submit
 
 MOST_WAITING = 4
 
 
 class Background:
     def __init__(self) -> None:
-        self.waiting: deque[Submit] = deque()
-        self._running: Submit | None = None
+        self.waiting: deque[GenerationRequest] = deque()
+        self._running: GenerationRequest | None = None
 
-    def __contains__(self, request: Submit) -> bool:
+    def __contains__(self, request: GenerationRequest) -> bool:
         return any(each.request_id == request.request_id for each in self.waiting)
 
-    def add(self, request: Submit) -> None:
+    def add(self, request: GenerationRequest) -> None:
         """QueueFull if there are many."""
         if len(self.waiting) >= MOST_WAITING:
             raise QueueFull("Too many requests wait in the background.")
         self.waiting.append(request)
 
-    def begin(self) -> Submit | None:
+    def begin(self) -> GenerationRequest | None:
         """The next one, which runs from now on; None if there is none."""
         if self.waiting and self._running is None:
             self._running = self.waiting.popleft()
             return self._running
         return None
 
-    def put_back(self) -> Submit | None:
+    def put_back(self) -> GenerationRequest | None:
         """The one that runs waits again, as the next to begin; None if none runs."""
         request, self._running = self._running, None
         if request is not None:

@@ -18,6 +18,7 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.controller_service import (
@@ -25,6 +26,10 @@ from cloister.messages.controller_service import (
     AttachLink,
     DetachLink,
     ForgetTenant,
+    Generate,
+    GeneratePartitioned,
+    GeneratePrompt,
+    GenerateVariants,
     LinkPlace,
     Pause,
     Paused,
@@ -35,7 +40,7 @@ from cloister.messages.controller_service import (
     WeightsPlace,
 )
 from cloister.messages.frames import encode_frame, encode_frames
-from cloister.messages.generation import AskStats, Cancel, Ready, Submit
+from cloister.messages.generation import AskStats, Cancel, Ready
 from cloister.messages.lifecycle import Ping, Pong
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
@@ -88,6 +93,17 @@ def _model_of(decoder: Decoder) -> bytes:
     """What blocks on a disk are bound to. The keys that open them live as long as this process, which has one model."""
     shape = decoder.cache_shape
     return f"{decoder.kernels.name} {decoder.kernels.dtype} {decoder.vocabulary} {shape}".encode()
+
+
+def request_of(message: Generate) -> GenerationRequest:
+    """The message as the engine's request."""
+    head = message.request_id, message.tenant
+    if isinstance(message, GeneratePrompt):
+        rest = message.public, (), message.salt, message.policy, message.background
+        return GenerationRequest(*head, message.prompt, message.params, *rest)
+    partitions = message.partitions if isinstance(message, GenerateVariants) else (message.partition,)
+    public = len(message.public)
+    return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
 
 
 class Service:
@@ -154,8 +170,8 @@ class Service:
 
     def _hear(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
         match message:
-            case Submit():
-                self._replies.append(self._engine.submit(message))
+            case GeneratePrompt() | GeneratePartitioned() | GenerateVariants():
+                self._replies.append(self._engine.submit(request_of(message)))
             case Cancel(request_id=request_id):
                 self._engine.cancel(request_id)
             case AskStats():

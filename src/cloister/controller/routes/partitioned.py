@@ -10,9 +10,10 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.vault import VaultRoute
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import LEVELS
+from cloister.messages.controller_service import GeneratePartitioned
 from cloister.messages.controller_vault import Prefilled, Release
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
-from cloister.messages.types import Partition, label_spans
+from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.types import Partition, SamplingParams
 
 
 class PartitionedRoute(VaultRoute):
@@ -85,18 +86,16 @@ class PartitionedRoute(VaultRoute):
             return
         request.holder = "service"
         request.shown = message.public
-        service.send(
-            Submit(
-                request.request_id,
-                request.tenant,
-                message.public,
-                replace(request.params, max_tokens=message.max_tokens),
-                label_spans(len(message.public), public=len(message.public)),
-                tuple(
-                    Partition(request.session.vault.number, each.slot, each.token, each.origin, each.rotation)
-                    for each in message.sequences
-                ),
-                request.salt,
-                policy=self.policy,
-            )
+        link = request.session.vault.number
+        partitions = tuple(
+            Partition(link, each.slot, each.token, each.origin, each.rotation) for each in message.sequences
         )
+        params = replace(request.params, max_tokens=message.max_tokens)
+        service.send(self.order(request, message.public, params, partitions))
+
+    def order(
+        self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
+    ) -> msgspec.Struct:
+        """What the service is asked to generate."""
+        [partition] = partitions
+        return GeneratePartitioned(request.request_id, request.tenant, public, params, partition, request.salt)
