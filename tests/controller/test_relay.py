@@ -16,7 +16,14 @@ from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
 from cloister.messages.controller_frontend import AskView, EndSession, SubmitTokens, View
-from cloister.messages.controller_service import DetachLink, Generate, GeneratePartitioned, Paused, PublicPrefix
+from cloister.messages.controller_service import (
+    DetachLink,
+    Generate,
+    GeneratePartitioned,
+    GeneratePrompt,
+    Paused,
+    PublicPrefix,
+)
 from cloister.messages.controller_vault import (
     AssignPrompt,
     FirstToken,

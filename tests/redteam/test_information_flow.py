@@ -90,7 +90,7 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
     tenants = {"Probed.owner", "Probed.suspect"}  # others are not repeated: controller/test_probes.py
-    codes_of_a_list = {"Stats.reuse"}
+    codes_of_a_list = {"Stats.reuse", "Stats.levels"}
     assert texts == replaced | before_any_request | tenants | codes_of_a_list
     assert set(get_args(PolicyName)) == set(POLICIES)
     assert View not in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__
