@@ -124,7 +124,7 @@ async def test_a_service_that_dies_leaves_all_private() -> None:
     bench = Bench()
     bench.ask("?+", 1)
     bench.ask("+?", 2)
-    bench.keeper.give_up()
+    bench.keeper.service_gone()
     assert sorted(bench.settled) == [(1, 0), (2, 4)]
     bench.ask("?", 3)
     bench.answer(FORM.public)
@@ -147,7 +147,7 @@ async def test_few_wait_and_without_words_none() -> None:
     bench = Bench()
     assert all(bench.ask("?", number) for number in range(MAX_CASES)) and not bench.ask("?", 99)
     assert sum(isinstance(each, Generate) for each in bench.sent) == 1, "one at a time"
-    bench.keeper.give_up()
+    bench.keeper.service_gone()
     unlearned = JudgeKeeper(bench.sent.append, lambda *_: None)
     assert not unlearned.ask(Case(1, "ann", PROMPT, 0, deque([(0, 4)]), 4))
 
@@ -164,7 +164,7 @@ async def node() -> AsyncIterator[Node]:
 
 async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothing_of_it(node: Node) -> None:
     asked = (await node.service.next(Generate)).request_id
-    node.relay.labelled(asked, blocks("+?^-"))
+    node.relay.labels.labelled(asked, blocks("+?^-"))
     question = await node.service.next(Generate)
     assert question.background and question.prompt == (1, *range(16), 2, *range(16, 32), 3)
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16, final=False), (
@@ -177,7 +177,7 @@ async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothi
 
 async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
     asked = (await node.service.next(Generate)).request_id
-    node.relay.labelled(asked, blocks("+?"))
+    node.relay.labels.labelled(asked, blocks("+?"))
     question = await node.service.next(Generate)
     node.service.die()
     assert (await node.failure()).code == "service_unavailable"
@@ -191,7 +191,7 @@ async def test_of_a_request_that_ended_nothing_is_asked(node: Node) -> None:
     asked = (await node.service.next(Generate)).request_id
     node.service.say(Accepted(asked), Tokens(asked, (5,), finish="stop"))
     await node.frontend.next(Tokens, skip=(Accepted,))
-    node.relay.labelled(asked, blocks("+?"))
+    node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
 
 
@@ -200,7 +200,7 @@ async def test_without_the_setting_uncertain_is_private() -> None:
     node.send(FORM)
     node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
     asked = (await node.service.next(Generate)).request_id
-    node.relay.labelled(asked, blocks("+?"))
+    node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
     node.close()
 
@@ -212,7 +212,7 @@ async def test_a_frontend_cannot_send_to_the_background(node: Node) -> None:
 
 async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node: Node) -> None:
     asked = (await node.service.next(Generate)).request_id
-    node.relay.labelled(asked, blocks("?"))
+    node.relay.labels.labelled(asked, blocks("?"))
     question = await node.service.next(Generate)
     node.send(EndSession("ann", "any", private=True))
     assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)

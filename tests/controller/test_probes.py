@@ -40,7 +40,7 @@ def test_suspicion_halves_and_ends_with_the_key() -> None:
 
 async def test_who_was_probed_is_examined_with_suspicion(node: Node) -> None:
     asked: list[float] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: asked.append(suspicion)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: asked.append(suspicion)
     node.relay.admit(tuple(KeyEntry(bytes(32), tenant) for tenant in ("ann", "eve")))
     for number, said in ((5, None), (6, Probed("ann", "eve"))):
         if said is not None:

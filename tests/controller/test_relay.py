@@ -255,7 +255,7 @@ async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
 ) -> None:
     node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared"))
     submit = await node.service.next(Generate)
-    node.relay.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
+    node.relay.labels.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
     assert await node.service.next(PublicPrefix) == PublicPrefix(submit.request_id, 16)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))
     await node.frontend.next(Tokens, skip=(Accepted,))

@@ -71,13 +71,13 @@ PUBLIC, UNCERTAIN, PRIVATE = (
 async def test_what_comes_before_the_first_block_that_is_not_public_may_be_shared(
     node: Node, blocks: tuple[BlockLabel, ...], public: int
 ) -> None:
-    node.relay.labelled(7, blocks)
+    node.relay.labels.labelled(7, blocks)
     assert await node.service.next(LabelTokens) == LabelTokens(7, public * SERVING.block_tokens)
 
 
 @pytest.mark.parametrize("first", [UNCERTAIN, PRIVATE])
 async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: BlockLabel) -> None:
-    node.relay.labelled(7, (first, PUBLIC))
+    node.relay.labels.labelled(7, (first, PUBLIC))
     assert await node.service.next(LabelTokens) == LabelTokens(7, 0)
 
 
@@ -91,11 +91,11 @@ def examine(node: Node, *numbers: int, **fields: object) -> None:
 async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it(node: Node) -> None:
     """What it may find of others' ends where its own public part does, so that must be known first."""
     read: list[int] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
     examine(node, 1, 2, 3)
     node.send(SubmitTokens(4, "bob", (1, 2), PARAMS))
     assert (await node.service.next(Generate)).tenant == "bob", "the others wait"
-    node.relay.labelled(read[0], (PUBLIC,))
+    node.relay.labels.labelled(read[0], (PUBLIC,))
     for _ in range(3):
         submit = await node.service.next(Generate)
         assert await node.service.next(LabelTokens) == LabelTokens(submit.request_id, SERVING.block_tokens)
@@ -107,7 +107,7 @@ async def test_a_request_without_a_label_is_served_without_one(
 ) -> None:
     monkeypatch.setattr(shared, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
     if why != "no detector":
-        node.relay.examine = lambda request_id, text, ends, *, suspicion: None
+        node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
     if why == "nothing to read":
         node.send(SubmitTokens(1, "ann", (1, 2), PARAMS, level="shared"))
     else:
@@ -121,18 +121,18 @@ async def test_a_request_without_a_label_is_served_without_one(
 
 async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_service(node: Node) -> None:
     read: list[int] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
     examine(node, 1)
     node.send(Cancel(1))
-    node.relay.labelled(read[0], (PUBLIC,))
+    node.relay.labels.labelled(read[0], (PUBLIC,))
     node.send(SubmitTokens(2, "bob", (1, 2), PARAMS))
     assert (await node.service.next(Generate, skip=(LabelTokens,))).tenant == "bob"
-    assert not node.relay._shared._held
+    assert not node.relay.labels.route._held
 
 
 async def test_a_detector_reads_prompts_of_its_level_and_of_requests_there_are(node: Node) -> None:
     read: list[tuple[str, object]] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append((text, ends))
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append((text, ends))
     for message in (
         SubmitTokens(1, "ann", (1, 2), PARAMS),
         Examine(1, "open", (4,)),

@@ -94,7 +94,7 @@ class Controller:
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._why_not_mpc = why_not_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
-        self._detector = find_detector(settings.controller, self.relay.labelled)
+        self._detector = find_detector(settings.controller, self.relay.labels.labelled)
         self._broken, self._untried = asyncio.Event(), asyncio.Event()
         self._unfit: frozenset[LevelName] = frozenset()
         """Levels that failed the first rehearsal: they are not offered."""
@@ -132,7 +132,7 @@ class Controller:
         await self._rehearse_first()
         if self._detector:
             self._detector.start()
-            self.relay.examine = self._detector.classify
+            self.relay.labels.examine = self._detector.classify
         keeping = self._keep(), self._keep_rehearsed(), self._keep_keys()
         self._keepers = [asyncio.create_task(keeper) for keeper in keeping]
         if self._why_not_mpc is None:

@@ -1,4 +1,4 @@
-"""`open`: the frontend reads the prompt, the service gets its tokens and decodes. No vault hears of it."""
+"""`open`: the frontend reads the prompt, the service gets its tokens and decodes. No vault is involved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloister.messages.generation import Accepted, Failed, Tokens
 
 
 class OpenRoute(Route):
-    """Frontend → service → frontend. `policy` says whose computed prompts a request may find."""
+    """Frontend → service → frontend. `policy` says which cached prompts a request may find."""
 
     level = LEVELS["open"]
 
@@ -37,7 +37,7 @@ class OpenRoute(Route):
         self.hand_over(service, GeneratePrompt(*head, self.policy), examined=message.examined)
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
-        """Give the service what it is to compute; whether a detector reads the prompt."""
+        """Send the order to the service. `examined`: a detector reads the prompt."""
         service.send(order)
 
     def cancel(self, request: Request) -> None:

@@ -1,6 +1,6 @@
-"""`shared`: as `open`, and what a detector finds nothing private in may be found by others (SafeKV).
+"""`shared`: as `open`, and other tenants may find cached blocks in which a detector found nothing private (SafeKV).
 
-A request waits here until a detector has read its prompt: it finds what others published only as far as its own
+A request waits here until a detector has read its prompt: it finds blocks of other tenants only as far as its own
 prompt is public, and that depends on the whole prompt. A page that ends in the middle of an address is public before
 other words; thresholds fall under load and suspicion. The wait does not depend on what the cache holds.
 """
@@ -18,11 +18,11 @@ from cloister.levels import LEVELS
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 
 PATIENCE_S = 1.0
-"""How long a request waits for the detector. Then it is served, and finds nothing of others'."""
+"""How long a request waits for the detector. After that it is served without other tenants' blocks."""
 
 
 class SharedRoute(OpenRoute):
-    """Frontend → service → frontend, with the policy `safekv`. `is_read`: whether a detector reads prompts now."""
+    """Frontend → service → frontend, with the policy `safekv`. `is_read`: does a detector read prompts now?"""
 
     level = LEVELS["shared"]
 
@@ -32,7 +32,7 @@ class SharedRoute(OpenRoute):
         self._held: dict[int, tuple[GeneratePrompt, asyncio.TimerHandle]] = {}
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
-        if order.salt or not examined or not self._is_read():  # it finds nothing of others' anyway
+        if order.salt or not examined or not self._is_read():  # it finds no block of another tenant anyway
             super().hand_over(service, order, examined=examined)
             return
         loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class SharedRoute(OpenRoute):
             self.node.service.send(label)
 
     def serve_all_of(self, tenant: str) -> None:
-        """Let the service have what waits of this tenant's, before it hears that the tenant is forgotten."""
+        """Send this tenant's waiting requests to the service, before ForgetTenant follows."""
         for order, _ in list(self._held.values()):
             if order.tenant == tenant:
                 self._serve(order.request_id)
