@@ -42,7 +42,7 @@ class MpcRoute(Route):
         try:
             if self._client is None:
                 raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
-            self._client.confide(asked.confided)
+            self._client.confide(asked.assignment)
         except CloisterError as reason:
             for request_id in asked.seeds:
                 self.node.requests.refuse(request_id, reason)
@@ -62,7 +62,7 @@ class MpcRoute(Route):
         if request is None or request.holder != "mpc":
             return
         if isinstance(message, PromptAccepted):
-            self.node.requests.understood(request, message.prompt_tokens)
+            self.node.requests.prompt_accepted(request, message.prompt_tokens)
         else:
             self.node.requests.advance(request, message)
 

@@ -22,10 +22,11 @@ from cloister.messages.controller_frontend import (
     KeyEntry,
     Serving,
     StartFrontend,
+    SubmitTokens,
     View,
 )
 from cloister.messages.controller_gateway import FromGateway
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.types import VERSION, SamplingParams
 from tests.controller.fakes import SERVING, Peer
 
@@ -66,8 +67,8 @@ async def test_what_is_served_is_known_before_anything_else(played: Played) -> N
 
 async def test_jobs_become_the_messages_of_their_level(played: Played) -> None:
     opened = asyncio.create_task(played.client.generate("ann", OpenJob((1, 2, 3), public=2), PARAMS))
-    submit = await played.controller.next(Submit)
-    assert (submit.tenant, submit.prompt, submit.public, submit.partition) == ("ann", (1, 2, 3), 2, None)
+    submit = await played.controller.next(SubmitTokens)
+    assert (submit.tenant, submit.prompt, submit.public) == ("ann", (1, 2, 3), 2)
     played.controller.say(Accepted(submit.request_id))
     stream = await opened
     assert stream.prompt_tokens == 3 and stream.request_id == submit.request_id
@@ -133,7 +134,7 @@ async def test_refusals_that_come_together_leave_nothing_for_the_log(
 
 async def test_waiting_messages_are_read_as_one(played: Played) -> None:
     going = asyncio.create_task(played.client.generate("ann", OpenJob((1,)), PARAMS))
-    number = (await played.controller.next(Submit)).request_id
+    number = (await played.controller.next(SubmitTokens)).request_id
     played.controller.say(Accepted(number), *(Tokens(number, (token,)) for token in range(3)))
     played.controller.say(Tokens(number, (3,), finish="length"))
     stream = await going
@@ -215,7 +216,7 @@ async def test_when_the_controller_goes_everything_ends(played: Played) -> None:
 async def test_answers_to_one_prompt_wait_for_one_reading_of_it(played: Played) -> None:
     job = OpenJob((1, 2), level="shared", text="text", ends=(4,))
     asking = asyncio.create_task(played.client.generate_all("ann", job, [PARAMS] * 3))
-    submits = [await played.controller.next(Submit) for _ in range(3)]
+    submits = [await played.controller.next(SubmitTokens) for _ in range(3)]
     assert all(submit.examined for submit in submits)
     first, *others = (submit.request_id for submit in submits)
     assert await played.controller.next(Examine) == Examine(first, "text", (4,), tuple(others))
@@ -231,7 +232,7 @@ async def test_only_where_tenants_share_do_first_tokens_wait_for_the_grid(
     shared = asyncio.create_task(played.client.generate("ann", OpenJob((1, 2, 3), level="shared"), PARAMS))
     streams = []
     for asked in (opened, shared):
-        submit = await played.controller.next(Submit)
+        submit = await played.controller.next(SubmitTokens)
         played.controller.say(Accepted(submit.request_id), Tokens(submit.request_id, (7,)))
         streams.append(await asked)
     assert (await anext(streams[1])).tokens == (7,)

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, StartingUp
-from cloister.messages.controller_frontend import Ask
+from cloister.messages.controller_frontend import Ask, SubmitTokens
 from cloister.messages.controller_sealed_api import AskSealed
+from cloister.messages.controller_service import Generate
 from cloister.messages.controller_vault import AssignPrompt, FirstToken, Prefilled, PromptAccepted
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Progress, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Progress, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import VOCABULARY, Inbox, Node
@@ -111,11 +112,11 @@ async def test_a_front_that_goes_takes_its_requests_along(node: Node, client: Fa
 async def test_a_dead_mpc_client_fails_its_requests_and_no_others(node: Node, client: FakeMpcClient) -> None:
     for request_id in (1, 2):
         await confided(node, client, request_id)
-    node.send(Submit(3, "ann", (1,), PARAMS))
+    node.send(SubmitTokens(3, "ann", (1,), PARAMS))
     node.relay.mpc.client_gone()
     failures = [await node.failure(), await node.failure()]
     assert {(failure.request_id, failure.code) for failure in failures} == {(1, "vault_lost"), (2, "vault_lost")}
-    assert (await node.service.next(Submit)).prompt == (1,)
+    assert (await node.service.next(Generate)).prompt == (1,)
 
 
 async def test_a_dead_service_is_not_the_mpc_clients_affair(node: Node, client: FakeMpcClient) -> None:
@@ -139,16 +140,16 @@ async def test_what_the_mpc_client_must_not_say(node: Node, client: FakeMpcClien
 
 
 async def test_the_mpc_client_speaks_of_its_own_requests_only(node: Node, client: FakeMpcClient) -> None:
-    node.send(Submit(3, "ann", (1,), PARAMS))
-    submitted = await node.service.next(Submit)
+    node.send(SubmitTokens(3, "ann", (1,), PARAMS))
+    submitted = await node.service.next(Generate)
     node.relay.mpc.handle(Failed(submitted.request_id, "internal_error", "no"))
     node.relay.mpc.handle(Tokens(submitted.request_id, (1,)))
     assert not node.frontend.messages
 
 
 async def test_only_the_mpc_client_tells_of_progress(node: Node, client: FakeMpcClient) -> None:
-    node.send(Submit(3, "ann", (1,), PARAMS))
-    submitted = await node.service.next(Submit)
+    node.send(SubmitTokens(3, "ann", (1,), PARAMS))
+    submitted = await node.service.next(Generate)
     node.service.say(Accepted(submitted.request_id), Tokens(submitted.request_id, (1,), progress=PROGRESS))
     failure = await node.failure()
     assert failure.code == "service_unavailable"
@@ -156,6 +157,6 @@ async def test_only_the_mpc_client_tells_of_progress(node: Node, client: FakeMpc
 
 async def test_a_request_id_that_is_under_way_is_out_of_turn(node: Node, client: FakeMpcClient) -> None:
     await confided(node, client)
-    for message in (Ask(5, "ann", "isolated", "s", False, b"", PARAMS), Submit(5, "ann", (1,), PARAMS)):
+    for message in (Ask(5, "ann", "isolated", "s", False, b"", PARAMS), SubmitTokens(5, "ann", (1,), PARAMS)):
         with pytest.raises(ProtocolError):
             node.send(message)

@@ -8,7 +8,9 @@ import pytest
 
 from cloister.controller import vaults as module
 from cloister.errors import ServiceUnavailable, VaultLost
-from cloister.messages.generation import AskStats, Stats, Submit
+from cloister.messages.controller_frontend import SubmitTokens
+from cloister.messages.controller_service import Generate
+from cloister.messages.generation import AskStats, Stats
 from tests.controller.fakes import PARAMS, SERVING, Node
 
 ALL = SERVING.levels
@@ -71,16 +73,16 @@ async def test_without_a_fork_server_no_level_with_vaults_is_served(node: Node) 
 async def test_a_closed_level_is_refused_to_all_but_the_rehearsal(node: Node) -> None:
     availability = node.relay.availability
     availability.close(("open", "partitioned"))
-    node.send(Submit(1, "ann", (1, 2), PARAMS))
+    node.send(SubmitTokens(1, "ann", (1, 2), PARAMS))
     node.ask(2)
     for _ in range(2):
         refused = await node.failure()
         assert refused.code == ServiceUnavailable.code and "restarting" in refused.message
     assert await levels_now(node) == ("obfuscated", "isolated")
     availability.rehearser = node.gateway
-    node.send(Submit(3, "ann", (1, 2), PARAMS))
-    assert (await node.service.next(Submit)).prompt == (1, 2)
+    node.send(SubmitTokens(3, "ann", (1, 2), PARAMS))
+    assert (await node.service.next(Generate)).prompt == (1, 2)
     availability.rehearser = 0
     availability.open("open")
-    node.send(Submit(4, "ann", (3,), PARAMS))
-    assert (await node.service.next(Submit)).prompt == (3,)
+    node.send(SubmitTokens(4, "ann", (3,), PARAMS))
+    assert (await node.service.next(Generate)).prompt == (3,)

@@ -13,10 +13,10 @@ from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import MAX_CASES, MAX_DOUBTS, Case, JudgeKeeper, case_of
 from cloister.errors import ProtocolError
 from cloister.messages.controller_detector import Category, Label
-from cloister.messages.controller_frontend import EndSession, JudgeForm
-from cloister.messages.controller_service import ForgetTenant
+from cloister.messages.controller_frontend import EndSession, JudgeForm, SubmitTokens
+from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
 from cloister.messages.controller_service import PublicPrefix as PublicTokens
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Node
 
@@ -71,9 +71,9 @@ class Bench:
         return self.keeper.ask(case)
 
     @property
-    def question(self) -> Submit:
+    def question(self) -> Generate:
         """The last message, which is a question."""
-        assert isinstance(self.sent[-1], Submit)
+        assert isinstance(self.sent[-1], Generate)
         return self.sent[-1]
 
     def answer(self, token: int) -> None:
@@ -100,7 +100,7 @@ async def test_the_first_other_answer_ends_it(said: int) -> None:
     bench.answer(FORM.public)
     bench.answer(said)
     assert bench.settled == [(9, 12)] and bench.keeper.refused == 1
-    assert sum(isinstance(each, Submit) for each in bench.sent) == 2
+    assert sum(isinstance(each, Generate) for each in bench.sent) == 2
 
 
 async def test_a_failed_question_leaves_it_private() -> None:
@@ -124,7 +124,7 @@ async def test_a_service_that_dies_leaves_all_private() -> None:
     bench = Bench()
     bench.ask("?+", 1)
     bench.ask("+?", 2)
-    bench.keeper.give_up()
+    bench.keeper.service_gone()
     assert sorted(bench.settled) == [(1, 0), (2, 4)]
     bench.ask("?", 3)
     bench.answer(FORM.public)
@@ -146,8 +146,8 @@ async def test_nothing_of_a_forgotten_tenant_is_kept() -> None:
 async def test_few_wait_and_without_words_none() -> None:
     bench = Bench()
     assert all(bench.ask("?", number) for number in range(MAX_CASES)) and not bench.ask("?", 99)
-    assert sum(isinstance(each, Submit) for each in bench.sent) == 1, "one at a time"
-    bench.keeper.give_up()
+    assert sum(isinstance(each, Generate) for each in bench.sent) == 1, "one at a time"
+    bench.keeper.service_gone()
     unlearned = JudgeKeeper(bench.sent.append, lambda *_: None)
     assert not unlearned.ask(Case(1, "ann", PROMPT, 0, deque([(0, 4)]), 4))
 
@@ -157,15 +157,15 @@ async def node() -> AsyncIterator[Node]:
     """A node with tier 3, whose gateway has said the words; one request at `shared` is under way."""
     node = await Node.build(spare_vaults=0, judge=True)
     node.send(FORM)
-    node.send(Submit(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
     yield node
     node.close()
 
 
 async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothing_of_it(node: Node) -> None:
-    asked = (await node.service.next(Submit)).request_id
-    node.relay.labelled(asked, blocks("+?^-"))
-    question = await node.service.next(Submit)
+    asked = (await node.service.next(Generate)).request_id
+    node.relay.labels.labelled(asked, blocks("+?^-"))
+    question = await node.service.next(Generate)
     assert question.background and question.prompt == (1, *range(16), 2, *range(16, 32), 3)
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16, final=False), (
         "what is sure is not kept waiting"
@@ -176,44 +176,44 @@ async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothi
 
 
 async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
-    asked = (await node.service.next(Submit)).request_id
-    node.relay.labelled(asked, blocks("+?"))
-    question = await node.service.next(Submit)
+    asked = (await node.service.next(Generate)).request_id
+    node.relay.labels.labelled(asked, blocks("+?"))
+    question = await node.service.next(Generate)
     node.service.die()
     assert (await node.failure()).code == "service_unavailable"
     await node.start_service()
     node.service.say(Tokens(question.request_id, (FORM.public,), finish="length"))
-    node.send(Submit(2, "ann", (1,), SamplingParams(max_tokens=8)))
-    await node.service.next(Submit)  # what came before was heard by then: no Label
+    node.send(SubmitTokens(2, "ann", (1,), SamplingParams(max_tokens=8)))
+    await node.service.next(Generate)  # what came before was heard by then: no Label
 
 
 async def test_of_a_request_that_ended_nothing_is_asked(node: Node) -> None:
-    asked = (await node.service.next(Submit)).request_id
+    asked = (await node.service.next(Generate)).request_id
     node.service.say(Accepted(asked), Tokens(asked, (5,), finish="stop"))
     await node.frontend.next(Tokens, skip=(Accepted,))
-    node.relay.labelled(asked, blocks("+?"))
+    node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
 
 
 async def test_without_the_setting_uncertain_is_private() -> None:
     node = await Node.build(spare_vaults=0)
     node.send(FORM)
-    node.send(Submit(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
-    asked = (await node.service.next(Submit)).request_id
-    node.relay.labelled(asked, blocks("+?"))
+    node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    asked = (await node.service.next(Generate)).request_id
+    node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
     node.close()
 
 
 async def test_a_frontend_cannot_send_to_the_background(node: Node) -> None:
     with pytest.raises(ProtocolError):
-        node.send(Submit(3, "ann", (1,), SamplingParams(), background=True))
+        node.send(GeneratePrompt(3, "ann", (1,), SamplingParams(), background=True))
 
 
 async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node: Node) -> None:
-    asked = (await node.service.next(Submit)).request_id
-    node.relay.labelled(asked, blocks("?"))
-    question = await node.service.next(Submit)
+    asked = (await node.service.next(Generate)).request_id
+    node.relay.labels.labelled(asked, blocks("?"))
+    question = await node.service.next(Generate)
     node.send(EndSession("ann", "any", private=True))
     assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
     await node.service.next(ForgetTenant, skip=(PublicTokens,))

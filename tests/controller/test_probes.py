@@ -7,9 +7,8 @@ import logging
 import pytest
 
 from cloister.controller.probes import HALF_LIFE_S, Probes
-from cloister.messages.controller_frontend import Examine, KeyEntry
-from cloister.messages.controller_service import Probed
-from cloister.messages.generation import Submit
+from cloister.messages.controller_frontend import Examine, KeyEntry, SubmitTokens
+from cloister.messages.controller_service import Generate, Probed
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Node
 
@@ -41,12 +40,12 @@ def test_suspicion_halves_and_ends_with_the_key() -> None:
 
 async def test_who_was_probed_is_examined_with_suspicion(node: Node) -> None:
     asked: list[float] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: asked.append(suspicion)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: asked.append(suspicion)
     node.relay.admit(tuple(KeyEntry(bytes(32), tenant) for tenant in ("ann", "eve")))
     for number, said in ((5, None), (6, Probed("ann", "eve"))):
         if said is not None:
             node.relay.from_service(said)
-        node.send(Submit(number, "ann", (1, 2), SamplingParams(max_tokens=1), level="shared"))
+        node.send(SubmitTokens(number, "ann", (1, 2), SamplingParams(max_tokens=1), level="shared"))
         node.send(Examine(number, "x", (1,)))
-        await node.service.next(Submit)
+        await node.service.next(Generate)
     assert asked[0] == 0.0 and asked[1] > 0.9

@@ -16,8 +16,9 @@ import pytest
 
 from cloister.controller.rehearsal import OTHER, SUBJECT, Rehearsal
 from cloister.controller.requests import REHEARSAL
+from cloister.engine.request import GenerationRequest
 from cloister.errors import ModelUnsupported, QueueFull
-from cloister.messages.controller_service import ForgetTenant
+from cloister.messages.controller_service import ForgetTenant, GeneratePartitioned, GeneratePrompt, GenerateVariants
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -27,32 +28,33 @@ from cloister.messages.controller_vault import (
     PromptAccepted,
     WantCores,
 )
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.types import TokenLogprob
+from cloister.service.process import request_of
 from tests.controller import fakes
 from tests.controller.fakes import SERVING, Node
 from tests.controller.node import RealNode
 from tests.forkserver.model import save_model
 
 LEVELS = SERVING.levels
-Fault = Callable[["PlayedService", Submit, int], int | Failed]
+Fault = Callable[["PlayedService", GenerationRequest, int], int | Failed]
 
 
-def sound(service: PlayedService, asked: Submit, number: int) -> int | Failed:
+def sound(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
     return 10 + number
 
 
-def fails_in_company(service: PlayedService, asked: Submit, number: int) -> int | Failed:
+def fails_in_company(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
     if len(service.running) > 1 and asked.tenant == REHEARSAL:
         return Failed(asked.request_id, "internal_error", "Shapes do not match.")
     return 10 + number
 
 
-def sees_its_neighbours(service: PlayedService, asked: Submit, number: int) -> int | Failed:
+def sees_its_neighbours(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
     return 10 + number + (len(service.running) > 1)
 
 
-def fails_always(service: PlayedService, asked: Submit, number: int) -> int | Failed:
+def fails_always(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
     return Failed(asked.request_id, "internal_error", "It cannot compute.")
 
 
@@ -63,9 +65,10 @@ class PlayedService(fakes.FakeService):
 
     def put(self, message: msgspec.Struct) -> None:
         match message:
-            case Submit():
-                self.asked.append(message)
-                self.running[message.request_id] = (message, len(message.partitions) and 1)
+            case GeneratePrompt() | GeneratePartitioned() | GenerateVariants():
+                request = request_of(message)
+                self.asked.append(request)
+                self.running[message.request_id] = (request, len(request.partitions) and 1)
                 self.say(Accepted(message.request_id))
                 if len(self.running) == 1:
                     self._turn_soon()
@@ -77,8 +80,8 @@ class PlayedService(fakes.FakeService):
                 super().put(message)
 
     def __init__(self, *given: object) -> None:
-        self.running: dict[int, tuple[Submit, int]] = {}
-        self.asked: list[Submit] = []
+        self.running: dict[int, tuple[GenerationRequest, int]] = {}
+        self.asked: list[GenerationRequest] = []
         self.forgotten: set[str] = set()
         super().__init__(*given)  # type: ignore[arg-type]
 

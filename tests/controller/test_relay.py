@@ -15,8 +15,15 @@ from cloister.errors import ProtocolError
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
-from cloister.messages.controller_frontend import AskView, EndSession, View
-from cloister.messages.controller_service import DetachLink, Paused, PublicPrefix
+from cloister.messages.controller_frontend import AskView, EndSession, SubmitTokens, View
+from cloister.messages.controller_service import (
+    DetachLink,
+    Generate,
+    GeneratePartitioned,
+    GeneratePrompt,
+    Paused,
+    PublicPrefix,
+)
 from cloister.messages.controller_vault import (
     AssignPrompt,
     FirstToken,
@@ -27,8 +34,8 @@ from cloister.messages.controller_vault import (
     Release,
     WantCores,
 )
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Reuse, Stats, Submit, Tokens
-from cloister.messages.types import Partition, SamplingParams, TokenLogprob, label_spans
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Reuse, Stats, Tokens
+from cloister.messages.types import Partition, SamplingParams, TokenLogprob
 from tests.controller.fakes import SERVING, VOCABULARY, Inbox, Node, nothing_is_sealed
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -41,9 +48,9 @@ async def settle() -> None:
 
 
 async def test_open_goes_to_the_service_and_back(node: Node) -> None:
-    node.send(Submit(5, "ann", (1, 2, 3), PARAMS, label_spans(3, public=2)))
-    submit = await node.service.next(Submit)
-    assert submit.prompt == (1, 2, 3) and submit.public == 2 and submit.partition is None
+    node.send(SubmitTokens(5, "ann", (1, 2, 3), PARAMS, 2))
+    submit = await node.service.next(GeneratePrompt)
+    assert submit.prompt == (1, 2, 3) and submit.public == 2
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (4, 5), finish="stop"))
     assert (await node.frontend.next(Accepted)).request_id == 5
     assert await node.frontend.next(Tokens) == Tokens(5, (4, 5), finish="stop")
@@ -57,9 +64,9 @@ async def test_partitioned_goes_through_a_vault_and_the_service_gets_only_what_i
     assert asked.prompt == b"prompt" and asked.level == "partitioned"
     assert await node.frontend.next(Accepted) == Accepted(5, 40)
     assert await node.frontend.next(Tokens) == Tokens(5, (7,), (TokenLogprob(-1.0),))
-    submit = await node.service.next(Submit)
+    submit = await node.service.next(GeneratePartitioned)
     link = node.service.links[0]
-    assert submit.partition == Partition(link, 3, 7, 0, 0) and submit.prompt == (1, 2) and submit.public == 2
+    assert submit.partition == Partition(link, 3, 7, 0, 0) and submit.public == (1, 2)
     assert submit.params.max_tokens == 8
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), finish="length"))
     assert await node.frontend.next(Tokens) == Tokens(5, (8,), finish="length")  # and no second Accepted
@@ -108,7 +115,7 @@ async def test_cancelled_at_the_service_the_vault_is_released_only_when_nobody_a
     node.ask(5, keep=True)
     vault = await node.vault(0)
     asked = await vault.serve_first()
-    await node.service.next(Submit)
+    await node.service.next(Generate)
     answer, node.service.say = node.service.say, lambda *messages: None  # type: ignore[method-assign]
     node.send(Cancel(5))
     assert (await node.service.next(Cancel)).request_id == asked.request_id
@@ -123,7 +130,7 @@ async def test_a_dead_vault_fails_its_requests_and_no_others(node: Node) -> None
         node.ask(request_id, session, keep=True)
     first, other = await node.vault(0), await node.vault(1)
     asked = await first.serve_first()
-    await node.service.next(Submit)
+    await node.service.next(Generate)
     first.die()
     failures = [await node.failure(), await node.failure()]
     assert {failure.request_id for failure in failures} == {1, 2}
@@ -138,7 +145,7 @@ async def test_a_service_that_gives_a_vault_up_ends_its_session(node: Node) -> N
     node.ask(1, keep=True)
     vault = await node.vault(0)
     asked = await vault.serve_first()
-    await node.service.next(Submit)
+    await node.service.next(Generate)
     node.service.say(Failed(asked.request_id, "vault_lost", "It did not answer in time."))
     assert (await node.failure()).code == "vault_lost"
     await asyncio.wait_for(vault.gone.wait(), 5)
@@ -149,14 +156,14 @@ async def test_a_dead_service_fails_what_needs_it_and_its_successor_gets_the_liv
     node.ask(2, "alone", level="isolated")
     vault, alone = await node.vault(0), await node.vault(1)
     asked = await vault.serve_first()
-    await node.service.next(Submit)
-    node.send(Submit(3, "ann", (1,), PARAMS))
-    await node.service.next(Submit)
+    await node.service.next(Generate)
+    node.send(SubmitTokens(3, "ann", (1,), PARAMS))
+    await node.service.next(Generate)
     before = node.service
     before.die()
     assert {(await node.failure()).request_id, (await node.failure()).request_id} == {1, 3}
     assert (await vault.next(Release)).request_id == asked.request_id
-    node.send(Submit(4, "ann", (1,), PARAMS))
+    node.send(SubmitTokens(4, "ann", (1,), PARAMS))
     node.ask(5, "kept", keep=True)
     node.send(AskStats())
     assert [(await node.failure()).code for _ in range(2)] == ["service_unavailable"] * 2
@@ -172,7 +179,7 @@ async def test_a_dead_service_fails_what_needs_it_and_its_successor_gets_the_liv
     assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 2
     node.ask(6, "kept", keep=True)
     await vault.serve_first()  # the same vault: its KV survived
-    assert (await node.service.next(Submit, skip=(DetachLink,))).partition is not None
+    assert (await node.service.next(Generate, skip=(DetachLink,))).partition is not None
 
 
 async def test_a_dead_gateway_leaves_nothing_running(node: Node) -> None:
@@ -188,9 +195,9 @@ async def test_a_dead_gateway_leaves_nothing_running(node: Node) -> None:
 async def test_two_gateways_may_use_the_same_numbers(node: Node) -> None:
     other = Inbox()
     number = node.add_gateway(other)
-    node.send(Submit(1, "ann", (1,), PARAMS))
-    node.relay.from_frontend(number, Submit(1, "bob", (2,), PARAMS))
-    first, second = await node.service.next(Submit), await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1,), PARAMS))
+    node.relay.from_frontend(number, SubmitTokens(1, "bob", (2,), PARAMS))
+    first, second = await node.service.next(Generate), await node.service.next(Generate)
     assert first.request_id != second.request_id
     node.service.say(Accepted(second.request_id), Tokens(second.request_id, (9,), finish="stop"))
     assert await other.next(Tokens, skip=(Accepted,)) == Tokens(1, (9,), finish="stop")
@@ -201,7 +208,7 @@ async def test_stats_count_by_the_controllers_own_books(node: Node) -> None:
     node.ask(1, keep=True)
     vault = await node.vault(0)
     await vault.serve_first(public=(1, 2))
-    await node.service.next(Submit)
+    await node.service.next(Generate)
     node.ask(2, "other")
     node.send(AskStats())
     stats = await node.frontend.next(Stats, skip=(Accepted, Tokens))
@@ -229,7 +236,7 @@ async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> Non
     node.ask(5)
     vault = await node.vault(0)
     await vault.serve_first(7, public=(1, 2))
-    submit = await node.service.next(Submit)
+    submit = await node.service.next(Generate)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8, 9)))
     await node.frontend.next(Tokens, skip=(Accepted,))
     await node.frontend.next(Tokens)
@@ -238,7 +245,7 @@ async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> Non
     assert await node.frontend.next(View) == View(
         5, True, (1, 2), (7, 8, 9), rows, rows * heads * dim * 4, rows, rows * heads * (dim + 2) * 4, 2
     )
-    node.send(Submit(6, "ann", (1, 2, 3), PARAMS))
+    node.send(SubmitTokens(6, "ann", (1, 2, 3), PARAMS))
     node.send(AskView(6))
     assert await node.frontend.next(View) == View(6, True, (1, 2, 3), layers=2)
 
@@ -246,9 +253,9 @@ async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> Non
 async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.send(Submit(7, "ann", tuple(range(40)), PARAMS, level="shared"))
-    submit = await node.service.next(Submit)
-    node.relay.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
+    node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared"))
+    submit = await node.service.next(Generate)
+    node.relay.labels.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
     assert await node.service.next(PublicPrefix) == PublicPrefix(submit.request_id, 16)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))
     await node.frontend.next(Tokens, skip=(Accepted,))
@@ -263,8 +270,8 @@ async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
 
 
 async def test_logprobs_are_rounded_to_what_the_api_shows(node: Node) -> None:
-    node.send(Submit(1, "ann", (1, 2), SamplingParams(max_tokens=8, logprobs=2, prompt_logprobs=0)))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1, 2), SamplingParams(max_tokens=8, logprobs=2, prompt_logprobs=0)))
+    submit = await node.service.next(Generate)
     given = TokenLogprob(-1.23456789, ((3, -1.23456789), (4, -float("inf"))))
     node.service.say(
         Accepted(submit.request_id),
@@ -355,8 +362,8 @@ WITH_LOGPROBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("lie", [*NOT_ASKED_FOR, *WITH_LOGPROBS])
 async def test_a_service_that_says_more_than_was_asked_is_ended(node: Node, lie: str) -> None:
     wants = SamplingParams(max_tokens=8, logprobs=1, prompt_logprobs=1) if lie in WITH_LOGPROBS else PARAMS
-    node.send(Submit(2, "ann", (1, 2, 3), wants))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(2, "ann", (1, 2, 3), wants))
+    submit = await node.service.next(Generate)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, **{**NOT_ASKED_FOR, **WITH_LOGPROBS}[lie]))
     await asyncio.wait_for(node.service.gone.wait(), 5)
     assert (await node.failure()).code == "service_unavailable"
@@ -368,8 +375,8 @@ async def test_a_lying_service_is_ended(node: Node, lie: str) -> None:
     node.ask(1)
     vault = await node.vault(0)
     mine = await vault.next(AssignPrompt)
-    node.send(Submit(2, "ann", (1,), PARAMS))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(2, "ann", (1,), PARAMS))
+    submit = await node.service.next(Generate)
     match lie:
         case "stage":
             node.service.say(Tokens(mine.request_id, (1,)))
@@ -393,25 +400,26 @@ async def test_what_the_service_computed_for_whom_reaches_the_turns_of_vaults(
 
 
 async def test_a_gateway_may_not_speak_of_links(node: Node) -> None:
+    order = GeneratePartitioned(1, "ann", (1,), PARAMS, Partition(1, 0, 1))
     with pytest.raises(ProtocolError):
-        node.send(Submit(1, "ann", (1,), PARAMS, partitions=(Partition(1, 0, 1),)))
+        node.send(order)
     with pytest.raises(ProtocolError):
         node.send(Cancel(1 << 40))
-    node.send(Submit(1, "ann", (1,), PARAMS))
+    node.send(SubmitTokens(1, "ann", (1,), PARAMS))
     with pytest.raises(ProtocolError):
-        node.send(Submit(1, "ann", (1,), PARAMS))
+        node.send(SubmitTokens(1, "ann", (1,), PARAMS))
 
 
 async def test_tokens_before_the_prompt_was_read_end_the_service(node: Node) -> None:
-    node.send(Submit(1, "ann", (1,), PARAMS))
-    submitted = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1,), PARAMS))
+    submitted = await node.service.next(Generate)
     node.service.say(Tokens(submitted.request_id, (9,)))
     assert (await node.failure()).code == "service_unavailable"
 
 
 async def test_a_second_sequence_is_not_the_users(node: Node) -> None:
-    node.send(Submit(1, "ann", (1,), PARAMS))
-    submitted = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1,), PARAMS))
+    submitted = await node.service.next(Generate)
     node.service.say(Accepted(submitted.request_id), Tokens(submitted.request_id, (9,), sequence=1))
     assert (await node.failure()).code == "service_unavailable"
 

@@ -8,31 +8,32 @@ from cloister.controller.detector import BlockLabel
 from cloister.controller.routes import shared
 from cloister.errors import ProtocolError
 from cloister.messages.controller_detector import Category, Label
-from cloister.messages.controller_frontend import EndSession, Examine, KeyEntry
-from cloister.messages.controller_service import ForgetTenant
+from cloister.messages.controller_frontend import EndSession, Examine, KeyEntry, SubmitTokens
+from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
 from cloister.messages.controller_service import PublicPrefix as LabelTokens
-from cloister.messages.generation import Accepted, Cancel, Submit, Tokens
+from cloister.messages.generation import Accepted, Cancel, Tokens
 from cloister.messages.types import SamplingParams
+from cloister.service.process import request_of
 from tests.controller.fakes import SERVING, Node
 
 PARAMS = SamplingParams(max_tokens=8)
 
 
 async def test_a_levels_policy_is_the_controllers_to_say(node: Node) -> None:
-    node.send(Submit(1, "ann", (1, 2), PARAMS, salt="s"))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1, 2), PARAMS, salt="s"))
+    submit = await node.service.next(Generate)
     assert (submit.policy, submit.salt) == ("none", "s")
-    node.send(Submit(2, "ann", (1, 2), PARAMS, level="shared"))
-    assert (await node.service.next(Submit)).policy == "safekv"
+    node.send(SubmitTokens(2, "ann", (1, 2), PARAMS, level="shared"))
+    assert (await node.service.next(Generate)).policy == "safekv"
     with pytest.raises(ProtocolError):
-        node.send(Submit(3, "ann", (1, 2), PARAMS, policy="global"))
+        node.send(GeneratePrompt(3, "ann", (1, 2), PARAMS, policy="global"))
 
 
 async def test_at_partitioned_the_service_keeps_public_spans(node: Node) -> None:
     node.ask(5)
     vault = await node.vault(0)
     await vault.serve_first(7, public=(1, 2))
-    assert (await node.service.next(Submit)).policy == "partition", "for its tenant alone"
+    assert request_of(await node.service.next(Generate)).policy == "partition", "for its tenant alone"
 
 
 async def test_a_private_end_makes_the_service_forget_this_tenant(node: Node) -> None:
@@ -52,8 +53,8 @@ async def test_a_tenant_without_a_key_is_forgotten(node: Node) -> None:
 
 @pytest.mark.parametrize("lie", [(3,), (1, 1)])
 async def test_a_service_that_found_more_than_there_is_is_ended(node: Node, lie: tuple[int, ...]) -> None:
-    node.send(Submit(1, "ann", (1, 2, 3), PARAMS))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1, 2, 3), PARAMS))
+    submit = await node.service.next(Generate)
     node.service.say(Accepted(submit.request_id), *(Tokens(submit.request_id, (4,), cached=told) for told in lie))
     assert (await node.failure()).code == "service_unavailable"
 
@@ -70,33 +71,33 @@ PUBLIC, UNCERTAIN, PRIVATE = (
 async def test_what_comes_before_the_first_block_that_is_not_public_may_be_shared(
     node: Node, blocks: tuple[BlockLabel, ...], public: int
 ) -> None:
-    node.relay.labelled(7, blocks)
+    node.relay.labels.labelled(7, blocks)
     assert await node.service.next(LabelTokens) == LabelTokens(7, public * SERVING.block_tokens)
 
 
 @pytest.mark.parametrize("first", [UNCERTAIN, PRIVATE])
 async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: BlockLabel) -> None:
-    node.relay.labelled(7, (first, PUBLIC))
+    node.relay.labels.labelled(7, (first, PUBLIC))
     assert await node.service.next(LabelTokens) == LabelTokens(7, 0)
 
 
 def examine(node: Node, *numbers: int, **fields: object) -> None:
     """Requests with the same prompt at `shared`, and their text for a detector."""
     for number in numbers:
-        node.send(Submit(number, "ann", (1, 2), PARAMS, level="shared", examined=True, **fields))  # type: ignore[arg-type]
+        node.send(SubmitTokens(number, "ann", (1, 2), PARAMS, level="shared", examined=True, **fields))  # type: ignore[arg-type]
     node.send(Examine(numbers[0], "text", (4,), numbers[1:]))
 
 
 async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it(node: Node) -> None:
     """What it may find of others' ends where its own public part does, so that must be known first."""
     read: list[int] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
     examine(node, 1, 2, 3)
-    node.send(Submit(4, "bob", (1, 2), PARAMS))
-    assert (await node.service.next(Submit)).tenant == "bob", "the others wait"
-    node.relay.labelled(read[0], (PUBLIC,))
+    node.send(SubmitTokens(4, "bob", (1, 2), PARAMS))
+    assert (await node.service.next(Generate)).tenant == "bob", "the others wait"
+    node.relay.labels.labelled(read[0], (PUBLIC,))
     for _ in range(3):
-        submit = await node.service.next(Submit)
+        submit = await node.service.next(Generate)
         assert await node.service.next(LabelTokens) == LabelTokens(submit.request_id, SERVING.block_tokens)
 
 
@@ -106,36 +107,36 @@ async def test_a_request_without_a_label_is_served_without_one(
 ) -> None:
     monkeypatch.setattr(shared, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
     if why != "no detector":
-        node.relay.examine = lambda request_id, text, ends, *, suspicion: None
+        node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
     if why == "nothing to read":
-        node.send(Submit(1, "ann", (1, 2), PARAMS, level="shared"))
+        node.send(SubmitTokens(1, "ann", (1, 2), PARAMS, level="shared"))
     else:
         examine(node, 1, salt="s" if why == "salt" else "")
     if why == "forgotten":
         node.send(EndSession("ann", "any", private=True))
-    assert (await node.service.next(Submit)).policy == "safekv"
+    assert (await node.service.next(Generate)).policy == "safekv"
     if why == "forgotten":
         assert await node.service.next(ForgetTenant) == ForgetTenant("ann"), "after what it has to forget"
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_service(node: Node) -> None:
     read: list[int] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
     examine(node, 1)
     node.send(Cancel(1))
-    node.relay.labelled(read[0], (PUBLIC,))
-    node.send(Submit(2, "bob", (1, 2), PARAMS))
-    assert (await node.service.next(Submit, skip=(LabelTokens,))).tenant == "bob"
-    assert not node.relay._shared._held
+    node.relay.labels.labelled(read[0], (PUBLIC,))
+    node.send(SubmitTokens(2, "bob", (1, 2), PARAMS))
+    assert (await node.service.next(Generate, skip=(LabelTokens,))).tenant == "bob"
+    assert not node.relay.labels.route._held
 
 
 async def test_a_detector_reads_prompts_of_its_level_and_of_requests_there_are(node: Node) -> None:
     read: list[tuple[str, object]] = []
-    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append((text, ends))
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append((text, ends))
     for message in (
-        Submit(1, "ann", (1, 2), PARAMS),
+        SubmitTokens(1, "ann", (1, 2), PARAMS),
         Examine(1, "open", (4,)),
-        Submit(2, "ann", (1, 2), PARAMS, level="shared"),
+        SubmitTokens(2, "ann", (1, 2), PARAMS, level="shared"),
         Examine(2, "shared", (6,)),
         Examine(3, "nobody asked", (12,)),
     ):

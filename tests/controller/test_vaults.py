@@ -9,6 +9,7 @@ from typing import Any
 from cloister.controller.link_slots import LinkSlots
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.link.memory import LinkShape
+from cloister.messages.controller_frontend import SubmitTokens
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -17,7 +18,7 @@ from cloister.messages.controller_vault import (
     VaultReady,
     WantCores,
 )
-from cloister.messages.generation import Accepted, AskStats, Cancel, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Stats, Tokens
 from cloister.messages.types import VERSION
 from cloister.process.child import Child
 from tests.controller.fakes import PARAMS, Node
@@ -106,7 +107,7 @@ async def test_a_vaults_piece_is_short_while_another_tenant_has_a_request_and_lo
         vault.say(CoresDone())
 
     await piece()
-    node.send(Submit(2, "modest", (1, 2, 3), PARAMS))
+    node.send(SubmitTokens(2, "modest", (1, 2, 3), PARAMS))
     await piece()
     node.send(Cancel(2))
     await piece()

@@ -10,7 +10,8 @@ from cloister.controller import views
 from cloister.controller.detector import BlockLabel
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
-from cloister.messages.controller_frontend import Ask, AskView, EndSession, View
+from cloister.messages.controller_frontend import Ask, AskView, EndSession, SubmitTokens, View
+from cloister.messages.controller_service import Generate
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -20,7 +21,7 @@ from cloister.messages.controller_vault import (
     PromptAccepted,
     WantCores,
 )
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import PARAMS, Inbox, Node
@@ -35,11 +36,11 @@ async def view_of(node: Node, request_id: int = 5) -> View:
 async def begin(node: Node, level: Any, *, keep: bool = False) -> int:
     """A request that the service decodes; its number there. At `partitioned` the vault's first token is 7."""
     if level in ("open", "shared"):
-        node.send(Submit(5, "ann", (1, 2, 3), PARAMS, level=level))
+        node.send(SubmitTokens(5, "ann", (1, 2, 3), PARAMS, level=level))
     else:
         node.ask(5, level=level, keep=keep)
         await (await node.vault(0)).serve_first(7)
-    return (await node.service.next(Submit)).request_id
+    return (await node.service.next(Generate)).request_id
 
 
 @pytest.mark.parametrize("level", ["open", "shared", "partitioned"])
@@ -59,7 +60,7 @@ async def test_the_view_after_the_end_has_the_last_tokens(node: Node, level: str
 @pytest.mark.parametrize("level", ["open", "shared"])
 async def test_nothing_of_a_prompt_that_the_service_was_given_whole_is_kept(node: Node, level: str) -> None:
     number = await begin(node, level)
-    node.relay.labelled(number, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE),))
+    node.relay.labels.labelled(number, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE),))
     node.service.say(Accepted(number), Tokens(number, (8,), cached=2, shared=2))
     await settle()
     assert (await view_of(node)).prompt == (1, 2, 3)
@@ -71,7 +72,7 @@ async def test_nothing_of_a_prompt_that_the_service_was_given_whole_is_kept(node
 async def test_what_was_marked_public_for_the_service_is_kept_with_the_answer(node: Node) -> None:
     node.ask(5)
     await (await node.vault(0)).serve_first(7, public=(1, 2))
-    number = (await node.service.next(Submit)).request_id
+    number = (await node.service.next(Generate)).request_id
     node.service.say(Accepted(number), Tokens(number, (8,), finish="stop"))
     await settle()
     view = await view_of(node)
@@ -86,7 +87,7 @@ async def test_the_view_after_the_end_has_the_last_tokens_of_all_streams(node: N
     await vault.next(LeaseCores)
     firsts = tuple(FirstToken(token=7 + at, slot=3 + at) for at in range(3))
     vault.say(CoresDone(), Prefilled(asked.request_id, firsts, max_tokens=8))
-    number = (await node.service.next(Submit)).request_id
+    number = (await node.service.next(Generate)).request_id
     for at in range(3):
         node.service.say(Tokens(number, (20 + at,), sequence=at, finish="stop" if at == 2 else None))
     await settle()
@@ -150,8 +151,8 @@ async def test_a_tenant_that_is_to_be_forgotten_leaves_no_views(node: Node) -> N
 
 async def test_a_frontend_that_is_gone_leaves_no_views(node: Node) -> None:
     other = node.add_gateway(Inbox())
-    node.relay.from_frontend(other, Submit(6, "ann", (1, 2), PARAMS))
-    await node.service.next(Submit)
+    node.relay.from_frontend(other, SubmitTokens(6, "ann", (1, 2), PARAMS))
+    await node.service.next(Generate)
     node.relay.remove_frontend(other)
     assert len(node.relay.requests) == 0
     assert not node.relay.views._last
@@ -160,8 +161,8 @@ async def test_a_frontend_that_is_gone_leaves_no_views(node: Node) -> None:
 async def test_last_views_take_no_more_than_their_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MOST_TOKENS", 2)
     for request_id in (5, 6, 7):
-        node.send(Submit(request_id, "ann", (1, 2, 3), SamplingParams(max_tokens=8)))
-        number = (await node.service.next(Submit)).request_id
+        node.send(SubmitTokens(request_id, "ann", (1, 2, 3), SamplingParams(max_tokens=8)))
+        number = (await node.service.next(Generate)).request_id
         node.service.say(Accepted(number), Tokens(number, (8,), finish="stop"))
         await settle()
     assert [(await view_of(node, request_id)).known for request_id in (5, 6, 7)] == [False, True, True]

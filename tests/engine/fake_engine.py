@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 
 from cloister.engine.base import Engine
+from cloister.engine.request import GenerationRequest
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, VaultLost
 from cloister.fairness import ServiceMeter
-from cloister.messages.generation import Accepted, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 
 
@@ -17,7 +18,7 @@ class EchoEngine(Engine):
     def __init__(self, max_context: int = 256) -> None:
         self.max_context = max_context
         self._meter = ServiceMeter()
-        self._requests: dict[int, tuple[Submit, deque[int]]] = {}
+        self._requests: dict[int, tuple[GenerationRequest, deque[int]]] = {}
         self._links: set[int] = set()
         self._steps = self._outputs = 0
 
@@ -29,7 +30,7 @@ class EchoEngine(Engine):
     def has_work(self) -> bool:
         return bool(self._requests)
 
-    def submit(self, request: Submit) -> Accepted | Failed:
+    def submit(self, request: GenerationRequest) -> Accepted | Failed:
         try:
             self._check(request)
         except CloisterError as error:
@@ -39,10 +40,10 @@ class EchoEngine(Engine):
         self._requests[request.request_id] = request, deque(request.prompt[: request.params.max_tokens])
         return Accepted(request.request_id)
 
-    def _check(self, request: Submit) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         if request.request_id in self._requests:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.partition is not None and request.partition.link not in self._links:
+        if request.link is not None and request.link not in self._links:
             raise VaultLost.because("vault_lost")
         if not request.partitions and not 0 < len(request.prompt) < self.max_context:
             raise InvalidRequest("The prompt is empty or too long.", param="prompt")
@@ -83,8 +84,7 @@ class EchoEngine(Engine):
 
     def detach_link(self, link: int) -> list[Failed]:
         self._links.discard(link)
-        partitions = {number: request.partition for number, (request, _) in self._requests.items()}
-        lost = [number for number, partition in partitions.items() if partition and partition.link == link]
+        lost = [number for number, (request, _) in self._requests.items() if request.link == link]
         for number in lost:
             self._end(number)
         return [failed(number, VaultLost.because("vault_lost")) for number in lost]

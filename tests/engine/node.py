@@ -11,8 +11,9 @@ import msgspec
 from cloister.config import EngineSettings
 from cloister.engine.base import Engine
 from cloister.engine.paged import PagedEngine
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
-from cloister.messages.types import Partition, SamplingParams, TokenLogprob, label_spans
+from cloister.engine.request import GenerationRequest
+from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.types import Partition, SamplingParams, TokenLogprob
 from cloister.pace import Pace
 from cloister.prefix.base import PrefixCache
 from tests.engine.fake_runner import FakeRunner
@@ -67,9 +68,9 @@ def make_engine(
     return PagedEngine(runner or FakeRunner(), made, prefix, pace or SetPace(made.chunk_tokens, made.chunk_tokens))
 
 
-def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> Submit:
+def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> GenerationRequest:
     params.setdefault("max_tokens", 8)
-    return Submit(number, tenant, tuple(prompt), SamplingParams(**params), policy="partition")  # type: ignore[arg-type]
+    return GenerationRequest(number, tenant, tuple(prompt), SamplingParams(**params), policy="partition")  # type: ignore[arg-type]
 
 
 def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int = 20_000) -> dict[int, Answer]:
@@ -83,8 +84,8 @@ def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int =
     raise AssertionError("the engine does not come to an end")
 
 
-def answers_to(engine: PagedEngine, requests: Iterable[Submit]) -> dict[int, Answer]:
-    """Submit all at once and wait for all."""
+def answers_to(engine: PagedEngine, requests: Iterable[GenerationRequest]) -> dict[int, Answer]:
+    """GenerationRequest all at once and wait for all."""
     for submit in requests:
         assert engine.submit(submit) == Accepted(submit.request_id)
     answers = drain(engine)
@@ -93,7 +94,7 @@ def answers_to(engine: PagedEngine, requests: Iterable[Submit]) -> dict[int, Ans
     return answers
 
 
-def alone(submit: Submit, **runner: int) -> Answer:
+def alone(submit: GenerationRequest, **runner: int) -> Answer:
     """What a request gives by itself in an engine with room for everything; computed once for all tests that ask."""
     asked = msgspec.msgpack.encode((submit, runner))
     if asked not in _ALONE:
@@ -105,7 +106,9 @@ def alone(submit: Submit, **runner: int) -> Answer:
 _ALONE: dict[bytes, Answer] = {}
 
 
-def split(submit: Submit, runner: FakeRunner, *, public: int = 0, link: int = 0, slot: int = 0) -> Submit:
+def split(
+    submit: GenerationRequest, runner: FakeRunner, *, public: int = 0, link: int = 0, slot: int = 0
+) -> GenerationRequest:
     """The same request with its prompt after `public` in a vault, which has chosen the first token."""
     params, length = submit.params, len(submit.prompt)
     runner.vaults[(link, slot)] = list(submit.prompt)
@@ -119,7 +122,7 @@ def split(submit: Submit, runner: FakeRunner, *, public: int = 0, link: int = 0,
         submit,
         prompt=submit.prompt[:public],
         params=msgspec.structs.replace(params, max_tokens=left),
-        spans=label_spans(public, public=public),
+        public=public,
         partitions=(Partition(link, slot, first, origin, rotation),),
     )
 

@@ -7,14 +7,15 @@ from msgspec.structs import replace
 
 from cloister.engine.background import MAX_WAITING
 from cloister.engine.paged import PagedEngine
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.engine.request import GenerationRequest
+from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, answers_to, make_engine, request
 
 LONG = list(range(30))
 
 
-def background(number: int, prompt: list[int] = LONG) -> Submit:
+def background(number: int, prompt: list[int] = LONG) -> GenerationRequest:
     return replace(request(number, prompt, max_tokens=1, temperature=0), background=True)
 
 

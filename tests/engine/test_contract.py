@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from cloister.engine.base import Engine
+from cloister.engine.request import GenerationRequest
 from cloister.errors import ProtocolError
-from cloister.messages.controller_service import FromSealedService
+from cloister.messages.controller_service import FromSealedService, GeneratePrompt
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import Accepted, AskStats, Failed, Ready, Stats, Submit, Tokens
-from cloister.messages.types import VERSION, Partition
+from cloister.messages.generation import Accepted, AskStats, Failed, Ready, Stats, Tokens
+from cloister.messages.types import VERSION, Partition, SamplingParams
 from cloister.service.process import Service
 from tests.engine.fake_engine import EchoEngine
 from tests.engine.fake_runner import FakeRunner
@@ -36,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return make()
 
 
-def partitioned(number: int, link: int) -> Submit:
+def partitioned(number: int, link: int) -> GenerationRequest:
     partition = Partition(link, 0, PROMPT[0], len(PROMPT), 0)
     return msgspec.structs.replace(request(number, ()), prompt=(), partitions=(partition,))
 
@@ -110,7 +111,7 @@ def test_the_service_serves_over_any_engine(engine: Engine) -> None:
     thread = threading.Thread(target=service.run, args=(theirs,), daemon=True)
     thread.start()
     frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)
-    ours.sendall(encode_frame((request(1, PROMPT, max_tokens=3), AskStats())))
+    ours.sendall(encode_frame((GeneratePrompt(1, "a", tuple(PROMPT), SamplingParams(max_tokens=3)), AskStats())))
     received: list[msgspec.Struct] = []
     while not any(isinstance(message, Tokens) and message.finish for message in received):
         received += frames.feed(ours.recv(1 << 16))

@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 
+from cloister.engine.request import GenerationRequest
 from cloister.errors import ProtocolError, VaultLost, error_from_code
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
-from cloister.messages.types import Span, label_spans
+from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, alone, answers_to, drain, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
@@ -74,7 +74,9 @@ def test_an_answer_that_ended_with_its_first_token_says_so_and_computes_nothing(
     assert engine.cancel(3) == Tokens(3, finish="cancelled") and not engine.has_work
 
 
-def crowd(count: int, runner: FakeRunner, links: int, seed: int = 0) -> tuple[list[Submit], dict[int, Answer]]:
+def crowd(
+    count: int, runner: FakeRunner, links: int, seed: int = 0
+) -> tuple[list[GenerationRequest], dict[int, Answer]]:
     """Requests of all kinds, some open, some partitioned over one of the links; and what each must be answered."""
     chance = random.Random(seed)
     requests, expected = [], {}
@@ -95,7 +97,7 @@ def crowd(count: int, runner: FakeRunner, links: int, seed: int = 0) -> tuple[li
             requests.append(split(submit, runner, public=public, link=number % links, slot=number))
             expected[number] = without_first(whole)
         else:
-            requests.append(msgspec.structs.replace(submit, spans=label_spans(len(submit.prompt), public=public)))
+            requests.append(msgspec.structs.replace(submit, public=public))
             expected[number] = whole
     return requests, expected
 
@@ -151,7 +153,7 @@ def test_a_broken_link_fails_its_own_and_no_other(reason):
             answers.setdefault(message.request_id, Answer()).take(message)
         if not engine.has_work:
             break
-    doomed = {r.request_id for r in requests if r.partition and r.partition.link == 1}
+    doomed = {r.request_id for r in requests if r.link == 1}
     failed = {number for number, answer in answers.items() if answer.failed}
     assert failed and failed <= doomed
     for number, answer in answers.items():
@@ -212,9 +214,8 @@ def test_the_error_of_a_lost_vault_is_one_to_try_again_after():
         ({"partitions": {"first": 32}}, "first token"),
         ({"partitions": {"origin": 256}}, "266 tokens"),
         ({"partitions": {"rotation": 300}}, "300 tokens"),
-        ({"spans": (Span("public", 3),)}, "public"),
-        ({"spans": label_spans(4, public=3)}, "public"),
-        ({"spans": (Span("public", 2), Span("public", 2))}, "public"),
+        ({"public": 3}, "public"),
+        ({"public": 5}, "public"),
         ({"partitions": {"link": 8}}, "ended"),
     ],
     ids=str,
@@ -239,7 +240,7 @@ def test_what_cannot_be_partitioned_is_refused_at_once(change, word):
 
 def test_an_empty_prompt_needs_a_vault_and_a_public_span_a_prompt():
     engine = make_engine()
-    for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), spans=(Span("public", 3),))):
+    for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), public=3)):
         refused = engine.submit(submit)
         assert isinstance(refused, Failed) and refused.code == "invalid_request"
 
@@ -249,9 +250,7 @@ def test_blocks_are_reused_where_the_same_tokens_are_split_alike():
     engine = make_engine(runner, cache)
     engine.attach_link(0, 1, 2)
     long = [*range(20)]
-    answers_to(
-        engine, [msgspec.structs.replace(request(1, long, max_tokens=12), spans=label_spans(len(long), public=10))]
-    )
+    answers_to(engine, [msgspec.structs.replace(request(1, long, max_tokens=12), public=10)])
     assert {len(tokens) // 16 for _, tokens in cache.kept} == {1, 2, 3, 4, 5}  # three public, two whole private
     parted = split(request(2, long, max_tokens=12), runner, public=10)
     before = runner.computed_tokens
@@ -260,7 +259,7 @@ def test_blocks_are_reused_where_the_same_tokens_are_split_alike():
     whole = request(3, long, max_tokens=12)
     assert answers_to(engine, [whole])[3] == alone(whole)
     assert cache.lent == 5, "of a prompt that is not split, the blocks before the end of the public span"
-    again = msgspec.structs.replace(request(4, [*long, 9], max_tokens=12), spans=label_spans(len(long) + 1, public=10))
+    again = msgspec.structs.replace(request(4, [*long, 9], max_tokens=12), public=10)
     assert answers_to(engine, [again])[4] == alone(again)
     assert cache.lent == 10, "split alike, private blocks too"
 
@@ -274,7 +273,7 @@ def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
     assert {len(tokens) // 16 for _, tokens in cache.kept} == {1, 2}
 
 
-def several(runner: FakeRunner, prompts: list[list[int]], public: int = 0, **params: object) -> Submit:
+def several(runner: FakeRunner, prompts: list[list[int]], public: int = 0, **params: object) -> GenerationRequest:
     """One request with a sequence for each prompt, all in vaults."""
     parted = [split(request(1, prompt, **params), runner, public=public, slot=at) for at, prompt in enumerate(prompts)]
     return msgspec.structs.replace(parted[0], partitions=tuple(each.partitions[0] for each in parted))

@@ -7,9 +7,10 @@ import random
 import msgspec
 import pytest
 
+from cloister.engine.request import GenerationRequest
 from cloister.levels import PolicyName
-from cloister.messages.generation import Reuse, Submit, Tokens
-from cloister.messages.types import SamplingParams, label_spans
+from cloister.messages.generation import Reuse, Tokens
+from cloister.messages.types import SamplingParams
 from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine, request
@@ -101,10 +102,9 @@ def test_hits_do_not_change_turns():
     assert order[0] == order[1]
 
 
-def shared(number: int, prompt: list[int], tenant: str, public: int = 0, **fields: object) -> Submit:
+def shared(number: int, prompt: list[int], tenant: str, public: int = 0, **fields: object) -> GenerationRequest:
     """A request under the real tree; `safekv` unless said otherwise."""
-    spans = label_spans(len(prompt), public=public)
-    made = msgspec.structs.replace(request(number, prompt, tenant, logprobs=2), spans=spans, policy="safekv")
+    made = msgspec.structs.replace(request(number, prompt, tenant, logprobs=2), public=public, policy="safekv")
     return msgspec.structs.replace(made, **fields)
 
 

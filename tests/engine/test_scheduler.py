@@ -12,7 +12,6 @@ from cloister.compute.layout import Layout
 from cloister.engine.paged import PagedEngine, _most_positions
 from cloister.fairness import CREDIT
 from cloister.messages.generation import Accepted, Failed
-from cloister.messages.types import label_spans
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
@@ -273,7 +272,7 @@ class EngineMachine(RuleBasedStateMachine):
             sent = split(submit, self.runner, public=public, link=link, slot=self.number)
             self.partitions[self.number] = link
         else:
-            sent = msgspec.structs.replace(submit, spans=label_spans(len(submit.prompt), public=public))
+            sent = msgspec.structs.replace(submit, public=public)
         answer = self.engine.submit(sent)
         if isinstance(answer, Accepted):
             self.requests[self.number] = submit

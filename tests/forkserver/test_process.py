@@ -14,9 +14,10 @@ import pytest
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_forkserver import Preloaded, Spawn
-from cloister.messages.controller_service import AttachLink
+from cloister.messages.controller_service import AttachLink, GeneratePartitioned
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -29,10 +30,10 @@ from cloister.messages.controller_vault import (
     WantCores,
 )
 from cloister.messages.frames import encode_frame
-from cloister.messages.generation import Failed, Ready, Submit, Tokens
+from cloister.messages.generation import Failed, Ready, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.prompts import TextPrompt, write_prompt
-from cloister.messages.types import VERSION, Partition, SamplingParams, label_spans
+from cloister.messages.types import VERSION, Partition, SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
@@ -56,7 +57,7 @@ def unprotected(tiny: ModelFolder) -> Iterator[PagedEngine]:
 def expected(engine: PagedEngine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:
     prompt = PromptReading(Tokenizer(tiny), 301, 512).read(TextPrompt(text, TAG in text))
     assert not isinstance(
-        engine.submit(Submit(1, "t", prompt.tokens, params, label_spans(len(prompt.tokens), public=prompt.public))),
+        engine.submit(GenerationRequest(1, "t", prompt.tokens, params, prompt.public)),
         Failed,
     )
     tokens: list[int] = []
@@ -130,16 +131,7 @@ def test_service_and_vault_together_give_the_unprotected_answer_turn_after_turn(
         first = first_of(vault, text, SAMPLED, number)
         [begun] = first.sequences
         partition = Partition(4, begun.slot, begun.token, begun.origin, begun.rotation)
-        service.line.send(
-            Submit(
-                number,
-                "t",
-                first.public,
-                SAMPLED,
-                label_spans(len(first.public), public=len(first.public)),
-                (partition,),
-            )
-        )
+        service.line.send(GeneratePartitioned(number, "t", first.public, SAMPLED, partition))
         assert [begun.token, *answer_of(service.line, number)] == expected(unprotected, tiny, text, SAMPLED)
         vault.line.send(Release(number))
         text += " And then?"

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import ProtocolError
-from cloister.messages.controller_service import ToSealedService
+from cloister.messages.controller_service import GeneratePrompt, ToSealedService
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import Cancel, Submit
+from cloister.messages.generation import Cancel
 from cloister.messages.types import SamplingParams
 
 submits = st.builds(
-    Submit,
+    GeneratePrompt,
     request_id=st.integers(0, 2**63 - 1),
     tenant=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
     prompt=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20).map(tuple),
@@ -46,7 +46,7 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_is_read() -> None:
 
 def test_too_long_a_message_is_never_sent() -> None:
     with pytest.raises(ProtocolError, match="exceeds"):
-        encode_frame((Submit(1, "t", tuple([2**31 - 1] * (MAX_FRAME_BYTES // 5 + 1)), SamplingParams()),))
+        encode_frame((GeneratePrompt(1, "t", tuple([2**31 - 1] * (MAX_FRAME_BYTES // 5 + 1)), SamplingParams()),))
 
 
 @pytest.mark.parametrize(
@@ -67,23 +67,27 @@ def test_values_out_of_bounds_do_not_decode(message: dict[str, object]) -> None:
 
 
 def test_a_printed_message_says_nothing_of_its_content() -> None:
-    shown = repr(Submit(7, "some-tenant", (123456, 234567), SamplingParams()))
+    shown = repr(GeneratePrompt(7, "some-tenant", (123456, 234567), SamplingParams()))
     assert "7" in shown and not any(secret in shown for secret in ("123456", "234567", "some-tenant"))
 
 
 def test_what_does_not_fit_into_one_frame_goes_in_several() -> None:
-    large = tuple(Submit(number, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 16), SamplingParams()) for number in range(7))
+    large = tuple(
+        GeneratePrompt(number, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 16), SamplingParams()) for number in range(7)
+    )
     wire = encode_frames((Cancel(9), *large, Cancel(10)))
     assert len(wire) > MAX_FRAME_BYTES
     assert FrameReader[msgspec.Struct](ToSealedService).feed(wire) == [Cancel(9), *large, Cancel(10)]
     assert encode_frames((Cancel(1), Cancel(2))) == encode_frame((Cancel(1), Cancel(2)))
     with pytest.raises(ProtocolError):
-        encode_frames((Cancel(1), Submit(1, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 4), SamplingParams())))
+        encode_frames((Cancel(1), GeneratePrompt(1, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 4), SamplingParams())))
 
 
 def test_what_was_read_is_not_kept_while_the_next_frame_comes() -> None:
     """A bytearray keeps the memory of what is deleted from its front; the reader's holds the unread rest alone."""
-    first, second = (encode_frame((Submit(1, "t", (1000,) * count, SamplingParams()),)) for count in (1000, 4000))
+    first, second = (
+        encode_frame((GeneratePrompt(1, "t", (1000,) * count, SamplingParams()),)) for count in (1000, 4000)
+    )
     reader = FrameReader[msgspec.Struct](ToSealedService)
     rest = second[: len(second) // 2]
     assert len(reader.feed(first + rest)) == 1

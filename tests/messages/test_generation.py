@@ -1,4 +1,4 @@
-"""The shapes requests may have: labelled spans, several sequences."""
+"""The shapes requests may have: a whole prompt, one partition, several sequences; each message has its own fields."""
 
 from __future__ import annotations
 
@@ -6,47 +6,62 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from cloister.messages.controller_frontend import SubmitTokens
+from cloister.messages.controller_gateway import FromGateway
+from cloister.messages.controller_sealed_api import FromSealedApi
+from cloister.messages.controller_service import (
+    Generate,
+    GeneratePartitioned,
+    GeneratePrompt,
+    GenerateVariants,
+    ToSealedService,
+)
 from cloister.messages.controller_vault import FirstToken, FromVault, Prefilled
-from cloister.messages.generation import Submit, Tokens
-from cloister.messages.types import MAX_SEQUENCES, MAX_SPANS, Partition, SamplingParams, Span, label_spans
+from cloister.messages.generation import Tokens
+from cloister.messages.types import MAX_SEQUENCES, Partition, SamplingParams
 
 PARAMS = SamplingParams()
+PART = Partition(4, 3, 9)
+ORDERS = (
+    GeneratePrompt(1, "t", (1, 2, 3), PARAMS, public=2),
+    GeneratePartitioned(1, "t", (1, 2), PARAMS, PART),
+    GeneratePartitioned(1, "t", (), PARAMS, PART),
+    GenerateVariants(1, "t", (), PARAMS, (PART, Partition(4, 5, 9))),
+)
 
 
 def passed(message: msgspec.Struct, union: Any) -> msgspec.Struct:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=union)
 
 
-@given(public=st.integers(0, 9), private=st.integers(0, 9), answer=st.integers(0, 9))
-def test_labelled_spans_cover_the_prompt_and_say_what_is_public_and_what_is_answered(
-    public: int, private: int, answer: int
-) -> None:
-    length = public + private + answer
-    submit = Submit(1, "t", tuple(range(length)), PARAMS, label_spans(length, public=public, answer=answer))
-    assert sum(span.tokens for span in submit.spans) == length
-    assert (submit.public, submit.answered, submit.partition) == (public, answer, None)
-    assert passed(submit, Submit) == submit
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_the_service_gets_a_whole_prompt_or_a_partition_or_variants(order: Generate) -> None:
+    assert passed(order, ToSealedService) == order
 
 
-def test_the_shapes_of_todays_levels() -> None:
-    whole = Submit(1, "t", (1, 2, 3), PARAMS)
-    parted = Submit(1, "t", (1, 2), PARAMS, label_spans(2, public=2), (Partition(4, 3, 9),))
-    private = Submit(1, "t", (), PARAMS, partitions=(Partition(4, 3, 9),))
-    for submit in (whole, parted, private):
-        assert passed(submit, Submit) == submit
-    assert (parted.public, parted.partition) == (2, Partition(4, 3, 9)) and private.public == 0
-    prefilled = Prefilled(1, (FirstToken(7, 3),), max_tokens=8, public=(1, 2))
-    assert passed(prefilled, FromVault) == prefilled
+@pytest.mark.parametrize("frontend", [FromGateway, FromSealedApi], ids=["gateway", "sealed API"])
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_a_frontend_cannot_order_the_service_about(order: Generate, frontend: Any) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        passed(order, frontend)
+
+
+@pytest.mark.parametrize("field", [{"policy": "global"}, {"background": True}, {"partitions": [PART]}], ids=str)
+def test_a_frontend_chooses_no_policy_no_link_and_no_background(field: dict[str, Any]) -> None:
+    submit = {"type": "SubmitTokens", "request_id": 1, "tenant": "t", "prompt": (1,), "params": PARAMS}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=FromGateway) == SubmitTokens(
+        1, "t", (1,), PARAMS
+    )
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(submit | field), type=FromGateway)
 
 
 def test_one_request_may_have_many_sequences_and_its_tokens_say_whose_they_are() -> None:
     prefilled = Prefilled(1, tuple(FirstToken(7, slot) for slot in range(MAX_SEQUENCES)), max_tokens=8)
     assert passed(prefilled, FromVault) == prefilled
-    submit = Submit(1, "t", (), PARAMS, partitions=tuple(Partition(1, slot, 7) for slot in range(MAX_SEQUENCES)))
-    assert passed(submit, Submit) == submit
+    order = GenerateVariants(1, "t", (), PARAMS, tuple(Partition(1, slot, 7) for slot in range(MAX_SEQUENCES)))
+    assert passed(order, Generate) == order
     assert passed(Tokens(1, (5,), sequence=MAX_SEQUENCES - 1), Tokens) == Tokens(1, (5,), sequence=MAX_SEQUENCES - 1)
 
 
@@ -56,10 +71,11 @@ def test_one_request_may_have_many_sequences_and_its_tokens_say_whose_they_are()
         (Prefilled(1, (), max_tokens=8), FromVault),
         (Prefilled(1, (FirstToken(7, 0),) * (MAX_SEQUENCES + 1), max_tokens=8), FromVault),
         (Prefilled(1, (FirstToken(7, 1024),), max_tokens=8), FromVault),
-        (Submit(1, "t", (), PARAMS, partitions=(Partition(1, 0, 7),) * (MAX_SEQUENCES + 1)), Submit),
-        (Submit(1, "t", (1,), PARAMS, (Span("private", 1),) * (MAX_SPANS + 1)), Submit),
-        (Submit(1, "t", (1,), PARAMS, (Span("secret", 1),)), Submit),  # type: ignore[arg-type]
-        (Submit(1, "t", (1,), PARAMS, (Span("public", 0),)), Submit),
+        (GenerateVariants(1, "t", (), PARAMS, (PART,) * (MAX_SEQUENCES + 1)), Generate),
+        (GenerateVariants(1, "t", (), PARAMS, (PART,)), Generate),
+        (GeneratePrompt(1, "t", (-1,), PARAMS), Generate),
+        (GeneratePrompt(1, "t", (1,), PARAMS, public=-1), Generate),
+        (SubmitTokens(1, "t", (1,), PARAMS, public=2**21), FromGateway),
         (Tokens(1, (5,), sequence=MAX_SEQUENCES), Tokens),
     ],
 )
@@ -72,7 +88,10 @@ def test_no_message_shows_tokens_when_it_is_printed() -> None:
     secret = 424242
     for message in (
         Prefilled(1, (FirstToken(secret, 0),), max_tokens=8, public=(secret,)),
-        Submit(1, "t", (secret,), PARAMS, partitions=(Partition(1, 0, 7),)),
+        SubmitTokens(1, "t", (secret,), PARAMS),
+        GeneratePrompt(1, "t", (secret,), PARAMS),
+        GeneratePartitioned(1, "t", (secret,), PARAMS, Partition(1, 0, secret)),
+        GenerateVariants(1, "t", (secret,), PARAMS, (Partition(1, 0, secret),) * 2),
         Tokens(1, (secret,)),
         FirstToken(secret, 0),
     ):

@@ -24,7 +24,8 @@ from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
 from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.controller_frontend import Ask
-from cloister.messages.generation import Accepted, Submit, Tokens
+from cloister.messages.controller_service import GenerateVariants
+from cloister.messages.generation import Accepted, Tokens
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, write_prompt
 from cloister.messages.types import SamplingParams
@@ -91,7 +92,7 @@ class Path:
             vault.room.vault._obfuscating._known.clear()
         wish = ObfuscationParams(fakes=FAKES)
         self._node.send(Ask(number, "ann", "obfuscated", "s", True, write_prompt(prompt), PARAMS, obfuscation=wish))
-        submitted = await self._node.service.next(Submit)
+        submitted = await self._node.service.next(GenerateVariants)
         self._play(submitted, draw)
         accepted = await self._node.frontend.next(Accepted)
         assert accepted.sequences == FAKES + 1
@@ -102,7 +103,7 @@ class Path:
         line, of_choices = await self._sealed(told)
         return seen | of_choices, line, Prf(secret).order(REQUEST, FAKES + 1).authentic
 
-    def _play(self, submitted: Submit, draw: random.Random) -> None:
+    def _play(self, submitted: GenerateVariants, draw: random.Random) -> None:
         """Each sequence says something of its own length and its end; all go on until the last has ended."""
         lengths = [draw.randrange(1, 6) for _ in submitted.partitions]
         for step in range(whole := max(lengths) + 1):
@@ -132,7 +133,7 @@ class Path:
         return len(answer.content), {name: [float(each[at]) for at in every] for name, each in seen.items()}
 
 
-def _of_service(submitted: Submit) -> dict[str, list[float]]:
+def _of_service(submitted: GenerateVariants) -> dict[str, list[float]]:
     """What the service and the controller have of each sequence before it says a word."""
     fields = ("slot", "first", "origin", "rotation")
     seen = {name: [float(getattr(one, name)) for one in submitted.partitions] for name in fields}

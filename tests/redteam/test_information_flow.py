@@ -14,11 +14,11 @@ import pytest
 
 from cloister.errors import CloisterError, VaultLost
 from cloister.levels import PolicyName
-from cloister.messages.controller_frontend import View
+from cloister.messages.controller_frontend import SubmitTokens, View
 from cloister.messages.controller_gateway import FromGateway, ToGateway
-from cloister.messages.controller_service import FromSealedService
+from cloister.messages.controller_service import FromSealedService, Generate
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.types import SamplingParams
 from cloister.prefix.policy import POLICIES
 from tests.controller.fakes import Node
@@ -46,8 +46,8 @@ def codes() -> list[str]:
 @pytest.mark.parametrize("code", codes())
 async def test_text_of_the_service_reaches_nobody(node: Node, code: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    node.send(Submit(1, "ann", (1,), PARAMS))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1,), PARAMS))
+    submit = await node.service.next(Generate)
     node.service.say(Failed(submit.request_id, code, SECRET, retry_after=123456789, param=SECRET))
     told = await node.failure()
     assert told.message and SECRET not in (told.code, told.message, told.param) and told.retry_after <= 60
@@ -57,8 +57,8 @@ async def test_text_of_the_service_reaches_nobody(node: Node, code: str, caplog:
 @pytest.mark.parametrize("reason", ["vault_lost", "vault_timeout", "link_malformed"])
 async def test_why_a_vault_was_lost_is_told(node: Node, reason: str) -> None:
     """Words that are ours to the letter say more, and no more than a number would."""
-    node.send(Submit(1, "ann", (1,), PARAMS))
-    submit = await node.service.next(Submit)
+    node.send(SubmitTokens(1, "ann", (1,), PARAMS))
+    submit = await node.service.next(Generate)
     ours = str(VaultLost.because(reason))
     node.service.say(Failed(submit.request_id, "vault_lost", ours, param=SECRET))
     told = await node.failure()
@@ -90,7 +90,7 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
     tenants = {"Probed.owner", "Probed.suspect"}  # others are not repeated: controller/test_probes.py
-    codes_of_a_list = {"Stats.reuse"}
+    codes_of_a_list = {"Stats.reuse", "Stats.levels"}
     assert texts == replaced | before_any_request | tenants | codes_of_a_list
     assert set(get_args(PolicyName)) == set(POLICIES)
     assert View not in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__

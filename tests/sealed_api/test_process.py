@@ -19,9 +19,16 @@ from cloister.channel.stream import StreamOpener
 from cloister.channel.validity import Validity
 from cloister.config import GatewaySettings
 from cloister.keys import load_keys
-from cloister.messages.controller_frontend import AdmitKeys, CancelSealed, SealedPart, Serving, StartFrontend
+from cloister.messages.controller_frontend import (
+    AdmitKeys,
+    CancelSealed,
+    SealedPart,
+    Serving,
+    StartFrontend,
+    SubmitTokens,
+)
 from cloister.messages.controller_sealed_api import AskSealed, FromSealedApi, SealedApiReady, Serve
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.types import VERSION
@@ -142,8 +149,10 @@ async def test_at_open_it_reads_long_prompts_too(controller: PlayedController) -
     assert status == 400 and b"context" in answer
     messages = [{"role": "user", "content": ""}] * 66
     opener = controller.ask(2, body(messages=messages, protection="open", max_tokens=2), prompts=0)
-    heard = await controller.next_within((Submit, SealedPart))  # as the template's own words fit the context or not
-    assert isinstance(heard, Submit | SealedPart) and not opener.ended
+    heard = await controller.next_within(
+        (SubmitTokens, SealedPart)
+    )  # as the template's own words fit the context or not
+    assert isinstance(heard, SubmitTokens | SealedPart) and not opener.ended
 
 
 async def test_what_is_odd_neither_stops_nor_opens_anything(controller: PlayedController) -> None:

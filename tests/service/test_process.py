@@ -12,12 +12,16 @@ import pytest
 
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
+from cloister.engine.request import GenerationRequest
 from cloister.errors import ProtocolError
 from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
 from cloister.messages.controller_service import (
     AttachLink,
     DetachLink,
     FromSealedService,
+    Generate,
+    GeneratePartitioned,
+    GeneratePrompt,
     LinkPlace,
     Pause,
     Paused,
@@ -30,12 +34,26 @@ from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Rea
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.types import VERSION
 from cloister.prefix.monitor import Alert
-from cloister.service.process import Service
+from cloister.service.process import Service, request_of
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, request, split, without_first
 
 READY = Ready(VERSION, 32, 256, 64, 16, "fake")
 PROMPT = [4, 8, 15, 16, 23, 30]
+
+
+def order_of(request: GenerationRequest) -> Generate:
+    """The message that asks a service for this; what the service makes of it is the same request again."""
+    head = request.request_id, request.tenant, request.prompt, request.params
+    order: Generate
+    if not request.partitions:
+        order = GeneratePrompt(*head, request.public, request.salt, request.policy, request.background)
+        assert request_of(order) == request
+    else:
+        [partition] = request.partitions
+        order = GeneratePartitioned(*head, partition, request.salt)
+        assert request_of(order) == msgspec.structs.replace(request, policy="partition")
+    return order
 
 
 class Controller:
@@ -63,7 +81,8 @@ class Controller:
             theirs.close()
 
     def say(self, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-        socket.send_fds(self._ours, [encode_frame(messages)], descriptors)
+        sent = tuple(order_of(one) if isinstance(one, GenerationRequest) else one for one in messages)
+        socket.send_fds(self._ours, [encode_frame(sent)], descriptors)
 
     def say_bytes(self, data: bytes) -> None:
         self._ours.sendall(data)

@@ -8,9 +8,10 @@ import torch
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.messages.generation import Failed, Submit
-from cloister.messages.types import SamplingParams, TokenLogprob, label_spans
+from cloister.messages.generation import Failed
+from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.decoder import Decoder
 from cloister.models.source import ModelFolder
 from tests.forkserver.model import save_model
@@ -83,7 +84,7 @@ class Node:
         given = [Answer() for _ in requests]
         for number, (prompt, params) in enumerate(requests):
             verdict = self.engine.submit(
-                Submit(number, f"tenant-{number % 3}", prompt, params, label_spans(len(prompt), answer=answered))
+                GenerationRequest(number, f"tenant-{number % 3}", prompt, params, answered=answered)
             )
             assert not isinstance(verdict, Failed), verdict.message
         while self.engine.has_work:

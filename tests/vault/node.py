@@ -16,13 +16,14 @@ from cloister.compute.choose import choose_device
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.controller_vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
-from cloister.messages.generation import Cancel, Failed, Submit, Tokens
+from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.types import SamplingParams, TokenLogprob, label_spans
+from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
@@ -209,9 +210,7 @@ def engine_answer(
     settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
     engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
-    assert not isinstance(
-        engine.submit(Submit(1, "t", prompt, sampling, label_spans(len(prompt), public=public))), Failed
-    )
+    assert not isinstance(engine.submit(GenerationRequest(1, "t", prompt, sampling, public)), Failed)
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     while engine.has_work:

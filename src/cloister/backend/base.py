@@ -18,7 +18,7 @@ from cloister.messages.types import SamplingParams
 class OpenJob:
     """A prompt the service itself may read: all its tokens. The first `public` of them are a segment of their own.
 
-    `salt` narrows who finds what is computed of it (messages.generation.Submit).
+    `salt` narrows who finds what is computed of it (controller_frontend.SubmitTokens).
     """
 
     prompt: tuple[int, ...] = field(repr=False)

@@ -28,15 +28,16 @@ from cloister.messages.controller_frontend import (
     KeyEntry,
     Serving,
     StartFrontend,
+    SubmitTokens,
     View,
 )
 from cloister.messages.controller_gateway import ToGateway
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import Ping, Pong, raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams, label_spans
+from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
 
 RECEIVE_BYTES = 1 << 20
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -93,12 +94,9 @@ class ControllerClient(Backend):
         """A vault's prompt is sent once, however many answers to it are wanted."""
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
-            spans = label_spans(len(job.prompt), public=job.public)
             examined = bool(job.ends)
             for one, each in wanted:
-                self.send(
-                    Submit(one, tenant, job.prompt, each, spans, salt=job.salt, level=job.level, examined=examined)
-                )
+                self.send(SubmitTokens(one, tenant, job.prompt, each, job.public, job.salt, job.level, examined))
             if examined:
                 self.send(Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
         else:

@@ -1,5 +1,5 @@
 """At which levels a request is served now. A level is closed until it was rehearsed (controller.rehearsal), and not
-available while a process that it needs is away."""
+available while a process that it needs is down."""
 
 from __future__ import annotations
 

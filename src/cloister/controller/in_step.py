@@ -1,7 +1,7 @@
 """Several sequences of one request leave in step: no token at position p of any sequence before all have one there.
 
-At `obfuscated` one of them is read by the user. A service that holds one sequence back would otherwise see by what the
-user does next whether it was that one. In step, it holds back all of them, whichever is real. Nothing here knows which.
+At `obfuscated` the user reads one of them. A service that held one sequence back could learn from the user's reaction
+whether it was that one. In step, it can only hold back all of them. Nothing here knows which one is real.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _until(message: Tokens, count: int) -> Tokens:
 
 
 def _after(message: Tokens, count: int) -> Tokens:
-    """The rest. What is said once of a prompt went with the first part."""
+    """The rest. Fields that come once in a request went with the first part."""
     scores = message.logprobs
     rest = None if scores is None else scores[count:]
     return Tokens(message.request_id, message.tokens[count:], rest, sequence=message.sequence)

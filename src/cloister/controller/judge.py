@@ -3,9 +3,9 @@ background (SafeKV §V-B.3).
 
     keeper.ask(case)  …  settle(request_id, public_tokens)
 
-Every case that is taken is settled once, with what is public then: up to the first block that the model did not call
-public. One that is late, or whose service died, is settled with what was known before. What is not taken, because too
-many wait or there is nobody who knows the words of the question, stays private.
+Every case that is taken is settled once: all before the first block that the model did not call public is public. One
+that is late, or whose service died, is settled with what was known before. A case is not taken, and stays private,
+while too many wait or no frontend has sent the question's tokens. A case holds its prompt's tokens, CASE_S at most.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from cloister.detection.judge import Judge
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
 from cloister.messages.controller_frontend import JudgeForm
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.controller_service import GeneratePrompt
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 
 MAX_CASES = 64
 MAX_DOUBTS = 8
 """Blocks of one prompt that are asked about."""
 CASE_S = 30.0
-"""A case that is not settled by then is settled with what is known."""
+"""After this time a case is settled with what is known."""
 FRONTEND = 0
-"""Questions have the ids of a frontend that there is not."""
+"""Questions have the ids of a frontend number that no frontend gets."""
 TENANT = "(judge)"
-"""On whose account its steps are: nobody's turn comes later for a question about a prompt."""
+"""The questions are charged to a tenant apart, so that they delay no tenant's turn."""
 
 
 @dataclass(slots=True, repr=False)
 class Case:
-    """A prompt's first tokens; those before `public` are, the `doubts` are blocks to ask about, as (start, end) in
-    tokens, and if all are passed everything before `cleared` is public."""
+    """A prompt's first tokens. Those before `public` are public; `doubts` are blocks to ask about, as (start, end) in
+    tokens; if all of them pass, everything before `cleared` is public."""
 
     request_id: int
     tenant: str
@@ -54,7 +55,7 @@ class Case:
 def case_of(
     request_id: int, tenant: str, prompt: tuple[int, ...], blocks: Sequence[BlockLabel], size: int
 ) -> Case | None:
-    """What of a labelled prompt is worth a question; None if nothing is. A block that is uncertain by inheritance
+    """The blocks of a labelled prompt to ask about; None if there are none. A block that is uncertain by inheritance
     alone is public if those before it are."""
     end = next((at for at, block in enumerate(blocks) if block.label is Verdict.PRIVATE), len(blocks))
     doubtful = [
@@ -71,7 +72,7 @@ def case_of(
 
 
 class JudgeKeeper:
-    """`send` reaches the service, if there is one; `settle` is told how many tokens of a request are public."""
+    """`send` reaches the service, if there is one; `settle` gets a request's number of public tokens."""
 
     def __init__(
         self,
@@ -89,10 +90,10 @@ class JudgeKeeper:
         self._asked: int | None = None
         """The question that is under way; it is about the first case."""
         self.passed = self.refused = 0
-        """Blocks that the model called public, and those that stay private by its word."""
+        """Blocks that the model called public, and those that it did not."""
 
     def learn(self, form: JudgeForm) -> None:
-        """The words of the question, from whoever has a tokenizer."""
+        """The question's tokens, from a frontend, which has a tokenizer."""
         self._judge = self._judge or Judge(form)
 
     def ask(self, case: Case) -> bool:
@@ -110,14 +111,14 @@ class JudgeKeeper:
         return frontend_of(request_id) == FRONTEND
 
     def handle(self, message: Accepted | Tokens | Failed) -> None:
-        """What the service says of a question; of one that nobody waits for any more, nothing."""
+        """The service's answer to a question; that to a closed question is ignored."""
         if message.request_id != self._asked or isinstance(message, Accepted):
             return
         self._asked = None
         case = self._cases[0]
-        said = message.tokens if isinstance(message, Tokens) else ()
+        answer = message.tokens if isinstance(message, Tokens) else ()
         assert self._judge is not None
-        if self._judge.label(said) is not Verdict.PUBLIC:
+        if self._judge.label(answer) is not Verdict.PUBLIC:
             self.refused += 1
             self._close(case)
             return
@@ -134,7 +135,7 @@ class JudgeKeeper:
         for case in [each for each in self._cases if each.tenant == tenant]:
             self._close(case)
 
-    def give_up(self) -> None:
+    def service_gone(self) -> None:
         """The service is gone."""
         self._asked = None
         while self._cases:
@@ -147,7 +148,7 @@ class JudgeKeeper:
             start, end = case.doubts[0]
             question = self._judge.question(case.prompt[:start], case.prompt[start:end])
             self._asked = wide(FRONTEND, next(self._numbers))
-            self._send(Submit(self._asked, TENANT, question.tokens, question.params, background=True))
+            self._send(GeneratePrompt(self._asked, TENANT, question.tokens, question.params, background=True))
 
     def _close(self, case: Case) -> None:
         first = self._cases[0] is case

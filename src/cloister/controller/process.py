@@ -42,7 +42,7 @@ class Controller:
         )
         self.offer = Offer(settings, self.relay, self.compute, why_not_mpc(settings, folder))
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
-        self._detector = find_detector(settings.controller, self.relay.labelled)
+        self._detector = find_detector(settings.controller, self.relay.labels.labelled)
         self._mpc_client: MpcClientKeeper | None = None
 
     @property
@@ -61,7 +61,7 @@ class Controller:
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
             self._detector.start()
-            self.relay.examine = self._detector.classify
+            self.relay.labels.examine = self._detector.classify
         self.compute.keep()
         self.offer.keep_rehearsed()
         if self.offer.why_not_mpc is None:

@@ -1,11 +1,11 @@
-"""One real request at every level that a node offers, alone and in company, before users come.
+"""One real request at every level that a node offers, alone and beside others, before users come.
 
-It is a frontend of the node's own: what it asks takes the levels' ordinary routes, through the processes that serve
-users. Its prompts are fixed and public. A level passes if it answers, and if its answer, greedy and with logprobs, is
-the same alone, beside all other levels and neighbours, and at the other levels that got the same tokens. So a decoder
-that raises, or whose rows see their neighbours, is found here and not by a user.
+It acts as a frontend: its requests take the levels' ordinary routes, through the processes that serve users. Its
+prompts are fixed and public. A level passes if it answers, and if its answer, greedy and with logprobs, is the same
+alone, beside all other levels and neighbours, and at the other levels that got the same tokens. So a decoder that
+raises, or whose rows see their neighbours, is found here and not by a user.
 
-Nothing stays of it: no session, no page in the prefix cache, no count in the totals.
+It leaves no session, no page in the prefix cache and no count in the totals.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from cloister.controller.relay import Relay
 from cloister.controller.requests import NEIGHBOUR, REHEARSAL
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, RequestTimeout
 from cloister.levels import LEVELS, OPEN, PARTITIONED, LevelName, PrivateLevel, Reader, ReadLevel
-from cloister.messages.controller_frontend import Ask, EndSession, Serving, View
-from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.controller_frontend import Ask, EndSession, Serving, SubmitTokens, View
+from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.messages.obfuscation import INDEX_SECRET_BYTES, ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.types import SamplingParams, TokenLogprob
 
 PATIENCE_S = 120.0
-"""For one answer. A model that is slower than this is of no use to anybody either."""
+"""For one answer. A slower model is of no use."""
 FULL_S = 0.05
-"""Between two tries of a node that has no room for all at once."""
+"""Between two tries at a node that has no room for all requests at once."""
 
 SUBJECT = tuple(range(3, 27))
 OTHER = tuple(range(60, 20, -1))
@@ -45,8 +45,8 @@ GREEDY = SamplingParams(max_tokens=3, temperature=0.0, logprobs=1)
 NOT_SCORED = TokenLogprob(0.0)
 WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=64, temperature=0.0)
 
-Said = dict[int, list[tuple[int, TokenLogprob]]]
-"""By sequence: tokens, and what each scored."""
+Answer = dict[int, list[tuple[int, TokenLogprob]]]
+"""By sequence: tokens with their logprobs."""
 
 
 class Rehearsal:
@@ -56,20 +56,20 @@ class Rehearsal:
         self._relay, self._serving = relay, serving
         self._number = relay.availability.rehearser = relay.add_frontend(self)
         self._ids = count(1)
-        self._said: dict[int, Said] = {}
-        self._ends: dict[int, asyncio.Future[Said]] = {}
+        self._answers: dict[int, Answer] = {}
+        self._ends: dict[int, asyncio.Future[Answer]] = {}
         self.failed: dict[LevelName, CloisterError] = {}
 
     async def play(self, levels: Iterable[LevelName]) -> None:
         tried = [level for level in levels if LEVELS[level].reader is not Reader.MPC_CLIENT]
         try:
-            alone: dict[LevelName, Said] = {}
+            alone: dict[LevelName, Answer] = {}
             for level in tried:
-                if (said := await self._tried(level, "alone")) is not None:
-                    alone[level] = said
+                if (answer := await self._tried(level, "alone")) is not None:
+                    alone[level] = answer
             self._leave("alone")
             self._compare_levels(alone)
-            await self._in_company(alone)
+            await self._beside_others(alone)
         finally:
             for session in ("alone", "together"):
                 self._leave(session)
@@ -78,7 +78,7 @@ class Rehearsal:
             self._relay.remove_frontend(self._number)
             self._relay.availability.rehearser = 0
 
-    async def _in_company(self, alone: dict[LevelName, Said]) -> None:
+    async def _beside_others(self, alone: dict[LevelName, Answer]) -> None:
         """All levels at once, beside neighbours that are there before them and for longer."""
         beside = [level for level in (OPEN, PARTITIONED) if level in alone]
         neighbours = [asyncio.create_task(self._neighbour(level)) for level in beside]
@@ -88,11 +88,11 @@ class Rehearsal:
             for task in neighbours:
                 task.cancel()
             await asyncio.gather(*neighbours, return_exceptions=True)
-        for level, said in zip(alone, together, strict=True):
-            if said is not None and said != alone[level]:
+        for level, answer in zip(alone, together, strict=True):
+            if answer is not None and answer != alone[level]:
                 self.failed[level] = _differs("depends on what is computed beside it")
 
-    def _compare_levels(self, alone: dict[LevelName, Said]) -> None:
+    def _compare_levels(self, alone: dict[LevelName, Answer]) -> None:
         for level in [level for level in alone if not LEVELS[level].obfuscates]:
             if OPEN in alone and alone[level] != alone[OPEN]:
                 self.failed[level] = _differs(f"is another than at the level {OPEN!r}")
@@ -100,9 +100,9 @@ class Rehearsal:
 
     # ---- one request
 
-    async def _tried(self, level: LevelName, session: str, again_s: float | None = None) -> Said | None:
-        """What it says; None if it fails, with the reason noted. On a node that is full, it is asked again after
-        `again_s`, if that is given: alone there is nobody to wait for but users."""
+    async def _tried(self, level: LevelName, session: str, again_s: float | None = None) -> Answer | None:
+        """The answer; None if it fails, with the reason in `failed`. A node that is full is asked again after
+        `again_s`, if that is given."""
         try:
             while True:
                 try:
@@ -116,11 +116,11 @@ class Rehearsal:
             return None
 
     async def _neighbour(self, level: LevelName) -> None:
-        """Somebody who is there until it is cancelled, also if what it asks fails."""
+        """Asks until it is cancelled, also if its requests fail."""
         while True:
             with suppress(CloisterError):
                 await self._asked(level, "neighbour", NEIGHBOUR, OTHER, WHILE_OTHERS_ANSWER)
-            await asyncio.sleep(4 * FULL_S)  # where there is room for one, the others have it meanwhile
+            await asyncio.sleep(4 * FULL_S)  # a node with room for one request serves the others meanwhile
 
     async def _asked(
         self,
@@ -129,7 +129,7 @@ class Rehearsal:
         tenant: str = REHEARSAL,
         prompt: tuple[int, ...] = SUBJECT,
         params: SamplingParams = GREEDY,
-    ) -> Said:
+    ) -> Answer:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._answer(level, session, tenant, prompt, params)
@@ -138,7 +138,7 @@ class Rehearsal:
 
     async def _answer(
         self, level: LevelName, session: str, tenant: str, prompt: tuple[int, ...], params: SamplingParams
-    ) -> Said:
+    ) -> Answer:
         number = next(self._ids)
         room = self._serving.max_context - params.max_tokens
         ids = tuple(token % self._serving.vocabulary for token in prompt[: max(1, room)])
@@ -151,25 +151,25 @@ class Rehearsal:
             ask = Ask(number, tenant, cast(PrivateLevel, level), session, keep, written, params)
             message = replace(ask, obfuscation=hiding) if hides else ask
         else:
-            message = Submit(number, tenant, ids, params, level=cast(ReadLevel, level))
-        end: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
-        self._ends[number], self._said[number] = end, {}
+            message = SubmitTokens(number, tenant, ids, params, level=cast(ReadLevel, level))
+        end: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._ends[number], self._answers[number] = end, {}
         try:
             self._relay.from_frontend(self._number, message)
             return await end
         finally:
-            del self._ends[number], self._said[number]
+            del self._ends[number], self._answers[number]
             if not end.done() or end.cancelled():
                 self._relay.from_frontend(self._number, Cancel(number))
 
     def send(self, message: msgspec.Struct) -> None:
-        """What the relay tells us, as it tells any frontend."""
+        """The relay's messages, as any frontend gets them."""
         match message:
-            case Tokens(request_id=number) if number in self._said:
+            case Tokens(request_id=number) if number in self._answers:
                 scores = message.logprobs or (NOT_SCORED,) * len(message.tokens)
-                self._said[number].setdefault(message.sequence, []).extend(zip(message.tokens, scores, strict=True))
+                self._answers[number].setdefault(message.sequence, []).extend(zip(message.tokens, scores, strict=True))
                 if message.finish is not None and not self._ends[number].done():
-                    self._ends[number].set_result(self._said[number])
+                    self._ends[number].set_result(self._answers[number])
             case Failed(request_id=number) if number in self._ends and not self._ends[number].done():
                 self._ends[number].set_exception(raised(message))
             case Accepted() | Tokens() | Failed() | Stats() | View():
@@ -181,7 +181,7 @@ class Rehearsal:
         self._relay.from_frontend(self._number, EndSession(tenant, session, private=True))
 
     async def _forget_counts(self) -> None:
-        """What the service counted so far is not its users'."""
+        """Take the service's counts so far out of the totals."""
         service = self._relay.service
         if service is not None:
             counted = asyncio.Event()

@@ -1,15 +1,12 @@
-"""Passes on what the processes say of requests: frontends, vaults and the service, with one route a level between them.
+"""Passes messages about requests between frontends, vaults and the service, by one route a level.
 
-Prompts pass as opaque bytes, answers as token ids; what users may see of their own requests is kept by `views.py`. A
-request's route checks what a process may say of it: a vault or service that lies is ended (its endpoint raises).
+What of a prompt or an answer is held here, and for how long, is in the package's docstring. A request's route checks
+what a process may send about it: a vault or service that sends anything else is ended (its endpoint raises).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -17,55 +14,41 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.detector import BlockLabel
-from cloister.controller.judge import JudgeKeeper, case_of
+from cloister.controller.frontends import Frontend, Frontends
 from cloister.controller.probes import Probes
-from cloister.controller.requests import Request, Requests, frontend_of, local, sanitised, wide
+from cloister.controller.prompt_labels import PromptLabels
+from cloister.controller.requests import Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
 from cloister.controller.routes.obfuscated import ObfuscatedRoute
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.routes.partitioned import PartitionedRoute
-from cloister.controller.routes.shared import SharedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
-from cloister.controller.sessions import Session, SessionKey, Sessions
+from cloister.controller.sessions import SessionKey
 from cloister.controller.totals import Totals
-from cloister.controller.vault_queue import PendingRequest, VaultQueue
-from cloister.controller.vaults import Vault, Vaults
+from cloister.controller.vault_queue import PendingRequest
+from cloister.controller.vault_side import VaultSide
 from cloister.controller.views import Views
-from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
+from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable
 from cloister.levels import Decodes
-from cloister.messages.controller_detector import Label as Verdict
-from cloister.messages.controller_frontend import Ask, AskView, EndSession, Examine, JudgeForm, KeyEntry, Serving, View
+from cloister.messages.controller_frontend import (
+    Ask,
+    AskView,
+    EndSession,
+    Examine,
+    JudgeForm,
+    KeyEntry,
+    Serving,
+    SubmitTokens,
+)
 from cloister.messages.controller_sealed_api import AskSealed
-from cloister.messages.controller_service import ForgetTenant, Paused, Probed, PublicPrefix
-from cloister.messages.controller_vault import CoresDone, LinkBroken, Prefilled, PromptAccepted, Release, WantCores
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.controller_service import ForgetTenant, Paused, Probed
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
-from cloister.process.watchdog import SILENT
 from cloister_mpc.route import MpcRoute
-
-
-class Frontend(Protocol):
-    """A gateway or the sealed API, as far as the relay is concerned."""
-
-    def send(self, message: msgspec.Struct) -> None: ...
-    def send_soon(self, message: msgspec.Struct) -> None: ...
-
-
-class Examiner(Protocol):
-    """Has a detector read a prompt; the ends are those of its blocks."""
-
-    def __call__(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float) -> None: ...
-
-
-NO_VAULT = VaultLost(
-    "No vault can be had: this server's vault host cannot be used now.",
-    hint="Its operator finds the reason in the server's output. Try again later.",
-)
 
 
 class Relay:
@@ -79,43 +62,23 @@ class Relay:
         lock: Callable[[SealedPrompt, str], LockedPrompt],
     ) -> None:
         self._lock = lock
-        self.examine: Examiner | None = None
-        """Has a detector read a prompt, where there is one; what it found comes to `labelled`."""
-        self._judge = JudgeKeeper(self._to_service, self._judged) if settings.judge else None
-        self._frontends: dict[int, Frontend] = {}
-        self._frontend_numbers = itertools.count(1)
-        self._queue = VaultQueue(
-            settings.max_waiting_for_vaults, self._confide, lambda owner: self.sessions.held_by(owner)
-        )
-        self.requests = Requests(self._tell, serving, self._ended)
-        company = self.requests.company
-        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, company)
-        self.vaults = Vaults(
-            settings.spare_vaults,
-            settings.vault_ready_s,
-            self._from_vault,
-            self._vault_ended,
-            self._queue.move,
-            SILENT["vault"].beyond(settings.vault_deadline_s),
-        )
-        self.sessions = Sessions(
-            self.vaults,
-            settings.max_vaults,
-            settings.session_idle_s,
-            self._session_begins,
-            self._session_ended,
-            lambda: company.several,
-        )
+        self._frontends = Frontends()
+        self.requests = Requests(self._frontends.tell, serving, self._ended)
+        tenants = self.requests.active_tenants
+        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, tenants)
+        self._vault_side = VaultSide(settings, self.requests, self.core_lease, self._assign, self._from_vault)
+        self.vaults, self.sessions = self._vault_side.vaults, self._vault_side.sessions
+        self._queue = self._vault_side.queue
         self.views = Views(self.requests, lambda: self.vaults.shape, serving)
         self._node = Node(self.requests, self.sessions, serving)
         self.availability = Availability(self._node, self.vaults, serving)
         self.totals = Totals(self.requests, self.vaults)
-        self._shared = SharedRoute(self._node, lambda: self.examine is not None)
-        self._read: dict[str, OpenRoute] = {
-            route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self._shared)
-        }
         self._tenants: frozenset[str] = frozenset()
         self.probes = Probes()
+        self.labels = PromptLabels(self._node, self.probes, judge=settings.judge)
+        self._read: dict[str, OpenRoute] = {
+            route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
+        }
         self._partitioned = PartitionedRoute(self._node)
         self.mpc = MpcRoute(self._node)
         by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
@@ -137,12 +100,10 @@ class Relay:
 
     def add_frontend(self, frontend: Frontend) -> int:
         """A number for this frontend; it becomes part of its requests' ids."""
-        number = next(self._frontend_numbers)
-        self._frontends[number] = frontend
-        return number
+        return self._frontends.add(frontend)
 
     def remove_frontend(self, number: int) -> None:
-        self._frontends.pop(number, None)
+        self._frontends.remove(number)
         self._queue.leave_all_of(number)
         for request in self.requests.of_frontend(number):
             self._cancel(request)
@@ -150,7 +111,7 @@ class Relay:
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
-            case Submit():
+            case SubmitTokens():
                 self._submit(replace(message, request_id=self._new_id(number, message.request_id)))
             case Ask():
                 self._ask(self._renumbered(number, message))
@@ -161,21 +122,16 @@ class Relay:
                 if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
                     self._cancel(request)
             case Examine():
-                request = self.requests.get(wide(number, message.request_id))
-                if request is not None and request.level.examined and self.examine is not None:
-                    request.also = tuple(wide(number, one) for one in message.also)
-                    suspicion = self.probes.suspicion(request.tenant)
-                    self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
+                self.labels.read(number, message)
             case JudgeForm():
-                if self._judge is not None:
-                    self._judge.learn(message)
+                self.labels.learn(message)
             case AskStats():
                 if (service := self._node.service) is not None:
-                    service.ask_stats(lambda stats: self._tell_stats(number, stats))
+                    service.ask_stats(lambda stats: self._send_stats(number, stats))
                 else:
-                    self._tell_stats(number, Stats(up=False))
+                    self._send_stats(number, Stats(up=False))
             case AskView():
-                self._tell(self.views.of(wide(number, message.request_id)))
+                self._frontends.tell(self.views.of(wide(number, message.request_id)))
             case EndSession():
                 key = SessionKey.of(message.tenant, message.group, message.session, keep=True)
                 self.sessions.end_named(key)
@@ -186,7 +142,7 @@ class Relay:
                 raise ProtocolError("A frontend sent a message out of turn.")
 
     def admit(self, keys: tuple[KeyEntry, ...]) -> None:
-        """These keys count from now on: of tenants that had one and have none any more, nothing is kept."""
+        """From now on these keys count. Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
         self.probes.keep_only(tenants)
         for tenant in self._tenants - tenants:
@@ -197,14 +153,8 @@ class Relay:
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget_tenant(tenant)
-        self._shared.serve_all_of(tenant)
-        if self._judge is not None:
-            self._judge.forget(tenant)
-        self._to_service(ForgetTenant(tenant))
-
-    def _to_service(self, message: msgspec.Struct) -> None:
-        if self._node.service is not None:
-            self._node.service.send(message)
+        self.labels.forget(tenant)
+        self._node.send(ForgetTenant(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
         request_id = wide(number, request_id)
@@ -218,7 +168,7 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: SubmitTokens) -> None:
         try:
             self.availability.check(message.level, frontend_of(message.request_id))
         except ServiceUnavailable as reason:
@@ -240,10 +190,10 @@ class Relay:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
 
-    def _confide(self, asked: PendingRequest) -> None:
+    def _assign(self, asked: PendingRequest) -> None:
         route = self.routes[asked.ask.level]
         assert isinstance(route, VaultRoute)
-        route.confide(asked)
+        route.assign(asked)
 
     def _cancel(self, request: Request) -> None:
         self.requests.drop(request)
@@ -255,21 +205,14 @@ class Relay:
         self._leave(request)
 
     def _leave(self, request: Request) -> None:
-        """It has ended: its last view stays for a moment. Its session may be idle or gone now, so the next request that
-        waits may have a vault."""
+        """It has ended: its last view stays for a moment."""
         self.views.keep(request)
         if request.session is not None:
-            self.sessions.leave(request.session, request.request_id)
-            self._queue.move()
+            self._vault_side.leave(request.session, request.request_id)
 
-    def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
-        if frontend := self._frontends.get(frontend_of(message.request_id)):
-            # A step brings tokens for everybody: the frontend is woken once for all of them.
-            frontend.send_soon(replace(message, request_id=local(message.request_id)))
-
-    def _tell_stats(self, number: int, stats: Stats) -> None:
-        if frontend := self._frontends.get(number):
-            frontend.send(self.totals.of(stats, len(self._queue), len(self.sessions), self.availability.now))
+    def _send_stats(self, number: int, stats: Stats) -> None:
+        total = self.totals.of(stats, len(self._queue), len(self.sessions), self.availability.now)
+        self._frontends.send(number, total)
 
     # ---- the service
 
@@ -277,14 +220,13 @@ class Relay:
         """There is a service: it may ask the vaults that live, and gets work again."""
         self.core_lease.service_up(service)
         self._node.service = service
-        for vault in self.sessions.vaults():
-            vault.when_sealed(partial(self._attach, vault))
+        self._vault_side.service_up(service)
 
     def service_gone(self) -> None:
         """Requests that need it fail; vaults and their sessions stay."""
         self._node.service = None
-        if self._judge is not None:
-            self._judge.give_up()
+        self._vault_side.service_gone()
+        self.labels.service_gone()
         for request in self.requests:
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":
@@ -300,80 +242,13 @@ class Relay:
             case Probed():
                 self.probes.handle(message)
             case Accepted() | Tokens() | Failed():
-                if self._judge is not None and self._judge.concerns(message.request_id):
-                    self._judge.handle(message)
-                elif (request := self.requests.get(message.request_id)) is not None:
-                    said = sanitised(message) if isinstance(message, Failed) else message
-                    self._route_of(request).from_service(request, said)
+                if self.labels.from_service(message):
+                    return
+                if (request := self.requests.get(message.request_id)) is not None:
+                    checked = sanitised(message) if isinstance(message, Failed) else message
+                    self._route_of(request).from_service(request, checked)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 
-    def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
-        """A detector has read this prompt: what comes before the first block that it did not pass may be shared. Of
-        what it was not sure the model is asked, while the request lasts."""
-        size = self._node.serving().block_tokens
-        public = size * next((at for at, one in enumerate(blocks) if one.label is not Verdict.PUBLIC), len(blocks))
-        final = True
-        if (request := self.requests.get(request_id)) is not None:
-            request.labels = tuple(blocks)
-            for other in map(self.requests.get, request.also):
-                if other is not None and other.tenant == request.tenant and other.shown == request.shown:
-                    other.labels = request.labels
-                    self._shared.labelled(PublicPrefix(other.request_id, public))
-            if self._judge is not None and self._node.service is not None:
-                case = case_of(request_id, request.tenant, request.shown, blocks, size)
-                final = case is None or not self._judge.ask(case)
-        self._shared.labelled(PublicPrefix(request_id, public, final))
-
-    def _judged(self, request_id: int, public_tokens: int) -> None:
-        self._to_service(PublicPrefix(request_id, public_tokens))
-
-    # ---- vaults
-
-    def _session_begins(self, vault: Vault) -> None:
-        """Not before it is sealed: the place of its link is its own then, and nothing is asked before."""
-        if self._node.service is not None:
-            vault.when_sealed(partial(self._attach, vault))
-
-    def _attach(self, vault: Vault) -> None:
-        if self._node.service is not None:
-            self._node.service.attach(vault.number, vault.link, vault.place)
-
-    def _session_ended(self, session: Session) -> None:
-        service = self._node.service
-        if service is not None:
-            service.detach(session.vault.number)
-        self.core_lease.gone(session.vault.number)
-        for request_id in list(session.requests):
-            if (request := self.requests.get(request_id)) is not None:
-                if request.holder == "service" and service is not None:
-                    service.send(Cancel(request_id))
-                lost = VaultLost.because("vault_lost") if session.vault.trouble is None else NO_VAULT
-                self.requests.fail(request, lost)
-        self._queue.move()
-
-    def _vault_ended(self, vault: Vault) -> None:
-        if (session := self.sessions.of_vault(vault)) is not None:
-            self.sessions.end(session)
-
-    def _from_vault(self, vault: Vault, message: msgspec.Struct) -> None:
-        match message:
-            case WantCores():
-                session = self.sessions.of_vault(vault)
-                owner = session.key.owner if session else ""
-                self.core_lease.want(vault.number, vault, message.tokens, owner, reading=message.reading)
-            case CoresDone():
-                self.core_lease.done(vault.number)
-            case LinkBroken():
-                raise ProtocolError("A vault was asked what it must not answer.")
-            case PromptAccepted() | Prefilled() | Tokens() | Failed():
-                request = self.requests.get(message.request_id)
-                if request is None:  # cancelled a moment ago
-                    if isinstance(message, Prefilled):
-                        vault.send(Release(message.request_id))
-                elif request.session is None or request.session.vault is not vault or request.holder != "vault":
-                    raise ProtocolError("A vault speaks of a request it does not have.")
-                else:
-                    self._route_of(request).from_vault(request, message)
-            case _:
-                raise ProtocolError("A vault sent a message out of turn.")
+    def _from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        self._route_of(request).from_vault(request, message)

@@ -1,7 +1,8 @@
-"""The requests under way, and the one gate through which what is said of them gets out.
+"""The requests under way, and the one gate through which messages about them reach frontends.
 
-Answers pass as token ids; a request keeps its own for the user's view. A process that says what a request's level or
-its parameters do not allow is ended: its endpoint raises ProtocolError.
+Answers pass as token ids. Where the service decodes, a request keeps its answer's ids for the user's view (views.py)
+and, at `obfuscated`, for the vault's next turn; elsewhere they are counted. A process that sends what a request's level
+or parameters do not allow is ended: its endpoint raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ Holder = Literal["vault", "service", "mpc"]
 
 REHEARSAL, NEIGHBOUR = "(rehearsal)", "(neighbour)"
 OWN_TENANTS = frozenset({REHEARSAL, NEIGHBOUR})
-"""In whose names the node tries itself (controller.rehearsal). No key can have such a name (keys.py)."""
+"""The tenants of the node's own trial requests (controller.rehearsal). No key can have such a name (keys.py)."""
 
 FRONTEND_BITS = 40
 _LOCAL = (1 << FRONTEND_BITS) - 1
-"""A frontend counts its own requests; elsewhere their ids carry the frontend's number too, in the bits above."""
+"""A frontend numbers its requests; the controller puts the frontend's own number in the bits above."""
 
 
 def wide(frontend: int, request_id: int) -> int:
@@ -63,11 +64,11 @@ def frontend_of(request_id: int) -> int:
 
 @dataclass
 class Request:
-    """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries.
+    """One request. `holder` is the process that generates for it now; `exposed`: its vault answers the service.
 
-    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's,
-    sequence by sequence. At `obfuscated` there are several; nobody here is told which of them is real, and they leave
-    `in_step`. `labels` is what a detector said of the prompt's blocks, which are those of the requests in `also` too.
+    For the user's view: `shown` are the prompt's tokens that the service gets, `made` the answer's tokens that it
+    makes, sequence by sequence. At `obfuscated` there are several, which leave `in_step`; the controller does not know
+    which of them is real. `labels` are a detector's for the prompt's blocks; the requests in `same_prompt` share them.
     """
 
     request_id: int
@@ -91,21 +92,21 @@ class Request:
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
     labels: tuple[BlockLabel, ...] = ()
-    also: tuple[int, ...] = ()
+    same_prompt: tuple[int, ...] = ()
 
     @property
     def owner(self) -> str:
-        """Whose share of the node it takes: a trust group's is one."""
+        """The tenant, or the trust group, whose share of the node it takes."""
         return self.session.key.owner if self.session else self.tenant
 
     @property
     def counts(self) -> bool:
-        """Whether it is in the totals: not if the node asked itself."""
+        """Whether it is in the totals: trial requests of the node are not."""
         return self.tenant not in OWN_TENANTS
 
 
 class Requests:
-    """`tell` reaches the process that asked; `ended` is told of every request that comes to its end."""
+    """`tell` reaches the frontend of a request; `ended` is called with every request that ends."""
 
     def __init__(
         self,
@@ -117,11 +118,10 @@ class Requests:
         self._serving = serving
         self._ended = ended
         self._under_way: dict[int, Request] = {}
-        self.company = ActiveTenants()
-        """The tenants they are of."""
+        self.active_tenants = ActiveTenants()
         self.prompt_tokens = 0
         self.output_tokens = 0
-        """Of all requests there ever were, but for the node's own."""
+        """Of all requests since the start, without the node's own trials."""
 
     def __iter__(self) -> Iterator[Request]:
         """All that are under way now; they may end during the iteration."""
@@ -135,7 +135,7 @@ class Requests:
 
     def add(self, request: Request) -> None:
         self._under_way[request.request_id] = request
-        self.company.arrive(request.owner)
+        self.active_tenants.arrive(request.owner)
 
     def get(self, request_id: int) -> Request | None:
         return self._under_way.get(request_id)
@@ -148,12 +148,12 @@ class Requests:
 
     def drop(self, request: Request) -> None:
         del self._under_way[request.request_id]
-        self.company.leave(request.owner)
+        self.active_tenants.leave(request.owner)
 
-    def understood(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
-        """Whoever reads the prompt says how long it is, and among how many it goes."""
+    def prompt_accepted(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
+        """A vault or the MPC client has read the prompt, and generates this number of sequences for it."""
         if request.accepted:
-            raise ProtocolError("A prompt was understood twice.")
+            raise ProtocolError("A prompt was accepted twice.")
         if prompt_tokens > self._serving().max_context:
             raise ProtocolError("A prompt is longer than the model's context.")
         self.read(request, prompt_tokens)
@@ -167,10 +167,10 @@ class Requests:
             self.prompt_tokens += prompt_tokens
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """Pass on what its holder says, as far as that may leave."""
+        """Check a message of the request's holder and pass it on."""
         match message:
             case Accepted() if request.accepted:
-                return  # at `partitioned` the vault said so before the service did
+                return  # at `partitioned` the vault accepted it before the service did
             case Accepted():
                 if message.sequences != request.sequences:
                     raise ProtocolError("The request has fewer sequences.")
@@ -198,17 +198,14 @@ class Requests:
         self._ended(request)
 
     def _checked(self, request: Request, message: Tokens) -> Tokens:
-        """The stage between whoever decodes and whoever asked: what leaves is tokens of this model, no more than were
-        asked for, and the numbers that were, rounded to what the API shows.
-
-        Verified decoding holds tokens back here until the vault has replayed them.
-        """
+        """The message as it may leave: tokens of this model, no more than were asked for, and the numbers that were
+        asked for, rounded to what the API shows."""
         if not request.accepted:
-            raise ProtocolError("Tokens came for a prompt that nobody has read.")
+            raise ProtocolError("Tokens came for a prompt that was not read.")
         if message.sequence >= request.sequences:
             raise ProtocolError("The request has no such sequence.")
         if message.progress is not None and not request.level.slow:
-            raise ProtocolError("More is said than tokens.")
+            raise ProtocolError("A message has more than tokens.")
         vocabulary, params = self._serving().vocabulary, request.params
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
@@ -232,7 +229,7 @@ class Requests:
         request.cached += message.cached
         request.shared += message.shared
         if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
-            raise ProtocolError("There is not one logprob for each token.")
+            raise ProtocolError("The number of logprobs is not the number of tokens.")
         return replace(
             message,
             logprobs=rounded(message.logprobs, params.logprobs, vocabulary),
@@ -246,19 +243,19 @@ LEAST_LOGPROB = -9999.0
 
 
 def rounded(
-    told: tuple[TokenLogprob, ...] | None, wanted: int | None, vocabulary: int
+    logprobs: tuple[TokenLogprob, ...] | None, wanted: int | None, vocabulary: int
 ) -> tuple[TokenLogprob, ...] | None:
-    """The same numbers to a few decimals. ProtocolError for more alternatives than were wanted, and for what is no
-    logprob: a process could hide in either what it holds of others."""
-    if told is None:
+    """The same numbers to a few decimals. ProtocolError for more alternatives than were asked for, and for a
+    number that is no logprob: a process could hide other users' data in either."""
+    if logprobs is None:
         return None
     if wanted is None:
-        raise ProtocolError("Nobody asked for logprobs.")
-    if any(len(each.top) > wanted or any(token >= vocabulary for token, _ in each.top) for each in told):
-        raise ProtocolError("An alternative is not of this model, or nobody asked for it.")
+        raise ProtocolError("The request asked for no logprobs.")
+    if any(len(each.top) > wanted or any(token >= vocabulary for token, _ in each.top) for each in logprobs):
+        raise ProtocolError("An alternative is not of this model, or was not asked for.")
     return tuple(
         TokenLogprob(_rounded(each.logprob), tuple((token, _rounded(value)) for token, value in each.top))
-        for each in told
+        for each in logprobs
     )
 
 
@@ -269,7 +266,7 @@ def _rounded(logprob: float) -> float:
 
 
 TOLERANCE = 1e-3
-"""By so much a sum of probabilities in float32 may exceed 1."""
+"""Of float32: a sum of probabilities may exceed 1 a little."""
 
 
 MAX_RETRY_AFTER_S = 60
@@ -285,16 +282,16 @@ _WORDS = {
 }
 
 
-def sanitised(told: Failed) -> Failed:
-    """The same failure if its code is one the service has, without any text that is not ours to the letter.
+def sanitised(failure: Failed) -> Failed:
+    """The same failure if its code is one that the service may send, with a text of this module in place of its own.
 
-    The service is sealed: text it wrote itself would be a way out for what it holds of other users.
+    The service is sealed: a text that it wrote could carry other users' data out.
     """
-    retry_after = min(max(told.retry_after, 0), MAX_RETRY_AFTER_S)
-    words = _WORDS.get(told.code)
+    retry_after = min(max(failure.retry_after, 0), MAX_RETRY_AFTER_S)
+    words = _WORDS.get(failure.code)
     if words is None:
-        return Failed(told.request_id, CloisterError.code, "The service failed.")
-    if told.code == VaultLost.code and told.message in _LOST:
-        words = told.message
-    param = told.param if told.param in _FIELDS else None
-    return Failed(told.request_id, told.code, words, retry_after, param=param)
+        return Failed(failure.request_id, CloisterError.code, "The service failed.")
+    if failure.code == VaultLost.code and failure.message in _LOST:
+        words = failure.message
+    param = failure.param if failure.param in _FIELDS else None
+    return Failed(failure.request_id, failure.code, words, retry_after, param=param)

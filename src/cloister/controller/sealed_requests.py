@@ -1,8 +1,8 @@
-"""Where sealed requests are taken in: keys are derived here, and each goes to the one process that is to have it.
+"""Takes in sealed requests: derives their keys and sends each key to the process that needs it.
 
 The sealed API gets the keys of the inner request and of the answer. The prompts and their key stay here, unopened,
-until the sealed API names the vault's request they belong to, and are forgotten when an answer begins. So only a vault
-has a prompt's bytes, its key and the right to open them (Petridish §4.1: the controller derives keys).
+until the sealed API names the vault's request they belong to, and are forgotten when an answer begins (Petridish §4.1:
+the controller derives keys).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from cloister.channel.envelope import Envelope
 from cloister.controller.channel_keys import ChannelKeys
-from cloister.controller.relay import Frontend
+from cloister.controller.frontends import Frontend
 from cloister.controller.requests import frontend_of, local, wide
 from cloister.errors import (
     ChannelBroken,
@@ -39,18 +39,18 @@ MAX_BYTES_OF_ONE = 32 * 1024 * 1024
 
 MAX_UNKNOWN = 1024
 MAX_UNKNOWN_BYTES = 48 * 1024 * 1024
-"""Of requests whose key nobody has looked at yet, together: as much as a socket to a busy sealed API may hold back.
-They do not wait for vaults, so nobody can park any here."""
+"""Of all requests whose API key is not checked yet: as much as a socket to a busy sealed API may hold back. They do not
+wait for vaults, so they cannot pile up here."""
 
 UNKNOWN = ""
-"""In the place of a tenant."""
+"""Stands for a tenant that is not known yet."""
 
 _SMALL_BYTES = 4096
 
 
 @dataclass(eq=False, repr=False)
 class SealedRequest:
-    """One under way: whose it is and, until its answer begins, its prompts and their key."""
+    """One under way: its owner and, until its answer begins, its prompts and their key."""
 
     frontend: Frontend
     enc: bytes
@@ -105,7 +105,7 @@ class SealedRequests:
         self._sealed_api = sealed_api
 
     def sealed_api_gone(self) -> None:
-        """Nobody else can seal the answers under way."""
+        """No other process can seal the answers under way: they fail."""
         self._sealed_api = None
         self.fail_all(_away())
 
@@ -117,7 +117,7 @@ class SealedRequests:
             frontend.send(failed(local(number), reason))
 
     def from_sealed_api(self, message: SealedPart | Failed) -> None:
-        """Pass on a part of an answer, or that there is none; dropped if nobody waits for it."""
+        """Pass on a part of an answer, or that there is none. Parts of cancelled requests are dropped."""
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
@@ -128,15 +128,15 @@ class SealedRequests:
             return
         part = SealedPart(local(number), message.data, message.end)
         if len(part.data) <= _SMALL_BYTES:
-            request.frontend.send_soon(part)  # a beat brings something for everybody: the gateway is woken once
+            request.frontend.send_soon(part)  # a beat brings parts of many answers: the gateway is woken once
         else:
             request.frontend.send(part)
         if part.end:
             self._forget(number)
 
     def lock(self, prompt: SealedPrompt, owner: str) -> LockedPrompt:
-        """A prompt with the key to it, for the vault that is to serve it. The sealed API knows now whose it is: from
-        here on it counts as theirs, and QueueFull is raised where they have too much here already."""
+        """A prompt with the key to it, for its vault. The sealed API has checked the API key: from here on the request
+        counts for its owner. QueueFull if the owner has too many here already."""
         request = self._requests.get(prompt.request_id)
         if request is None or request.begun:
             raise ServiceUnavailable("The sealed request has ended.", hint="Send it again.")
@@ -180,7 +180,7 @@ class SealedRequests:
             self._bytes[whose] += sign * size
 
     def _begin(self, request: SealedRequest) -> None:
-        """All vaults that are to have a prompt of it have it: forget prompts and key."""
+        """Every vault has its prompt: forget prompts and key."""
         if not request.begun:
             request.begun = True
             request.prompt_key[:] = bytes(len(request.prompt_key))
@@ -199,12 +199,12 @@ class SealedRequests:
                 self._sealed_api.send(CancelSealed(number))
 
 
-def _why(told: Failed) -> CloisterError:
-    """The failure in our own words: the sealed API has keys and answers, and what it wrote would leave in the clear."""
-    if told.code == ChannelBroken.code:
-        return ChannelBroken("The sealed request cannot be opened.", hint="Verify the node anew and send it again.")
-    if told.code == MessageExpired.code:
-        return MessageExpired("The sealed request is not valid now.", hint="Verify the node anew and seal it again.")
+def _why(failure: Failed) -> CloisterError:
+    """The failure with a text from here: the sealed API has keys and answers, and its text would leave in the clear."""
+    if failure.code == ChannelBroken.code:
+        return ChannelBroken("The sealed request cannot be opened.", hint="Verify the node again and send it again.")
+    if failure.code == MessageExpired.code:
+        return MessageExpired("The sealed request is not valid now.", hint="Verify the node again and seal it again.")
     return CloisterError("The sealed request failed.", hint="Try again.")
 
 

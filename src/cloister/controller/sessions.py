@@ -1,4 +1,4 @@
-"""Which session lives in which vault, and for how long. It knows names and counts, no prompt and no token."""
+"""Which session lives in which vault, and for how long: names and counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cloister.errors import QueueFull
 
 @dataclass(frozen=True)
 class SessionKey:
-    """Whose session it is. Tenants that trust each other (Petridish §7.2) share names, and one vault for all that
-    is not named. Nobody else's name ever leads to their vault."""
+    """A session's tenant or trust group, and its name. Tenants of one group (Petridish §7.2) share names, and one vault
+    for all requests without a session's name. Keys of different tenants or groups differ."""
 
     group: str
     tenant: str
@@ -28,7 +28,7 @@ class SessionKey:
 
     @property
     def owner(self) -> str:
-        """Whose share of the vaults it takes: a trust group's is one."""
+        """The tenant, or the trust group, whose share of the vaults it takes."""
         return self.group or self.tenant
 
 
@@ -44,17 +44,17 @@ class Session:
 
 
 def most_of_one(most: int) -> int:
-    """Of so many sessions one tenant may have these."""
+    """How many of all sessions one tenant may have."""
     return most - most // 4
 
 
 class Sessions:
-    """At most so many, and of these no tenant may have all: a quarter is left for whoever comes next.
+    """At most `most`, of which one tenant may have three quarters.
 
-    Where all are taken, who needs one gives up an idle session of its own, or takes one from a tenant that has more.
-    A tenant that has a vault waits while many are made; while several tenants are here (`shared`) it leaves the last
-    spare one to who has none.
-    `on_open` and `on_close` are told of every vault that begins or ceases to serve a session.
+    Where all are taken, a tenant gives up an idle session of its, or takes one from a tenant that has more.
+    A tenant that has a vault waits while many are started; while `several` tenants are here it leaves the last
+    spare vault to a tenant without one.
+    `on_open` and `on_close` are called for every vault that begins or ceases to serve a session.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Sessions:
         idle_s: float,
         on_open: Callable[[Vault], None],
         on_close: Callable[[Session], None],
-        shared: Callable[[], bool] = lambda: False,
+        several: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._shared = shared
+        self._several = several
         self._vaults = vaults
         self._most = most
         self._most_of_one = most_of_one(most)
@@ -80,7 +80,7 @@ class Sessions:
         return len(self._by_key)
 
     def keep_within(self, most: int) -> None:
-        """No more than so many at once from now on."""
+        """Lower the limit."""
         self._most = min(self._most, most)
         self._most_of_one = most_of_one(self._most)
 
@@ -148,7 +148,7 @@ class Sessions:
         return self._held[owner] >= self._most_of_one or len(self._by_key) >= self._most
 
     def _that_makes_room(self, owner: str) -> Session | None:
-        """Where there is no room: the idle session that is given up for another of this owner's, if one is."""
+        """The idle session that ends to make room for a new one of this owner, if there is one."""
         mine = self._held[owner]
         idle = [session for session in self._by_key.values() if not session.requests]
         own = [session for session in idle if session.key.owner == owner]
@@ -173,6 +173,6 @@ class Sessions:
         return session
 
     def _has_one_more(self) -> bool:
-        """Whether there is a vault for who has one already."""
+        """Whether there is a vault for a tenant that has one already."""
         vaults = self._vaults
-        return vaults.has_one_soon and (vaults.has_one_beside_the_last or not self._shared())
+        return vaults.has_one_soon and (vaults.has_one_beside_the_last or not self._several())

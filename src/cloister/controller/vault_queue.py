@@ -1,6 +1,6 @@
-"""The requests that wait for a vault, unread. Turns go by tenant: whoever has the fewest vaults is next.
+"""The requests that wait for a vault, unread. Turns go by tenant: the one with the fewest vaults is next.
 
-What a tenant may leave waiting is bounded in number and in bytes, before it is taken in.
+A tenant's waiting requests are bounded in number and in bytes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_BYTES_PER_TENANT = 32 * 1024 * 1024
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """What a frontend asks for, and the prompt as its reader will get it: once, however many answers are wanted.
+    """A frontend's request, and the prompt as its vault will get it: once, for all answers to it.
 
-    `seeds` has the seed of each answer by its request; who leaves before a vault is there is taken out of it.
+    `seeds` has the seed of each answer by its request id; a cancelled one is taken out.
     """
 
     ask: Ask
@@ -38,7 +38,7 @@ class PendingRequest:
 
     @property
     def owner(self) -> str:
-        """Whose turn and whose share it takes: a trust group's is one."""
+        """The tenant, or the trust group, whose turn and share it takes."""
         return self.ask.group or self.ask.tenant
 
     @property
@@ -47,12 +47,12 @@ class PendingRequest:
 
     @property
     def params(self) -> dict[int, SamplingParams]:
-        """Of each answer that is still wanted."""
+        """Of each answer that was not cancelled."""
         return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
 
     @property
-    def confided(self) -> AssignPrompt:
-        """The same for the process that is to have the prompt."""
+    def assignment(self) -> AssignPrompt:
+        """The message to the process that gets the prompt."""
         (first, params), *others = self.params.items()
         also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
         return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)

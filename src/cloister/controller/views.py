@@ -1,9 +1,9 @@
-"""What the service has received and made of each request, by the controller's own books: what users see of their own.
+"""What the service has received and made of each request, for the user who watches it on the page.
 
-A request's last view outlives it by KEPT_S. A user who watches an answer asks once more when it has ended; without the
-last view, what they see would end where they asked before. It has the answer and, of the prompt, what the user marked
-public for the service: nothing of a prompt that was given to the service whole. It is gone earlier when its session or
-its frontend ends, when its tenant has the node forget, and when newer views need the room.
+A request's last view outlives it by KEPT_S: the page asks once more when an answer has ended, for its last tokens. It
+has the answer and, of the prompt, the tokens that the user marked public; of a prompt that the service got whole it has
+none. It is gone earlier when its session or its frontend ends, when its tenant has the node forget, and when newer
+views need the room.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cloister.messages.controller_frontend import Serving, View
 
 KEPT_S = 10.0
 MOST_TOKENS = 1 << 20
-"""In all last views together, which takes about 40 MB."""
+"""In all last views together: about 40 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class Views:
             self._drop(request_id)
 
     def _made_now(self, request: Request) -> View:
-        """A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The first
-        token of the answer is the vault's, and cost no query."""
+        """A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The vault
+        chose the first token without a query."""
         shape = self._shape()
         if request.holder != "service" or shape is None:
             return View(request.request_id, known=False)

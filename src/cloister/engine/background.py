@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from collections import deque
 
+from cloister.engine.request import GenerationRequest
 from cloister.errors import QueueFull
-from cloister.messages.generation import Submit
 
 MAX_WAITING = 4
 
 
 class Background:
     def __init__(self) -> None:
-        self.waiting: deque[Submit] = deque()
-        self._running: Submit | None = None
+        self.waiting: deque[GenerationRequest] = deque()
+        self._running: GenerationRequest | None = None
 
-    def __contains__(self, request: Submit) -> bool:
+    def __contains__(self, request: GenerationRequest) -> bool:
         return any(each.request_id == request.request_id for each in self.waiting)
 
-    def add(self, request: Submit) -> None:
+    def add(self, request: GenerationRequest) -> None:
         if len(self.waiting) >= MAX_WAITING:
             raise QueueFull("Too many requests wait in the background.")
         self.waiting.append(request)
 
-    def begin(self) -> Submit | None:
+    def begin(self) -> GenerationRequest | None:
         """The next request, which runs from now on; None if there is none."""
         if self.waiting and self._running is None:
             self._running = self.waiting.popleft()
             return self._running
         return None
 
-    def put_back(self) -> Submit | None:
+    def put_back(self) -> GenerationRequest | None:
         """The running request waits again, first in line; None if none runs."""
         request, self._running = self._running, None
         if request is not None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from cloister.engine.request import GenerationRequest
 from cloister.fairness import ServiceMeter
-from cloister.messages.generation import Accepted, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 
 
 class Engine(ABC):
@@ -27,7 +28,7 @@ class Engine(ABC):
         """Whether a step would do something."""
 
     @abstractmethod
-    def submit(self, request: Submit) -> Accepted | Failed:
+    def submit(self, request: GenerationRequest) -> Accepted | Failed:
         """Queue a request, or refuse it at once."""
 
     @abstractmethod

@@ -16,6 +16,7 @@ from cloister.config import EngineSettings
 from cloister.engine.background import Background
 from cloister.engine.base import Engine
 from cloister.engine.blocks import BlockPool
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
@@ -30,7 +31,7 @@ from cloister.errors import (
     where_raised,
 )
 from cloister.fairness import ServiceMeter
-from cloister.messages.generation import Accepted, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
 from cloister.pace import Pace
@@ -77,7 +78,7 @@ class PagedEngine(Engine):
     def has_work(self) -> bool:
         return bool(self._sequences or self._over or self._background.waiting)
 
-    def submit(self, request: Submit) -> Accepted | Failed:
+    def submit(self, request: GenerationRequest) -> Accepted | Failed:
         entered: list[Sequence] = []
         try:
             self._check(request)
@@ -229,10 +230,10 @@ class PagedEngine(Engine):
             seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 
-    def _check(self, request: Submit) -> None:
+    def _check(self, request: GenerationRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.partition is not None and (reason := self._links.get(request.partition.link, "vault_lost")):
+        if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):
             raise VaultLost.because(reason)
         runner = self._runner
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)

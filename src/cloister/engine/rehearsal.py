@@ -16,9 +16,10 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.paged import PagedEngine
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner
 from cloister.errors import PromptTooLong
-from cloister.messages.generation import Failed, Submit
+from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
 
@@ -71,7 +72,7 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
     for ways in (WAYS[:1], WAYS):
         for number, params in enumerate(ways):
             prompt = tuple(token % runner.vocabulary for token in range(length))
-            reply = engine.submit(Submit(number, "rehearsal", prompt, params))
+            reply = engine.submit(GenerationRequest(number, "rehearsal", prompt, params))
             if isinstance(reply, Failed):
                 raise RuntimeError("the device's rehearsal was refused")
         most = max(1, length // 2)  # so that a prompt comes in two chunks, the first of which wants no logits

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
 from cloister.engine.logits import Adjustments
+from cloister.engine.request import GenerationRequest
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
-from cloister.messages.generation import Submit
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 from cloister.prefix.base import PrefixKey
 
@@ -125,7 +125,7 @@ class Sequence:
     @classmethod
     def of(
         cls,
-        request: Submit,
+        request: GenerationRequest,
         *,
         arrival: int,
         max_context: int,
@@ -159,7 +159,9 @@ class Sequence:
         return sequence
 
     @classmethod
-    def all_of(cls, request: Submit, *, arrival: int, max_context: int, relative: bool = False) -> list[Sequence]:
+    def all_of(
+        cls, request: GenerationRequest, *, arrival: int, max_context: int, relative: bool = False
+    ) -> list[Sequence]:
         """One, or one for each partition."""
         count = max(1, len(request.partitions))
         group = Group(count) if count > 1 else None
@@ -223,7 +225,7 @@ class Sequence:
             output.finish = "length"
 
 
-def layout_of(request: Submit, relative: bool, number: int = 0) -> Layout:
+def layout_of(request: GenerationRequest, relative: bool, number: int = 0) -> Layout:
     """How a sequence's positions fall into segments; `relative`: the answer is rotated from 0 on."""
     length = len(request.prompt)
     if request.partitions:
@@ -241,7 +243,7 @@ def behind(layout: Layout) -> int:
     return max(layout.prompt, layout.origin + layout.rotation)
 
 
-def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool) -> None:
+def check(request: GenerationRequest, *, vocabulary: int, max_context: int, relative: bool) -> None:
     """Raise InvalidRequest if this can never be served. Whether there is room now is the scheduler's decision."""
     params = request.params
     if request.partitions:
@@ -263,24 +265,20 @@ def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool)
         )
 
 
-def _check_spans(request: Submit) -> None:
-    """One public span, one private one, one answer, in this order: what one sequence's layout can express."""
-    labels = [span.label for span in request.spans]
-    if labels != [label for label in ("public", "private", "answer") if label in labels]:
-        raise InvalidRequest("Spans come as public, private, answer, each at most once.", param="spans")
-    if request.spans and sum(span.tokens for span in request.spans) != len(request.prompt):
-        raise InvalidRequest("The spans do not cover the prompt.", param="spans")
-    if request.answered and (request.partitions or "private" not in labels):
-        raise InvalidRequest("A replayed answer needs a prompt before it.", param="spans")
+def _check_spans(request: GenerationRequest) -> None:
+    if request.public + request.answered > len(request.prompt):
+        raise InvalidRequest("The prompt has fewer tokens than its spans.", param="prompt")
+    if request.answered and (request.partitions or request.public + request.answered == len(request.prompt)):
+        raise InvalidRequest("A replayed answer needs a prompt before it.", param="prompt")
 
 
-def _check_partitions(request: Submit, vocabulary: int) -> None:
+def _check_partitions(request: GenerationRequest, vocabulary: int) -> None:
     if len({partition.link for partition in request.partitions}) > 1:
         raise InvalidRequest("A request's sequences are on one link.", param="partitions")
     if any(partition.first >= vocabulary for partition in request.partitions):
         raise InvalidRequest(f"The first token is outside the vocabulary of {vocabulary}.", param="partitions")
     if request.public not in (0, len(request.prompt)):
-        raise InvalidRequest("With a partition the whole prompt given is public.", param="spans")
+        raise InvalidRequest("With a partition the whole prompt given is public.", param="prompt")
     for name in {"repetition_penalty", "prompt_logprobs"} & request.params.requested:
         raise InvalidRequest(
             f"{name} needs the whole prompt, which stays in its vault.", param=name, hint=f"Leave {name} out."

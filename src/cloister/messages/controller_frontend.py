@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from cloister.levels import LevelName, PrivateLevel
+from cloister.levels import OPEN, LevelName, PrivateLevel, ReadLevel
 from cloister.messages.controller_detector import Codes, Ends, Text
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import PromptBytes
 from cloister.messages.types import (
@@ -19,6 +19,7 @@ from cloister.messages.types import (
     Message,
     Name,
     Path,
+    PromptTokens,
     RequestId,
     RequestMessage,
     Salt,
@@ -72,7 +73,7 @@ class Serving(Ready, frozen=True):
 
 
 class Ask(RequestMessage, frozen=True):
-    """Frontend → controller: serve this prompt in a vault. (A frontend that may read it sends Submit, tokens and all.)
+    """Frontend → controller: serve this prompt in a vault. (A frontend that may read it sends SubmitTokens.)
 
     Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
     too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
@@ -90,6 +91,21 @@ class Ask(RequestMessage, frozen=True):
     also: ExtraAnswers = ()
     salt: Salt = ""
     obfuscation: ObfuscationParams | None = None
+
+
+class SubmitTokens(RequestMessage, frozen=True):
+    """Frontend → controller, at `open` and `shared`: generate from these tokens, the first `public` of them public.
+
+    Only requests of the same tenant and `salt` find each other's blocks. `examined`: an Examine follows.
+    """
+
+    tenant: Name
+    prompt: PromptTokens
+    params: SamplingParams
+    public: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    salt: Salt = ""
+    level: ReadLevel = OPEN
+    examined: bool = False
 
 
 class EndSession(Message, frozen=True):
@@ -175,4 +191,4 @@ class CancelSealed(RequestMessage, frozen=True):
 
 
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
-AskGenerating = Submit | Examine | Cancel | AskStats | AskView | EndSession
+AskGenerating = SubmitTokens | Examine | Cancel | AskStats | AskView | EndSession

@@ -6,9 +6,19 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Submit, Tokens
+from cloister.levels import PolicyName
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
-from cloister.messages.types import Message, Name, RequestMessage
+from cloister.messages.types import (
+    MAX_SEQUENCES,
+    Message,
+    Name,
+    Partition,
+    PromptTokens,
+    RequestMessage,
+    Salt,
+    SamplingParams,
+)
 
 LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_CHARGES = 256
@@ -16,6 +26,43 @@ Charges = Annotated[dict[Name, Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(m
 """What each tenant was served since the last such message, as fairness.ServiceMeter counts."""
 MAX_PLACES = 64
 Place = Annotated[int, Meta(ge=0, lt=MAX_PLACES)]
+
+
+class GeneratePrompt(RequestMessage, frozen=True):
+    """Controller → service, at `open` and `shared`: generate from a whole prompt's tokens, the first `public` of them
+    public. `policy`: which cached blocks are found. `background`: only while no other request waits or runs."""
+
+    tenant: Name
+    prompt: PromptTokens
+    params: SamplingParams
+    public: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    salt: Salt = ""
+    policy: PolicyName = "none"
+    background: bool = False
+
+
+class GeneratePartitioned(RequestMessage, frozen=True):
+    """Controller → service, at `partitioned`: continue after the first token, which the vault chose. The service gets
+    the prompt's `public` tokens and asks the vault for the rest through a link."""
+
+    tenant: Name
+    public: PromptTokens
+    params: SamplingParams
+    partition: Partition
+    salt: Salt = ""
+
+
+class GenerateVariants(RequestMessage, frozen=True):
+    """Controller → service, at `obfuscated`: the same for λ+1 sequences on one link. They share their public tokens."""
+
+    tenant: Name
+    public: PromptTokens
+    params: SamplingParams
+    partitions: Annotated[tuple[Partition, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
+    salt: Salt = ""
+
+
+Generate = GeneratePrompt | GeneratePartitioned | GenerateVariants
 
 
 class LinkPlace(Message, frozen=True):
@@ -88,7 +135,7 @@ class Probed(Message, frozen=True):
 
 
 ToSealedService = (
-    Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | PublicPrefix | ForgetTenant | Ping
+    Generate | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | PublicPrefix | ForgetTenant | Ping
 )
 Announced = LinkPlace | WeightsPlace
 FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed | Pong

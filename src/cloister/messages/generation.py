@@ -9,65 +9,19 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from cloister.levels import OPEN, LevelName, PolicyName, ReadLevel
+from cloister.levels import LevelName, PolicyName
 from cloister.messages.types import (
     MAX_SEQUENCES,
-    MAX_SPANS,
     FinishReason,
     Message,
     Name,
-    Partition,
     Phase,
     RequestId,
     RequestMessage,
-    Salt,
-    SamplingParams,
     SequenceNumber,
-    Span,
     TokenId,
     TokenLogprob,
 )
-
-
-class Submit(RequestMessage, frozen=True):
-    """Frontend → service: generate from these tokens. `tenant` is for fairness and for who finds cached blocks.
-
-    `salt` narrows that: only requests of the same salt find each other's blocks. `level` is a frontend's word to the
-    controller, `policy` the controller's to the service: what is found, and what becomes visible to whom.
-
-    `spans` labels the prompt's tokens, in order and without gaps; none means that all are private. Each label is a
-    segment of its own. A replay of an answer (with `prompt_logprobs`) computes exactly what decoding it computed.
-    `partitions` has an entry for each sequence whose private span is in a vault; the prompt then holds its public
-    tokens alone, and may be empty. Each of them is decoded as a sequence of its own (Tokens.sequence).
-    `background`: computed only while nobody else waits or runs; the controller's word alone. `examined`: a frontend's
-    word that an Examine follows, whose outcome the controller waits for.
-    """
-
-    tenant: Name
-    prompt: Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
-    params: SamplingParams
-    spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)] = ()
-    partitions: Annotated[tuple[Partition, ...], Meta(max_length=MAX_SEQUENCES)] = ()
-    salt: Salt = ""
-    level: ReadLevel = OPEN
-    policy: PolicyName = "none"
-    background: bool = False
-    examined: bool = False
-
-    @property
-    def public(self) -> int:
-        """How many tokens are public, at the prompt's beginning."""
-        return self.spans[0].tokens if self.spans and self.spans[0].label == "public" else 0
-
-    @property
-    def answered(self) -> int:
-        """How many tokens are an answer's, at the prompt's end."""
-        return self.spans[-1].tokens if self.spans and self.spans[-1].label == "answer" else 0
-
-    @property
-    def partition(self) -> Partition | None:
-        """The first partition: the only one of a request with one sequence. All are on one link."""
-        return self.partitions[0] if self.partitions else None
 
 
 class Cancel(RequestMessage, frozen=True):

@@ -8,11 +8,11 @@ from msgspec import Meta, Struct, field
 
 VERSION = 6
 MAX_SEQUENCES = 256
-MAX_SPANS = 1024
 MAX_EXTRA_ANSWERS = 127
 MAX_OPENING = 8192
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+PromptTokens = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -25,7 +25,6 @@ Group = Annotated[str, Meta(max_length=256)]
 """A group of tenants that trust each other; empty: none."""
 Openings = Annotated[tuple[Annotated[str, Meta(max_length=MAX_OPENING)], ...], Meta(max_length=16)]
 """Texts with which the model's own chat template begins a prompt; no user wrote them."""
-SpanLabel = Literal["public", "private", "answer"]
 FinishReason = Literal["stop", "length", "cancelled"]
 Revealed = Literal["token", "logits"]
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
@@ -101,27 +100,6 @@ class ExtraAnswer(Struct, frozen=True, array_like=True):
 
 
 ExtraAnswers = Annotated[tuple[ExtraAnswer, ...], Meta(max_length=MAX_EXTRA_ANSWERS)]
-
-
-class Span(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Consecutive tokens under one label.
-
-    public: the decoding process may hold them. private: only the process that holds the prompt may. answer: tokens of
-    an answer, given again, that are computed exactly as decoding computed them.
-    """
-
-    label: SpanLabel
-    tokens: Annotated[int, Meta(ge=1, le=1_048_576)]
-
-
-def label_spans(length: int, *, public: int = 0, answer: int = 0) -> tuple[Span, ...]:
-    """The spans of a prompt that begins with public tokens and ends with an answer's; what is between is private."""
-    parts: tuple[tuple[SpanLabel, int], ...] = (
-        ("public", public),
-        ("private", length - public - answer),
-        ("answer", answer),
-    )
-    return tuple(Span(label, tokens) for label, tokens in parts if tokens)
 
 
 class Partition(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,16 +10,22 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from cloister.engine.base import Engine
+from cloister.engine.request import GenerationRequest
 from cloister.errors import ProtocolError
 from cloister.messages.controller_service import (
     MAX_CHARGES,
     AttachLink,
     DetachLink,
     ForgetTenant,
+    Generate,
+    GeneratePartitioned,
+    GeneratePrompt,
+    GenerateVariants,
     LinkPlace,
     Pause,
     Paused,
@@ -30,10 +36,21 @@ from cloister.messages.controller_service import (
     WeightsPlace,
 )
 from cloister.messages.frames import encode_frame, encode_frames
-from cloister.messages.generation import AskStats, Cancel, Ready, Submit
+from cloister.messages.generation import AskStats, Cancel, Ready
 from cloister.messages.lifecycle import Ping, Pong
 from cloister.prefix.monitor import Alert
 from cloister.process.blocking import BlockingEndpoint
+
+
+def request_of(message: Generate) -> GenerationRequest:
+    """The message as the engine's request."""
+    head = message.request_id, message.tenant
+    if isinstance(message, GeneratePrompt):
+        narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
+        return GenerationRequest(*head, message.prompt, message.params, message.public, **narrowed)
+    partitions = message.partitions if isinstance(message, GenerateVariants) else (message.partition,)
+    public = len(message.public)
+    return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
 
 
 class Service:
@@ -100,8 +117,8 @@ class Service:
 
     def _hear(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
         match message:
-            case Submit():
-                self._replies.append(self._engine.submit(message))
+            case GeneratePrompt() | GeneratePartitioned() | GenerateVariants():
+                self._replies.append(self._engine.submit(request_of(message)))
             case Cancel(request_id=request_id):
                 self._engine.cancel(request_id)
             case AskStats():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner
-from cloister.messages.generation import Failed, Submit, Tokens
+from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.vault.memory import SessionMemory
 
@@ -29,7 +30,7 @@ class Isolated:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._open
 
-    def add(self, request: Submit) -> None:
+    def add(self, request: GenerationRequest) -> None:
         """Queue a request, or raise why it cannot be served."""
         verdict = self._engine.submit(request)
         if isinstance(verdict, Failed):

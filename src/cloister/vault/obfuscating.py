@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.engine.continuations import Continuations
+from cloister.engine.request import GenerationRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.generation import Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
@@ -45,7 +45,7 @@ RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8
 MAX_KNOWN = 256
 """Secrets of one session. None is forgotten: it would go among others the next time."""
 
-Hiding = Generator[int, None, list[Submit]]
+Hiding = Generator[int, None, list[GenerationRequest]]
 """Before each piece, how many tokens there are to compute; in the end the prompts."""
 Column = tuple[str, ...]
 """One secret's substitutes, variant by variant."""
@@ -93,7 +93,7 @@ class Obfuscating:
         if self._model is not None:
             self._model.at_once = most
 
-    def work(self, request_id: int) -> list[Submit] | None:
+    def work(self, request_id: int) -> list[GenerationRequest] | None:
         """Do a piece of the first request's work, if it is this one's turn; its prompts, when they are found."""
         if request_id != self.next_request:
             return None
@@ -102,7 +102,7 @@ class Obfuscating:
             return None
         except StopIteration as end:
             self.drop(request_id)
-            prompts: list[Submit] = end.value
+            prompts: list[GenerationRequest] = end.value
             return prompts
 
     def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:

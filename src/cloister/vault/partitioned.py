@@ -18,12 +18,12 @@ import torch
 from cloister.compute.base import LinkAnswerer
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
 from cloister.messages.controller_vault import FirstToken, Prefilled
-from cloister.messages.generation import Submit
 from cloister.messages.types import TokenLogprob
 from cloister.vault.memory import SessionMemory, common, whole
 
@@ -75,7 +75,7 @@ class Partitioned:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting or request_id in self._exposed
 
-    def add(self, *requests: Submit) -> None:
+    def add(self, *requests: GenerationRequest) -> None:
         """Queue the prompts of one request, or raise why it cannot be served."""
         prompts = _Prompts(list(self._sequences(requests)))
         total = self._memory.pool.total
@@ -92,7 +92,7 @@ class Partitioned:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
 
-    def _sequences(self, requests: tuple[Submit, ...]) -> Iterator[Sequence]:
+    def _sequences(self, requests: tuple[GenerationRequest, ...]) -> Iterator[Sequence]:
         for request in requests:
             yield Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
 

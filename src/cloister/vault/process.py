@@ -20,6 +20,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
+from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
@@ -36,7 +37,7 @@ from cloister.messages.controller_vault import (
     WantCores,
 )
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import Cancel, Failed, Submit
+from cloister.messages.generation import Cancel, Failed
 from cloister.messages.lifecycle import Ping, Pong, failed
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
@@ -247,7 +248,7 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: Submit) -> PromptAccepted | Failed:
+    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> PromptAccepted | Failed:
         """`prompts` are those of one request."""
         request_id = prompts[0].request_id
         try:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.channel.sealing import open_prompt
+from cloister.engine.request import GenerationRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.generation import Submit
 from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
-from cloister.messages.types import SamplingParams, label_spans
+from cloister.messages.types import SamplingParams
 from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
 
@@ -47,7 +47,7 @@ class Reader:
         self._max_context = decoder.max_context
         self._levels = levels
 
-    def read(self, confided: AssignPrompt) -> list[Submit]:
+    def read(self, confided: AssignPrompt) -> list[GenerationRequest]:
         """The requests in tokens, with no more to generate than the context has room for."""
         [first] = self.several(confided, [self.prompt(confided)])
         replace = msgspec.structs.replace
@@ -64,7 +64,7 @@ class Reader:
         self._check(confided.params, confided.level)
         return opened(confided.prompt)
 
-    def several(self, confided: AssignPrompt, prompts: Sequence[Prompt]) -> list[Submit]:
+    def several(self, confided: AssignPrompt, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
         """The prompts of one request in tokens; their answers may all be as long as the longest leaves room for."""
         params, read = confided.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
@@ -77,12 +77,12 @@ class Reader:
             )
         params = msgspec.structs.replace(params, max_tokens=left)
         return [
-            Submit(
+            GenerationRequest(
                 confided.request_id,
                 TENANT,
                 prompt.tokens,
                 params,
-                label_spans(len(prompt.tokens), public=prompt.public),
+                prompt.public,
                 policy="partition",
             )
             for prompt in read

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import InvalidRequest
 from cloister.levels import LEVELS, MPC
-from cloister.messages.generation import Progress, Submit, Tokens
+from cloister.messages.generation import Progress, Tokens
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
 from cloister_mpc.messages import Answer
 
@@ -226,11 +226,12 @@ class FromLogits(Chooser):
     kind = "logits"
 
     def __init__(self, prompt: Sequence[int], params: SamplingParams, vocabulary: int) -> None:
+        from cloister.engine.request import GenerationRequest
         from cloister.engine.sampler import Sampler
         from cloister.engine.sequence import Sequence as TokenSequence
 
-        submit = Submit(0, "client", tuple(prompt), params)
-        self._sequence = TokenSequence.of(submit, arrival=0, max_context=len(prompt) + params.max_tokens)
+        request = GenerationRequest(0, "client", tuple(prompt), params)
+        self._sequence = TokenSequence.of(request, arrival=0, max_context=len(prompt) + params.max_tokens)
         self._sampler = Sampler(vocabulary)
         self._vocabulary = vocabulary
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from cloister.controller.in_step import InStep
 from cloister.messages.controller_frontend import Ask, AskView, View
+from cloister.messages.controller_service import GenerateVariants
 from cloister.messages.controller_vault import (
     AssignPrompt,
     CoresDone,
@@ -20,7 +21,7 @@ from cloister.messages.controller_vault import (
     Release,
     WantCores,
 )
-from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
 from tests.controller.fakes import PARAMS, FakeVault, Node
 
@@ -46,7 +47,7 @@ async def begun(node: Node, sequences: int = 4, firsts: tuple[FirstToken, ...] =
 async def test_all_sequences_go_one_way_and_end_together(node: Node) -> None:
     ask(node)
     vault = await begun(node)
-    submitted = await node.service.next(Submit)
+    submitted = await node.service.next(GenerateVariants)
     assert [(one.slot, one.first) for one in submitted.partitions] == [(3, 7), (4, 8), (5, 9), (6, 10)]
     assert await node.frontend.next(Accepted) == Accepted(1, 40, 4)
     firsts = [await node.frontend.next(Tokens) for _ in range(4)]
@@ -65,7 +66,7 @@ async def test_all_sequences_go_one_way_and_end_together(node: Node) -> None:
 async def test_the_view_shows_all_streams_and_no_answer(node: Node) -> None:
     ask(node)
     await begun(node)
-    submitted = await node.service.next(Submit)
+    submitted = await node.service.next(GenerateVariants)
     node.service.say(*(Tokens(submitted.request_id, (20 + at,), sequence=at) for at in (2, 0, 1, 3)))
     for _ in range(8):
         await node.frontend.next(Tokens, skip=(Accepted,))
@@ -79,7 +80,7 @@ async def test_the_view_shows_all_streams_and_no_answer(node: Node) -> None:
 async def test_the_failure_of_one_is_the_failure_of_all(node: Node) -> None:
     ask(node)
     await begun(node)
-    submitted = await node.service.next(Submit)
+    submitted = await node.service.next(GenerateVariants)
     node.service.say(Failed(submitted.request_id, "service_unavailable", "no"))
     assert (await node.failure()).code == "service_unavailable"
     assert len(node.relay.requests) == 0
@@ -112,13 +113,13 @@ async def test_a_vault_that_hides_it_among_fewer_or_more_than_was_asked_is_ended
 async def test_a_vault_may_hide_it_among_as_few_as_the_user_allowed(node: Node) -> None:
     ask(node, minimum=2)
     await begun(node, 3, FIRSTS[:3])
-    assert len((await node.service.next(Submit)).partitions) == 3
+    assert len((await node.service.next(GenerateVariants)).partitions) == 3
 
 
 async def test_a_service_that_cuts_one_stream_short_is_ended(node: Node) -> None:
     ask(node)
     await begun(node)
-    submitted = await node.service.next(Submit)
+    submitted = await node.service.next(GenerateVariants)
     node.service.say(Tokens(submitted.request_id, (20,), sequence=0, finish="stop"))
     await node.service.gone.wait()
 
@@ -130,7 +131,7 @@ async def heard(node: Node, stopped: int) -> list[int]:
     """How many tokens of each stream get out while the service holds one of them back."""
     ask(node)
     await begun(node)
-    number = (await node.service.next(Submit)).request_id
+    number = (await node.service.next(GenerateVariants)).request_id
     for _ in range(4):
         await node.frontend.next(Tokens, skip=(Accepted,))
     others = [at for at in range(4) if at != stopped]

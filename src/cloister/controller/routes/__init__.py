@@ -1,4 +1,4 @@
 """The ways a request takes through the processes: one file for each, named after the level that takes it.
 
-A route knows who must be asked in which order, and what each of them may say at which stage. It never reads a prompt.
+A route knows which process comes next, and which messages each of them may send at which stage.
 """

@@ -1,4 +1,4 @@
-"""The contract of a route, and what all routes share."""
+"""The contract of a route, and the state that all routes share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cloister.messages.controller_frontend import Serving
 
 @dataclass
 class Node:
-    """What routes share: the requests, the sessions with their vaults, and the service while there is one."""
+    """The requests, the sessions with their vaults, and the service while there is one: all routes share them."""
 
     requests: Requests
     sessions: Sessions
@@ -30,20 +30,25 @@ class Node:
             raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
         return self.service
 
+    def send(self, message: msgspec.Struct) -> None:
+        """To the service, if there is one."""
+        if self.service is not None:
+            self.service.send(message)
+
 
 class Route(ABC):
-    """One level's way. What a process says out of turn raises ProtocolError, which ends that process."""
+    """The way of one level's requests. A message out of turn raises ProtocolError, which ends its sender."""
 
     level: Level
     policy: PolicyName = "none"
-    """Whose computed prompts its requests may find at the service."""
+    """Which cached prompts its requests may find at the service."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     @abstractmethod
     def cancel(self, request: Request) -> None:
-        """Tell whoever holds the request that nobody waits for it; it is no longer under way."""
+        """The request is no longer under way: tell the process that generates for it."""
 
     def from_service(self, request: Request, message: msgspec.Struct) -> None:
         raise ProtocolError("The service speaks of a request it does not have.")

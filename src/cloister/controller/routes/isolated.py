@@ -1,4 +1,4 @@
-"""`isolated`: the session's vault reads the prompt and decodes alone. The service hears nothing of the request."""
+"""`isolated`: the session's vault reads the prompt and decodes alone. The service gets no message about the request."""
 
 from __future__ import annotations
 

@@ -9,9 +9,11 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.errors import ProtocolError
 from cloister.levels import LEVELS
+from cloister.messages.controller_service import GenerateVariants
 from cloister.messages.controller_vault import Answered, Prefilled
 from cloister.messages.generation import Tokens
 from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.types import Partition, SamplingParams
 
 
 class ObfuscatedRoute(PartitionedRoute):
@@ -28,6 +30,11 @@ class ObfuscatedRoute(PartitionedRoute):
         super().from_vault(request, message)
         if isinstance(message, Prefilled) and message.sequences[-1].finish is not None:
             self._remember(request)
+
+    def order(
+        self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
+    ) -> msgspec.Struct:
+        return GenerateVariants(request.request_id, request.tenant, public, params, partitions, request.salt)
 
     def _remember(self, request: Request) -> None:
         """A conversation may go on where its session is kept; whose answers these are, its vault knows."""

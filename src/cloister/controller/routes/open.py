@@ -1,20 +1,21 @@
-"""`open`: the frontend reads the prompt, the service gets its tokens and decodes. No vault hears of it."""
+"""`open`: the frontend reads the prompt, the service gets its tokens and decodes. No vault is involved."""
 
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import replace
 
 from cloister.controller.requests import Request
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.service import Service
-from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.errors import ServiceUnavailable
 from cloister.levels import LEVELS, PolicyName
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.controller_frontend import SubmitTokens
+from cloister.messages.controller_service import GeneratePrompt
+from cloister.messages.generation import Accepted, Failed, Tokens
 
 
 class OpenRoute(Route):
-    """Frontend → service → frontend. `policy` says whose computed prompts a request may find."""
+    """Frontend → service → frontend. `policy` says which cached prompts a request may find."""
 
     level = LEVELS["open"]
 
@@ -22,9 +23,7 @@ class OpenRoute(Route):
         super().__init__(node)
         self.policy = policy
 
-    def submit(self, message: Submit) -> None:
-        if message.partitions or message.policy != "none" or message.background:
-            raise ProtocolError("A frontend sent a message out of turn.")
+    def submit(self, message: SubmitTokens) -> None:
         try:
             service = self.node.working_service()
         except ServiceUnavailable as reason:
@@ -34,11 +33,12 @@ class OpenRoute(Route):
         request.shown = message.prompt
         self.node.requests.add(request)
         self.node.requests.read(request, len(message.prompt))
-        self.hand_over(service, replace(message, policy=self.policy, examined=False), examined=message.examined)
+        head = message.request_id, message.tenant, message.prompt, message.params, message.public, message.salt
+        self.hand_over(service, GeneratePrompt(*head, self.policy), examined=message.examined)
 
-    def hand_over(self, service: Service, submit: Submit, *, examined: bool) -> None:
-        """Give the service what it is to compute; whether a detector reads the prompt."""
-        service.send(submit)
+    def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
+        """Send the order to the service. `examined`: a detector reads the prompt."""
+        service.send(order)
 
     def cancel(self, request: Request) -> None:
         if self.node.service is not None:

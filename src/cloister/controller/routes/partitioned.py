@@ -10,9 +10,10 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.vault import VaultRoute
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import LEVELS
+from cloister.messages.controller_service import GeneratePartitioned
 from cloister.messages.controller_vault import Prefilled, Release
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
-from cloister.messages.types import Partition, label_spans
+from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.types import Partition, SamplingParams
 
 
 class PartitionedRoute(VaultRoute):
@@ -20,7 +21,7 @@ class PartitionedRoute(VaultRoute):
 
     level = LEVELS["partitioned"]
     policy = "partition"
-    """All that the service is given was marked public: the service may keep it, and finds it for this tenant alone."""
+    """All tokens that the service gets were marked public: it may keep them, and finds them for this tenant alone."""
 
     def check(self) -> None:
         super().check()
@@ -34,7 +35,7 @@ class PartitionedRoute(VaultRoute):
             super().cancel(request)
 
     def release(self, request: Request) -> None:
-        """The vault need not answer for this request any more."""
+        """The vault need not answer for this request from now on."""
         if request.exposed and request.session is not None:
             request.session.vault.send(Release(request.request_id))
 
@@ -51,12 +52,12 @@ class PartitionedRoute(VaultRoute):
         self.advance(request, message)
 
     def _check(self, request: Request, message: Prefilled) -> None:
-        """What a vault says goes to the service, which serves everybody: nothing in it may exceed the request."""
+        """The message goes on to the service, which serves all tenants: nothing in it may exceed the request."""
         context = self.node.serving().max_context
         if message.max_tokens > min(request.params.max_tokens, context - request.prompt_tokens):
             raise ProtocolError("A vault would have more tokens generated than were asked for.")
         if len(message.public) >= request.prompt_tokens or request.prompt_tokens > context:
-            raise ProtocolError("A vault shows more of a prompt than there is.")
+            raise ProtocolError("A vault shows more tokens than the prompt has.")
         if any(token >= self.node.serving().vocabulary for token in message.public):
             raise ProtocolError("A token is not of this model.")
         if any(max(each.origin, each.rotation) > request.prompt_tokens for each in message.sequences):
@@ -85,18 +86,16 @@ class PartitionedRoute(VaultRoute):
             return
         request.holder = "service"
         request.shown = message.public
-        service.send(
-            Submit(
-                request.request_id,
-                request.tenant,
-                message.public,
-                replace(request.params, max_tokens=message.max_tokens),
-                label_spans(len(message.public), public=len(message.public)),
-                tuple(
-                    Partition(request.session.vault.number, each.slot, each.token, each.origin, each.rotation)
-                    for each in message.sequences
-                ),
-                request.salt,
-                policy=self.policy,
-            )
+        link = request.session.vault.number
+        partitions = tuple(
+            Partition(link, each.slot, each.token, each.origin, each.rotation) for each in message.sequences
         )
+        params = replace(request.params, max_tokens=message.max_tokens)
+        service.send(self.order(request, message.public, params, partitions))
+
+    def order(
+        self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
+    ) -> msgspec.Struct:
+        """The message that has the service generate."""
+        [partition] = partitions
+        return GeneratePartitioned(request.request_id, request.tenant, public, params, partition, request.salt)

@@ -1,6 +1,6 @@
-"""`shared`: as `open`, and what a detector finds nothing private in may be found by others (SafeKV).
+"""`shared`: as `open`, and other tenants may find cached blocks in which a detector found nothing private (SafeKV).
 
-A request waits here until a detector has read its prompt: it finds what others published only as far as its own
+A request waits here until a detector has read its prompt: it finds blocks of other tenants only as far as its own
 prompt is public, and that depends on the whole prompt. A page that ends in the middle of an address is public before
 other words; thresholds fall under load and suspicion. The wait does not depend on what the cache holds.
 """
@@ -15,29 +15,28 @@ from cloister.controller.routes.base import Node
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.service import Service
 from cloister.levels import LEVELS
-from cloister.messages.controller_service import PublicPrefix
-from cloister.messages.generation import Submit
+from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 
 PATIENCE_S = 1.0
-"""How long a request waits for the detector. Then it is served, and finds nothing of others'."""
+"""How long a request waits for the detector. After that it is served without other tenants' blocks."""
 
 
 class SharedRoute(OpenRoute):
-    """Frontend → service → frontend, with the policy `safekv`. `is_read`: whether a detector reads prompts now."""
+    """Frontend → service → frontend, with the policy `safekv`. `is_read`: does a detector read prompts now?"""
 
     level = LEVELS["shared"]
 
     def __init__(self, node: Node, is_read: Callable[[], bool]) -> None:
         super().__init__(node, "safekv")
         self._is_read = is_read
-        self._held: dict[int, tuple[Submit, asyncio.TimerHandle]] = {}
+        self._held: dict[int, tuple[GeneratePrompt, asyncio.TimerHandle]] = {}
 
-    def hand_over(self, service: Service, submit: Submit, *, examined: bool) -> None:
-        if submit.salt or not examined or not self._is_read():  # it finds nothing of others' anyway
-            super().hand_over(service, submit, examined=examined)
+    def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
+        if order.salt or not examined or not self._is_read():  # it finds no block of another tenant anyway
+            super().hand_over(service, order, examined=examined)
             return
         loop = asyncio.get_running_loop()
-        self._held[submit.request_id] = submit, loop.call_later(PATIENCE_S, self._serve, submit.request_id)
+        self._held[order.request_id] = order, loop.call_later(PATIENCE_S, self._serve, order.request_id)
 
     def labelled(self, label: PublicPrefix) -> None:
         """A detector has read this prompt: it is served now, if it waits for that."""
@@ -47,21 +46,21 @@ class SharedRoute(OpenRoute):
             self.node.service.send(label)
 
     def serve_all_of(self, tenant: str) -> None:
-        """Let the service have what waits of this tenant's, before it hears that the tenant is forgotten."""
-        for submit, _ in list(self._held.values()):
-            if submit.tenant == tenant:
-                self._serve(submit.request_id)
+        """Send this tenant's waiting requests to the service, before ForgetTenant follows."""
+        for order, _ in list(self._held.values()):
+            if order.tenant == tenant:
+                self._serve(order.request_id)
 
     def cancel(self, request: Request) -> None:
         if not self._took(request.request_id):
             super().cancel(request)
 
     def _serve(self, request_id: int, *label: PublicPrefix) -> None:
-        submit = self._took(request_id)
-        if submit is not None and request_id in self.node.requests and self.node.service is not None:
-            self.node.service.send_together(submit, *label)
+        order = self._took(request_id)
+        if order is not None and request_id in self.node.requests and self.node.service is not None:
+            self.node.service.send_together(order, *label)
 
-    def _took(self, request_id: int) -> Submit | None:
+    def _took(self, request_id: int) -> GeneratePrompt | None:
         held = self._held.pop(request_id, None)
         if held is None:
             return None

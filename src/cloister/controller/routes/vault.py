@@ -1,4 +1,4 @@
-"""What the levels with a vault have in common: the prompt waits for a vault, is confided to it, and is read there."""
+"""Common to the levels with a vault: the prompt waits for a vault, is assigned to it, and is read there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 class VaultRoute(Route):
     """Frontend → vault; what comes next differs by level."""
 
-    def confide(self, asked: PendingRequest) -> None:
-        """Give a prompt to its session's vault; QueueFull if there is none for it now."""
+    def assign(self, asked: PendingRequest) -> None:
+        """Send a prompt to its session's vault; QueueFull if no vault is free for it."""
         ask = asked.ask
         try:
             self.check()
@@ -42,10 +42,10 @@ class VaultRoute(Route):
                     obfuscation=ask.obfuscation,
                 )
             )
-        session.vault.send(asked.confided)
+        session.vault.send(asked.assignment)
 
     def check(self) -> None:
-        """Whether this way is open now; the reason why not is raised."""
+        """Raise the reason why this level is not served now, if there is one."""
         if self.level.name not in self.node.serving().levels:
             raise LevelUnavailable(f"This server does not offer the level {self.level.name}.", param="protection")
 
@@ -57,19 +57,19 @@ class VaultRoute(Route):
         match message:
             case PromptAccepted():
                 self.check_sequences(request, message.sequences)
-                self.node.requests.understood(request, message.prompt_tokens, message.sequences)
+                self.node.requests.prompt_accepted(request, message.prompt_tokens, message.sequences)
             case Failed():
                 self.advance(request, message)
             case _:
                 raise ProtocolError("A vault sent a message out of turn.")
 
     def check_sequences(self, request: Request, sequences: int) -> None:
-        """Whether a vault may have so many sequences for a request."""
+        """Raise ProtocolError if a vault may not have this number of sequences for a request."""
         if sequences != 1:
             raise ProtocolError("At this level a request has one sequence.")
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """Pass on what is said of the request; a vault that did not answer in time, or answered nonsense, is ended."""
+        """Pass the message on. A vault that answered the service late or wrongly is ended."""
         self.node.requests.advance(request, message)
         if isinstance(message, Failed) and message.code == VaultLost.code and request.session is not None:
             self.node.sessions.end(request.session)

@@ -1,0 +1,84 @@
+"""At `shared`: has a detector read prompts, and tells the service how much of each may be shared.
+
+A prompt's text passes through here on its way to the detector and is not kept. Blocks that leave the detector uncertain
+are put to the serving model (judge.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cloister.controller.detector import BlockLabel
+from cloister.controller.judge import JudgeKeeper, case_of
+from cloister.controller.probes import Probes
+from cloister.controller.requests import wide
+from cloister.controller.routes.base import Node
+from cloister.controller.routes.shared import SharedRoute
+from cloister.messages.controller_detector import Label
+from cloister.messages.controller_frontend import Examine, JudgeForm
+from cloister.messages.controller_service import PublicPrefix
+from cloister.messages.generation import Accepted, Failed, Tokens
+
+
+class Examiner(Protocol):
+    """Has a detector read a prompt; `ends` are the ends of its blocks."""
+
+    def __call__(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float) -> None: ...
+
+
+class PromptLabels:
+    """`examine` is set while there is a detector; what it finds comes to `labelled`."""
+
+    def __init__(self, node: Node, probes: Probes, *, judge: bool) -> None:
+        self._node, self._probes = node, probes
+        self.examine: Examiner | None = None
+        self.route = SharedRoute(node, lambda: self.examine is not None)
+        self._judge = JudgeKeeper(node.send, self._judged) if judge else None
+
+    def learn(self, form: JudgeForm) -> None:
+        if self._judge is not None:
+            self._judge.learn(form)
+
+    def read(self, frontend: int, message: Examine) -> None:
+        request = self._node.requests.get(wide(frontend, message.request_id))
+        if request is not None and request.level.examined and self.examine is not None:
+            request.same_prompt = tuple(wide(frontend, one) for one in message.also)
+            suspicion = self._probes.suspicion(request.tenant)
+            self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
+
+    def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
+        """A detector has read this prompt: all before the first block that is not public may be shared."""
+        size = self._node.serving().block_tokens
+        public = size * next((at for at, one in enumerate(blocks) if one.label is not Label.PUBLIC), len(blocks))
+        final = True
+        if (request := self._node.requests.get(request_id)) is not None:
+            request.labels = tuple(blocks)
+            for other in map(self._node.requests.get, request.same_prompt):
+                if other is not None and other.tenant == request.tenant and other.shown == request.shown:
+                    other.labels = request.labels
+                    self.route.labelled(PublicPrefix(other.request_id, public))
+            if self._judge is not None and self._node.service is not None:
+                case = case_of(request_id, request.tenant, request.shown, blocks, size)
+                final = case is None or not self._judge.ask(case)
+        self.route.labelled(PublicPrefix(request_id, public, final))
+
+    def from_service(self, message: Accepted | Tokens | Failed) -> bool:
+        """Whether the message answers one of the judge's questions."""
+        if self._judge is None or not self._judge.concerns(message.request_id):
+            return False
+        self._judge.handle(message)
+        return True
+
+    def forget(self, tenant: str) -> None:
+        """Keep nothing of this tenant's prompts. What waits for the detector is served before the service forgets."""
+        self.route.serve_all_of(tenant)
+        if self._judge is not None:
+            self._judge.forget(tenant)
+
+    def service_gone(self) -> None:
+        if self._judge is not None:
+            self._judge.service_gone()
+
+    def _judged(self, request_id: int, public_tokens: int) -> None:
+        self._node.send(PublicPrefix(request_id, public_tokens))
