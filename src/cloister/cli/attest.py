@@ -33,7 +33,7 @@ _Policy = TypeVar("_Policy", bound=msgspec.Struct)
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes, if there are not too many."""
+    """The file's bytes, at most MAX_FILE_BYTES of them."""
     data = read_bounded(path, MAX_FILE_BYTES, hint="Is the name right?")
     if not data.strip():
         raise SetupError(f"{path} is empty.")
@@ -89,10 +89,10 @@ def read_policy_table(
         tables = tomllib.loads(read_file(path).decode("utf-8"))
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
-    # A name nobody knows may be a mistyped demand, and what is not demanded is not checked.
+    # An unknown name may be a mistyped demand, which would then not be checked.
     strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure", "nitro"}
     if strange:
-        raise SetupError(f"The policy has a part nobody knows: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
+        raise SetupError(f"The policy has an unknown part: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
     given = [name for name in names if name in tables]
     if optional and not given:
         return kind()
@@ -192,9 +192,9 @@ class EvidenceFiles(BaseModel):
 def check(files: EvidenceFiles) -> None:
     """Check evidence from files: no network, no clock but --at.
 
-    Without a policy that says what must have started, nothing passes (3). Exit code: 0 all that was asked for holds,
-    1 a check failed, 3 something could not be checked, 2 wrong use or unreadable input. What nobody asked for, and what
-    the policy lets go, is shown as skipped.
+    Without a policy that names what must have started, nothing passes (3). Exit code: 0 all demands hold, 1 a check
+    failed, 3 something could not be checked, 2 wrong use or unreadable input. Checks without a demand, and failures
+    that the policy tolerates, are shown as skipped.
 
     Examples:
 

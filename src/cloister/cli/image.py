@@ -151,5 +151,5 @@ def _rtmr0(log: Path) -> bytes:
 
     events = [event for event in read_event_log(read_bounded(log, MAX_BYTES)) if event.register == 0]
     if not events:
-        raise SetupError("The event log has nothing of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
+        raise SetupError("The event log has no event of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
     return replay(events)[0]

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-key = typer.Typer(no_args_is_help=True, help="API keys for those who may use a server.")
+key = typer.Typer(no_args_is_help=True, help="API keys for the users of a server.")
 
 
 @key.command("new")
 def new(
-    tenant: Annotated[str, typer.Argument(help="Whose key it is: letters, digits, dots, dashes.")],
+    tenant: Annotated[str, typer.Argument(help="The key's owner: letters, digits, dots, dashes.")],
     trust_group: Annotated[
         str,
         typer.Option(

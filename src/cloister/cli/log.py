@@ -140,7 +140,7 @@ def prove(
     size = Log.open(folder).checkpoint.size
     if since > size:
         raise InvalidRequest(
-            f"The log has {size} entries, so it cannot have had {since} before.", hint="Was it rolled back?"
+            f"The log has {size} entries, so {since} cannot have been seen.", hint="Was it rolled back?"
         )
     proof = write_proof(prove_release(folder, read_file(manifest, MAX_MANIFEST_BYTES), since))
     if out is None:

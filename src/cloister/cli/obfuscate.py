@@ -156,6 +156,6 @@ def _print(made: Variants) -> None:
         typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
         typer.echo(
             f"By the sampling model the likeliest prompt is the real one with {report['posterior_of_likeliest']:.1%} "
-            f"(by chance {1 / len(made):.1%}). A better model, or a person who reads them, may guess better.",
+            f"(by chance {1 / len(made):.1%}). A better model or a human reader may guess better.",
             err=True,
         )

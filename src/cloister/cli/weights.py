@@ -1,6 +1,4 @@
-"""`cloister models`: which models are here, and whether their bytes are still what they were. `cloister weights`: a
-provider's weights, sealed at rest; their key goes to nodes that proved what they are.
-"""
+"""`cloister models`: the models on this machine. `cloister weights`: a provider's weights, sealed at rest."""
 
 from __future__ import annotations
 
@@ -72,9 +70,9 @@ def new_keys(
     ] = "provider/weights",
     as_json: AsJson = False,
 ) -> None:
-    """Make the two keys of a provider, and print the one that nodes are given: who must have signed the weights.
+    """Make the two keys of a provider, and print the verifier key for nodes, which checks the signature of the weights.
 
-    The content key encrypts; nodes get it by `cloister weights release`. The signing key never leaves you.
+    The content key encrypts; nodes get it by `cloister weights release`. Keep the signing key to yourself.
 
     Example:
 
@@ -85,7 +83,7 @@ def new_keys(
 
     for path in (key, sign_key):
         if path.exists():
-            raise SetupError(f"{path} exists already, and a key is never overwritten.", hint="Name new files.")
+            raise SetupError(f"{path} exists already, and a key is not overwritten.", hint="Name new files.")
     verifier = str(new_key_file(sign_key, name).verifier)
     new_content_key(key)
     if as_json:
@@ -106,7 +104,7 @@ def seal(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seal a model: encrypted, signed, of no use to anyone without the content key.
+    """Seal a model: encrypt and sign it. Without the content key it is useless.
 
     Example:
 
@@ -136,7 +134,9 @@ def unseal(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sealed file.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model, in the clear.")],
     key: ContentKey,
-    provider_key: Annotated[str, typer.Option(metavar="KEY", help="Who must have signed; `weights key` printed it.")],
+    provider_key: Annotated[
+        str, typer.Option(metavar="KEY", help="The key that must have signed; `weights key` printed it.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Check a sealed file and decrypt it into a folder. For its owner: a node never does this.

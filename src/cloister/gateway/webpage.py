@@ -1,4 +1,4 @@
-"""Serves the chat page's files and tells the page what it needs to know. The page itself lives in `page/`."""
+"""Serves the chat page's files (`page/`) and the facts that the page shows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.gateway.api import api_of, json_response
+from cloister.gateway.api import LevelInfo, api_of, json_response
 from cloister.gateway.openapi import replies
-from cloister.gateway.terms import LevelInfo
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -32,7 +31,7 @@ HEADERS = {
 class PageInfo(msgspec.Struct):
     """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key.
 
-    `missing_layers` are the layers of the sandbox this machine's kernel lacks: vaults and service are sealed without.
+    `missing_layers` are the layers of the sandbox that this machine's kernel lacks.
     """
 
     model: str
@@ -47,7 +46,7 @@ router = APIRouter()
 
 @router.get("/api/page", **replies("PageInfo"))
 async def page_info(request: Request) -> Response:
-    """What the chat page needs to know; needs no key."""
+    """Facts for the chat page; needs no key."""
     api = api_of(request)
     key = DEVELOPMENT_KEY if api.settings.keys_file is None else None
     missing = api.backend.ready.missing_layers

@@ -1,7 +1,7 @@
 """One small request of each kind, put to the application before the seal.
 
-A sealed process can open no file, so whatever Python imports or looks up on first use must have been used once before.
-The backend of the rehearsal computes nothing; what is answered is thrown away.
+A sealed process cannot open files, so all code that Python imports on first use must have been used once before. The
+backend of the rehearsal computes nothing, and its answers are thrown away.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
             await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), _flush).run(app)
         except ChannelBroken as expected:
             where_raised(expected)
-    app.state.api.prompts.close()
+    app.state.prompts.close()
 
 
 def _flush(exchange: Exchange) -> None:
@@ -86,7 +86,7 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
 
 
 class _Understudy(Backend):
-    """Says two tokens to whatever it is asked, or fails."""
+    """Answers every request with two tokens, or fails."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
