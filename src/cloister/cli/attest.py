@@ -187,15 +187,10 @@ def check(files: EvidenceFiles) -> None:
     that the policy tolerates, are shown as skipped.
 
     Examples:
-
       cloister attest check --kind snp --evidence report.bin --certs vcek.der --certs cert_chain.pem
-
       cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
-
       cloister attest check --kind azure --evidence evidence.json --certs cert_chain.pem --collateral crl --nonce 00ff…
-
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
-
       cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
     """
     try:

@@ -42,11 +42,8 @@ def explain(
     has it: until then it is private.
 
     Examples:
-
       cloister cache explain "My name is Ada and I live in Linz."
-
       cloister cache explain --file prompt.txt --json
-
       cat prompt.txt | cloister cache explain -
     """
     from cloister.detection.pipeline import even_blocks
@@ -72,7 +69,6 @@ def sign(
     """Sign your own rules, so that a server accepts them; prints the verifier key.
 
     Example:
-
       cloister cache sign rules.toml --key rules.key --name rules.example
     """
     from cloister.detection.signed_rules import sign_rules

@@ -63,15 +63,10 @@ def chat(options: ChatOptions) -> None:
     """Chat with a model: one question, or a conversation. The node is verified first, and everything goes sealed.
 
     Examples:
-
       cloister chat --url https://node.example --policy policy.toml
-
       cloister chat "Why is the sky blue?" --allow-software-tee    # a development node of your own
-
       echo "A private question" | cloister chat - --allow-software-tee
-
       cloister chat "Name three rivers." --temperature 0 --json --allow-software-tee
-
       cloister chat --protection isolated --policy policy.toml
     """
     from cloister.addresses import HttpAddress

@@ -33,13 +33,9 @@ def new(
     keys are added and, by deleting their lines, revoked.
 
     Examples:
-
       cloister key new alice --into keys.toml
-
       cloister key new bob --trust-group research
-
       cloister key new prometheus --operator
-
       cloister serve --host 0.0.0.0 --keys keys.toml
     """
     from cloister.keys import add_line, key_line, new_key

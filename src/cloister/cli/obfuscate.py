@@ -73,13 +73,9 @@ def obfuscate(options: ObfuscateOptions) -> None:
     Nothing is sent anywhere. The real prompt is the first one shown; sent, they would be shuffled.
 
     Examples:
-
       cloister obfuscate letter.txt
-
       echo 'I live in <redacted category="place">Ghent</redacted>.' | cloister obfuscate - --fakes 5 --epsilon 0.2
-
       cloister obfuscate letter.txt --distance relative --epsilon 2 --json
-
       cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.regularise import regularise

@@ -75,7 +75,6 @@ def new_keys(
     The content key encrypts; nodes get it by `cloister weights release`. Keep the signing key to yourself.
 
     Example:
-
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
     from cloister.sealed_weights.header import new_content_key
@@ -107,7 +106,6 @@ def seal(
     """Seal a model: encrypt and sign it. Without the content key it is useless.
 
     Example:
-
       cloister weights seal --model ./my-model --out my-model.sealed --key content.key --sign-key sign.key
     """
     from cloister.models.convert import FILE_NAME
@@ -142,7 +140,6 @@ def unseal(
     """Check a sealed file and decrypt it into a folder. For its owner: a node never does this.
 
     Example:
-
       cloister weights unseal my-model.sealed --out ./copy --key content.key --provider-key 'example.com/weights+…'
     """
     import shutil
@@ -185,9 +182,7 @@ def release(options: ReleaseOptions) -> None:
     """Verify a node that waits for its weights' key and, only if it passes, give it the key.
 
     Examples:
-
       cloister weights release https://node.example --key content.key --policy policy.toml
-
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
     from cloister.client.provider import release_key
