@@ -111,8 +111,7 @@ _KINDS = {
 }
 _KINDS_HINT = "--kind takes snp, tdx, azure or nvidia."
 
-_HELP = "Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."
-attest = typer.Typer(no_args_is_help=True, help=_HELP)
+attest = typer.Typer(no_args_is_help=True)
 
 
 @attest.callback()

@@ -62,16 +62,8 @@ class ObfuscationOptions(Given):
     @property
     def params(self) -> ObfuscationParams:
         fakes = self.fakes or (len(self.substitutes) if self.substitutes else ObfuscationParams().fakes)
-        return ObfuscationParams(
-            fakes,
-            self.minimum or 0,
-            self.epsilon,
-            self.distance,
-            self.candidates,
-            self.temperature,
-            self.regularise,
-            self.auto_redact,
-        )
+        others = self.model_dump(exclude={"fakes", "minimum", "substitutes"})
+        return ObfuscationParams(fakes, self.minimum or 0, **others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,28 +57,16 @@ async def page_info(request: Request) -> Response:
 def mount_page(app: FastAPI) -> None:
     """Put the page and its files into the application. They are read now: later the gateway reads no file."""
     app.include_router(router)
-    files = {path.name: _File(path) for path in sorted(FOLDER.glob("*.*"))}
+    files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(FOLDER.glob("*.*"))}
+
+    async def file(name: str = "index.html") -> Response:
+        if name not in files:
+            raise HTTPException(404)
+        content, kind = files[name]
+        return Response(content, media_type=kind, headers=HEADERS)
 
     async def index() -> Response:
-        """The chat page."""
-        return _answer(files.get("index.html"))
-
-    async def file(name: str) -> Response:
-        return _answer(files.get(name))
+        return await file()
 
     app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/static/{name}", file, methods=["GET", "HEAD"], include_in_schema=False)
-
-
-class _File:
-    """A file of the page, as it was when the gateway started."""
-
-    def __init__(self, path: Path) -> None:
-        self.content = path.read_bytes()
-        self.kind = KINDS.get(path.suffix, "application/octet-stream")
-
-
-def _answer(file: _File | None) -> Response:
-    if file is None:
-        raise HTTPException(404)
-    return Response(file.content, media_type=file.kind, headers=HEADERS)

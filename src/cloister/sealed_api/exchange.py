@@ -27,7 +27,7 @@ WINDOW_BYTES = 1 << 18
 MAX_TOGETHER_BYTES = 1 << 22
 
 # Headers of a connection, which there is none of; the length is set again below.
-_NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
+_CONNECTION_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
 
 
 def now_ms() -> int:
@@ -128,7 +128,7 @@ class Exchange:
         headers = [
             (name.lower().encode("ascii"), value.encode("utf-8"))
             for name, value in inner.headers
-            if name.lower() not in _NOT_OURS
+            if name.lower() not in _CONNECTION_HEADERS
         ]
         if inner.body or inner.method in ("POST", "PUT", "PATCH"):
             headers.append((b"content-length", str(len(inner.body)).encode()))

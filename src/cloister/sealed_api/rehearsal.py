@@ -37,7 +37,7 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
     """Play all requests, the good and the bad."""
     serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS, Needs.WIDE_LINKS))
     local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1"})
-    app = create_api(_Understudy(serving), tokenizer, model, local, 0, load_keys(local))
+    app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
         key, enc = bytearray(32), bytes(32)
         sealed = seal_request(key, enc, replace(request, validity=Validity.beginning(now_ms(), 0)).encode())
@@ -85,7 +85,7 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
     return requests
 
 
-class _Understudy(Backend):
+class _RehearsalBackend(Backend):
     """Answers every request with two tokens, or fails."""
 
     def __init__(self, serving: Serving) -> None:
