@@ -19,8 +19,7 @@ ALLOWED = {
     "config": {"errors", "levels", "cores"},
     "addresses": {"errors"},
     "levels": {"errors"},
-    "request_fields": set(),
-    "json_names": {"errors"},
+    "request_fields": {"errors"},
     "keys": EVERYBODY | {"addresses", "files"},
     "checks": {"errors"},
     "files": {"errors"},
@@ -32,10 +31,9 @@ ALLOWED = {
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
-    "obfuscation": {"errors", "json_names"},
+    "obfuscation": {"errors", "request_fields"},
     "detection": {"errors", "files", "messages", "process", "transparency"},
-    "client": EVERYBODY
-    | {"addresses", "request_fields", "json_names", "checks", "attest", "channel", "transparency", "obfuscation"},
+    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

@@ -1,6 +1,4 @@
-"""`cloister`, and `python -m cloister`. Ctrl-C ends it quietly from the first moment: while a command is being imported
-nothing has been done yet, so there is nothing to clean up and no traceback to show.
-"""
+"""`cloister`, and `python -m cloister`. Ctrl-C ends it without a traceback, also while commands are being imported."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else whoever started us has it ignored
-    if heard:
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's background job ignores it
+    if interruptible:
         signal.signal(signal.SIGINT, _stop)
     from cloister.cli import app
 
-    if heard:
+    if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     app(prog_name="cloister")
 

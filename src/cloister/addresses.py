@@ -14,7 +14,7 @@ EXAMPLE = "Write it like https://node.example or http://127.0.0.1:8000."
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """A server behind http(s): `prefix` is what stands before `/v1`, where somebody put it below a path."""
+    """A server behind http(s): `prefix` is the path before `/v1`, if there is one."""
 
     scheme: str
     host: str
@@ -35,13 +35,13 @@ class HttpAddress:
         if parts.username or parts.password or parts.query or parts.fragment:
             raise SetupError("The server's URL must hold no user name, query or fragment.", hint=EXAMPLE)
         if not all("!" <= each <= "~" for each in parts.path):
-            raise SetupError("The path of the server's URL holds what a path may not.", hint=EXAMPLE)
+            raise SetupError("The path of the server's URL has characters that a path may not have.", hint=EXAMPLE)
         prefix = parts.path.rstrip("/").removesuffix("/v1")
         return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), prefix)
 
     @property
     def authority(self) -> str:
-        """What goes into the Host header."""
+        """For the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -50,7 +50,7 @@ class HttpAddress:
         return self.prefix + endpoint
 
     def endpoint(self, path: str) -> str:
-        """The endpoint that a path on that server leads to, without the prefix."""
+        """A path on that server without the prefix."""
         return path.removeprefix(self.prefix) if path.startswith(f"{self.prefix}/") else path
 
     def url(self, endpoint: str) -> str:
@@ -61,7 +61,7 @@ class HttpAddress:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. False for any name but localhost: it might be anything."""
+    """Whether only this machine can reach the address. False for every name other than localhost."""
     if host == "localhost":
         return True
     try:

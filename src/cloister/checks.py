@@ -1,6 +1,6 @@
 """The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
 
-Only PASS passes: what was skipped was not checked. Knows how a stranger's JSON is decoded, not what is verified.
+Only PASS passes: a skipped check was not made. Also decodes untrusted JSON; what is verified is elsewhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ _Document = TypeVar("_Document")
 
 
 class Outcome(StrEnum):
-    """What came of a check."""
-
     PASS = "PASS"
     FAIL = "FAIL"
     SKIP = "SKIP"
@@ -28,10 +26,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. `reason` says why it failed or was skipped, or what was found.
+    """One check. `reason` says why it failed or was skipped, or what was found.
 
-    A check that is not `required` is one nobody asked for (no nonce given, say). It may be skipped, but is shown, so
-    that nobody takes it for passed. Where the policy lets something wrong go, `allowed_by` names its relaxation.
+    A check that is not `required` (no nonce was given, say) may be skipped; it is shown as skipped, not as passed.
+    Where the policy tolerates a failure, `allowed_by` names its relaxation.
     """
 
     name: str
@@ -47,20 +45,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of one piece of evidence, and what it says of itself (`claims`), believed only if passed."""
+    """All checks of one piece of evidence, and its `claims`, which count only if it passed."""
 
     checks: tuple[Check, ...]
     claims: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def passed(self) -> bool:
-        """Fails closed: something was checked, and nothing required failed or was skipped."""
+        """Fails closed: at least one check passed, and no required one failed or was skipped."""
         return any(check.outcome is Outcome.PASS for check in self.checks) and all(check.holds for check in self.checks)
 
     @property
     def incomplete(self) -> bool:
-        """Nothing failed, yet something required was skipped: not a pass."""
-        return not self.passed and not any(check.outcome is Outcome.FAIL for check in self.checks)
+        """No check failed, but a required one was skipped: not a pass."""
+        return not self.passed and all(check.outcome is not Outcome.FAIL for check in self.checks)
 
     @property
     def broken(self) -> tuple[Check, ...]:
@@ -98,7 +96,7 @@ class Examination:
         return holds
 
     def claim(self, name: str, value: Any) -> None:
-        """Something the evidence says, as JSON has it."""
+        """A statement of the evidence, as a JSON value."""
         self._claims[name] = value
 
     def include(self, verdict: Verdict) -> None:

@@ -204,8 +204,8 @@ class ControllerSettings(MachineSettings):
     prefix_policy: PolicyName = option(
         "none",
         "At the level open: whose computed prompts a tenant may reuse. none: no reuse; partition: its own; safekv: as "
-        "partition, since no detector reads prompts at open; global: those of all tenants, who can then learn by "
-        "timing what others wrote. (The level shared always uses safekv with a detector: tenants share the parts of "
+        "partition, since no detector reads prompts at open; global: those of all tenants; timing then reveals "
+        "what others wrote. (The level shared always uses safekv with a detector: tenants share the parts of "
         "prompts that it passes.)",
         panel="Shared prompts",
     )

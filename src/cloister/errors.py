@@ -1,6 +1,6 @@
 """The one error family. Every error carries a stable code and, where there is one, a next step for its reader.
 
-Messages are written by us from names, numbers and limits: never from prompt text, so that an error may be logged.
+Messages are made of names, numbers and limits, not of prompt text, so that an error may be logged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SetupError(CloisterError, code="setup_error"):
 
 
 class SandboxIncomplete(SetupError, code="sandbox_incomplete"):
-    """The kernel lacks layers of the sandbox, and nobody allowed to do without them."""
+    """The kernel lacks layers of the sandbox, and the settings do not allow that."""
 
 
 class NoGpu(SetupError, code="no_gpu"):
@@ -70,11 +70,11 @@ class LevelUnavailable(InvalidRequest, code="protection_unavailable"):
 
 
 class TagsInvalid(InvalidRequest, code="tags_invalid"):
-    """Tags that mark secrets are unbalanced, nested, empty, unknown, or mark what cannot be obfuscated."""
+    """Tags that mark secrets are unbalanced, nested, empty, unknown, or in a place that cannot be obfuscated."""
 
 
 class TooFewCandidates(InvalidRequest, code="too_few_candidates"):
-    """A secret has too few plausible substitutes. Nothing was sent; `span` counts from 1, `found` those there are."""
+    """A secret has too few plausible substitutes. Nothing was sent. `span` counts from 1."""
 
     def __init__(self, message: str, *, span: int = 0, found: int = 0, **more: str | None) -> None:
         super().__init__(message, **more)
@@ -122,23 +122,23 @@ class WaitingForKey(ServiceUnavailable, code="waiting_for_key"):
 
 
 class VaultLost(ServiceUnavailable, code="vault_lost"):
-    """The process that held a prompt ended, fell silent or broke the rules of its link. The request is lost with it."""
+    """The process that held a prompt ended, timed out or broke the rules of its link. The request is lost with it."""
 
     @classmethod
     def because(cls, reason: str) -> VaultLost:
-        """The error for a link's verdict: vault_lost, vault_timeout or link_malformed."""
+        """From a link's verdict: vault_lost, vault_timeout or link_malformed."""
         return cls(_LOST.get(reason, _LOST["vault_lost"]), hint="Send the request again.")
 
 
 _LOST = {
     "vault_lost": "The process that held the prompt ended.",
     "vault_timeout": "The process that held the prompt did not answer in time.",
-    "link_malformed": "The process that held the prompt answered what it must not.",
+    "link_malformed": "The process that held the prompt sent a malformed answer.",
 }
 
 
 class PartyLost(ServiceUnavailable, code="party_lost"):
-    """A party of a computation on shares ended, fell silent, or said what it must not. Nothing was revealed."""
+    """A party of a computation on shares ended, timed out, or broke the protocol."""
 
 
 class ProtocolError(CloisterError, code="protocol_error"):
@@ -146,7 +146,7 @@ class ProtocolError(CloisterError, code="protocol_error"):
 
 
 class EvidenceInvalid(CloisterError, code="evidence_invalid"):
-    """Evidence, a certificate, a token or a proof is malformed or too large to look at."""
+    """Evidence, a certificate, a token or a proof is malformed or too large."""
 
 
 class VerificationFailed(CloisterError, code="verification_failed"):
@@ -162,21 +162,21 @@ class ChannelBroken(CloisterError, code="channel_broken"):
 
 
 class ChannelKeyUnknown(ChannelBroken, code="channel_key_unknown"):
-    """The node does not hold this channel key (any more): it started again. Verify it anew and send again."""
+    """The node does not hold this channel key: it has restarted. Verify it and send again."""
 
 
 class MessageRepeated(ChannelBroken, code="message_repeated"):
-    """This sealed message was received before; somebody repeats what they recorded."""
+    """This sealed message was received before: it may be a recording."""
 
 
 class MessageExpired(ChannelBroken, code="message_expired"):
-    """This sealed message is not valid any more: somebody held it back, or its sender's clock is wrong."""
+    """This sealed message has expired: it was delayed, or its sender's clock is wrong."""
 
 
 def error_from_code(
     code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
 ) -> CloisterError:
-    """The error of the family with this code, as another process reported it."""
+    """The error that another process reported by this code."""
     if code == QueueFull.code:
         return QueueFull(message, retry_after=retry_after)
     if code == StartingUp.code:

@@ -1,4 +1,4 @@
-"""How much service each tenant has had: what turns go by, in the service's engine and where vaults wait for cores.
+"""How much service each tenant has received. It decides whose turn it is in the service's engine and at the core lease.
 
 Tenants are opaque strings and service is a number.
 """
@@ -12,11 +12,11 @@ INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
 
 CREDIT = 64
-"""A short prompt's worth. A tenant that comes has had less than any other here by at most this, and so much of what it
-brings is not cut up."""
+"""About one short prompt. A tenant that arrives may have received at most this much less than the others, and its
+prompts up to this length are computed in one piece."""
 
 _MOST = 2**31 - 1
-_MOST_UNTOLD = 1024
+_MOST_UNDRAINED = 1024
 _IDLE_REMEMBERED = 64
 
 
@@ -32,7 +32,7 @@ class ServiceMeter:
         self._served: dict[str, int] = {}
         self._live: dict[str, int] = {}
         self._uncut: dict[str, int] = {}
-        self._untold: Counter[str] = Counter()
+        self._undrained: Counter[str] = Counter()
 
     @property
     def active(self) -> int:
@@ -43,8 +43,8 @@ class ServiceMeter:
         return self._served.get(tenant, 0)
 
     def arrive(self, tenant: str) -> None:
-        """A request came. A tenant that had none is lifted to the least served one but for a little: idling saves up no
-        more than that, however often it comes and goes."""
+        """A request came. A tenant without other requests is lifted to CREDIT below the least served one: idle time
+        saves up no more than that, however often the tenant comes and goes."""
         if tenant not in self._live:
             floor = min((self._served[other] - CREDIT for other in self._live), default=0)
             self._served[tenant] = max(self._served.get(tenant, floor), floor)
@@ -52,8 +52,8 @@ class ServiceMeter:
         self._live[tenant] = self._live.get(tenant, 0) + 1
 
     def uncut(self, tenant: str) -> int:
-        """How long a prompt of this tenant may be to be computed in one piece beside others; less the more it has had
-        since it came."""
+        """Up to this length a prompt of this tenant is computed in one piece while others are active; falls with the
+        service received since the tenant arrived."""
         return self._uncut.get(tenant, 0)
 
     def leave(self, tenant: str) -> None:
@@ -65,28 +65,28 @@ class ServiceMeter:
     def charge(self, tenant: str, *, inputs: int = 0, outputs: int = 0) -> None:
         service = INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
         self._served[tenant] += service
-        if tenant in self._untold or len(self._untold) < _MOST_UNTOLD:
-            self._untold[tenant] += service
+        if tenant in self._undrained or len(self._undrained) < _MOST_UNDRAINED:
+            self._undrained[tenant] += service
         self._uncut[tenant] = max(self._uncut[tenant] - inputs, 0)
 
     def drain(self, most: int) -> dict[str, int]:
-        """What each tenant has had since this was last asked; of more than `most`, those that had most."""
-        told = {tenant: min(service, _MOST) for tenant, service in self._untold.most_common(most) if tenant}
-        self._untold.clear()
-        return told
+        """Service per tenant since the last call; of more than `most` tenants, those with the most."""
+        charges = {tenant: min(service, _MOST) for tenant, service in self._undrained.most_common(most) if tenant}
+        self._undrained.clear()
+        return charges
 
     def merge(self, elsewhere: Mapping[str, int]) -> None:
-        """What tenants have had at another meter. Those unknown here begin, when they come, where others are."""
+        """Add the charges of another meter. A tenant unknown here starts at the others' level when it arrives."""
         for tenant, service in elsewhere.items():
             if tenant in self._served:
                 self._served[tenant] += service
 
     def most_served(self, tenants: Iterable[str]) -> str:
-        """The tenant that has had most; among equals the last by name, so that the choice is repeatable."""
+        """The tenant with the most service; among equals the last by name, so that the choice is repeatable."""
         return max(tenants, key=lambda tenant: (self._served[tenant], tenant))
 
     def _forget(self) -> None:
-        """Drop counters that a re-arrival would lift anyway: tenants who never return cost no memory."""
+        """Drop counters that a re-arrival would lift anyway: tenants that never return cost no memory."""
         if not self._live:
             self._served.clear()
         elif len(self._served) > 2 * len(self._live) + _IDLE_REMEMBERED:

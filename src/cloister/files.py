@@ -1,4 +1,4 @@
-"""Files that are whole or not there, files for their owner only, a lock that ends with its holder. Knows no content."""
+"""Files that are complete or absent, files for their owner only, and a lock that ends with its process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = Fal
 def read_bounded(
     path: Path, limit: int, *, hint: str | None = None, too_large: type[CloisterError] = SetupError
 ) -> bytes:
-    """A file somebody else may have written: never more than `limit` of it is read."""
+    """An untrusted file's bytes: at most `limit`, else an error."""
     with needed(f"{path} cannot be read", hint), path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -65,14 +65,14 @@ def sha256_of(path: Path) -> str:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A key in a new file that its owner alone can read; an existing file is never overwritten."""
+    """A key in a new file that its owner alone can read; an existing file is not overwritten."""
     with needed(f"The key cannot be written to {path}", "Name a new file."):
         make_folder(path.parent)
         write_whole(path, data, mode=0o600, fresh=True)
 
 
 def read_private(path: Path, limit: int, what: str, hint: str | None = None) -> bytes:
-    """The first `limit` bytes of a key's file. One that others could have read or changed is refused."""
+    """The first `limit` bytes of a key's file. A file that other users could read or change is refused."""
     with needed(f"The {what} {path} cannot be read", hint), path.open("rb") as file:
         status = os.fstat(file.fileno())
         data = file.read(limit)
@@ -101,9 +101,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def needed(what: str, hint: str | None = None) -> Iterator[None]:
-    """Do something with files that must succeed: `what` says, in a SetupError, what failed.
+    """An OSError in the block becomes a SetupError that begins with `what`.
 
-    `hint` is for what is wrong with the name; where the disk is at fault, the advice is about the disk.
+    `hint` is for a wrong name; where the disk is at fault, the hint is about the disk.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def needed(what: str, hint: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Hold this lock file. The kernel releases it when the holder dies, however it dies."""
+    """Hold this lock file. The kernel releases it when the process ends, however it ends."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,11 +1,10 @@
 """API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk.
 
 A line of the keys file is `"sha256:…" = "tenant"` or `"sha256:…" = { tenant = "…", trust_group = "…" }`: tenants of
-one trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics, which tells of
-all tenants together.
+one trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics.
 
-The controller reads the file, at the start and when it is told that it changed; frontends are given its entries. This
-module knows nothing of HTTP. Whatever is doubtful (no key, an unreadable file, a malformed line) means no.
+The controller reads the file at its start and at SIGHUP, and sends its entries to the frontends. A missing key, an
+unreadable file and a malformed line are all refused.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DEVELOPMENT_TENANT = "development"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a key belongs to. Without a trust group a tenant trusts nobody. An operator may look at totals."""
+    """The owner of a key. Without a trust group a tenant shares no vault. An operator may read totals."""
 
     tenant: str
     trust_group: str = ""
@@ -41,7 +40,7 @@ class Caller:
 
 
 class KeyRing:
-    """Answers whom a key belongs to. `entries` are its keys as they go from the controller to the frontends."""
+    """Finds the owner of a key. `entries` is the form that goes from the controller to the frontends."""
 
     def __init__(self, callers: Mapping[bytes, Caller]) -> None:
         self._callers = tuple(callers.items())
@@ -57,7 +56,7 @@ class KeyRing:
         return tuple(KeyEntry(digest, *astuple(caller)) for digest, caller in self._callers)
 
     def admit(self, entries: Iterable[KeyEntry]) -> None:
-        """From now on these keys and no others."""
+        """Replace all keys by these."""
         self._callers = tuple((each.digest, Caller(each.tenant, each.trust_group, each.operator)) for each in entries)
 
     def caller(self, key: str | None) -> Caller:
@@ -101,9 +100,9 @@ def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = F
 
 
 def add_line(path: Path, line: str) -> None:
-    """Put the line under `[keys]` in the keys file, which is made if there is none. What would spoil it is not written.
+    """Put the line under `[keys]` in the keys file, which is made if necessary; an invalid result is not written.
 
-    It may be read by its owner alone: it holds no key, but tells who uses the server.
+    A new file is for its owner alone: it holds no key, but shows the names of tenants.
     """
     with needed(f"{path} cannot be changed"):
         text = path.read_text("utf-8") if path.exists() else ""
@@ -133,7 +132,8 @@ def _caller(owner: object) -> Caller:
         return Caller(_checked(owner, "tenant"))
     if not owner.keys() <= {"tenant", "trust_group", "operator"} or type(owner.get("operator", False)) is not bool:
         raise SetupError(
-            "An entry of the keys file says other than tenant, trust_group and operator.", hint="Look for a typo."
+            "An entry of the keys file has a field other than tenant, trust_group and operator.",
+            hint="Look for a typo.",
         )
     group = _checked(owner["trust_group"], "trust group") if "trust_group" in owner else ""
     return Caller(_checked(owner.get("tenant"), "tenant"), group, owner.get("operator", False))
@@ -159,14 +159,14 @@ def _callers(path: Path, text: str) -> dict[bytes, Caller]:
         raise SetupError("The keys file is not valid TOML.", hint=f"Look at {path}.") from None
     if not isinstance(table, dict) or not table:
         raise SetupError(
-            "The keys file admits nobody: its [keys] table is missing or empty.",
+            "The keys file admits no key: its [keys] table is missing or empty.",
             hint=f"`cloister key new TENANT --into {path}` adds one.",
         )
     callers: dict[bytes, Caller] = {}
     for name, owner in table.items():
         digest = _DIGEST.fullmatch(name)
         if digest is None:
-            # The name is not shown: somebody may have put the key itself there.
+            # The name is not shown: it may be the key itself.
             raise SetupError(
                 'An entry of the keys file is not "sha256:<64 hex digits>".',
                 hint="Plain keys are not accepted; use the line `cloister key new TENANT` prints.",

@@ -1,4 +1,4 @@
-"""The levels of protection, as data: who reads the prompt, who decodes, what is refused, and what users are told.
+"""The levels of protection, as data: which process reads the prompt and decodes, what is refused, what users read.
 
 Beside the controller's routes and the tests, only this module names the levels. It states promises and rules; it
 provides no protection itself.
@@ -15,9 +15,9 @@ from cloister.errors import InvalidRequest
 
 LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
 ReadLevel = Literal["open", "shared"]
-"""Built levels at which who speaks HTTP reads the prompt, and the service gets its tokens."""
+"""Levels at which the process that speaks HTTP reads the prompt, and the service gets its tokens."""
 PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
-"""Built levels at which a process of its own reads the prompt; other processes carry it as bytes."""
+"""Levels at which a separate process reads the prompt; other processes carry it as bytes."""
 VaultLevel = Literal["partitioned", "obfuscated", "isolated"]
 """Those of them at which that process is a vault."""
 
@@ -31,7 +31,7 @@ MOST_FAKES = 31
 """λ at most, at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots."""
 
 PolicyName = Literal["none", "global", "partition", "safekv"]
-"""Who finds whose computed prompts at the service (prefix.policy)."""
+"""Whose computed prompts a tenant may reuse at the service (prefix.policy)."""
 
 
 class Reader(Enum):
@@ -43,9 +43,9 @@ class Reader(Enum):
 
 
 class Decodes(Enum):
-    """Whoever computes the answer's tokens after the first."""
+    """The process that computes the answer's tokens after the first."""
 
-    SERVICE = "the service, for everybody"
+    SERVICE = "the service, for all users"
     VAULT = "the vault alone"
     PARTIES = "three parties, on shares"
 
@@ -85,19 +85,19 @@ class Level:
     needs: Needs | None = None
     refuses: tuple[Refusal, ...] = ()
     default_rank: int | None = None
-    """The order in which levels are chosen for a request that names none; None: only for those who ask for it."""
+    """The order in which levels are chosen for a request that names none; None: only on request."""
     default_tokens: int | None = None
     """The longest answer to a request that sets no limit, if not the endpoint's own."""
     examined: bool = False
-    """Whether a detector reads the prompt, to find what of it may be shared."""
+    """Whether a detector reads the prompt to find the parts that may be shared."""
     obfuscates: bool = False
-    """Whether the real answer is one of several (λ+1), and only its user is to know which."""
+    """Whether the real answer is one of several (λ+1)."""
     slow: bool = False
     """Whether a token takes seconds, so that progress is reported."""
 
     @property
     def uses_vault(self) -> bool:
-        """Whether the prompt goes unread to a process of its own."""
+        """Whether the prompt goes unread to a separate process."""
         return self.reader is not Reader.API
 
     def refuse(self, requested: Collection[str], *, logits: bool = False) -> None:
@@ -176,8 +176,8 @@ LEVELS: dict[str, Level] = {
                 "that carried them out could compute your words from them."
             ),
             service_sees=(
-                "the answer's tokens and attention contributions, inside a sealed process; anybody who carried the "
-                "contributions out could compute the prompt from them"
+                "the answer's tokens and attention contributions, inside a sealed process; a process that "
+                "carried the contributions out could compute the prompt from them"
             ),
             others_learn="nothing",
             reader=Reader.VAULT,
@@ -219,7 +219,7 @@ LEVELS: dict[str, Level] = {
         ),
         Level(
             "isolated",
-            provider_sees="When you ask and for how long; a process of your own decodes alone on the shared weights.",
+            provider_sees="When you ask and for how long; your own vault decodes alone on the shared weights.",
             service_sees="nothing: a vault of your own decodes alone",
             others_learn="nothing",
             reader=Reader.VAULT,
@@ -253,7 +253,7 @@ LEVELS: dict[str, Level] = {
 
 
 def served(*needs: Needs) -> tuple[LevelName, ...]:
-    """The levels a server offers that has these things."""
+    """The levels of a server that has these."""
     return tuple(name for name in get_args(LevelName) if LEVELS[name].needs is None or LEVELS[name].needs in needs)
 
 

@@ -1,8 +1,7 @@
-"""How many tokens one step of computing may have: few beside other tenants, many alone.
+"""How many tokens one step of computing may have: few while several tenants are active, many otherwise.
 
-Learned from how long earlier steps took, because that differs a hundredfold between machines and models. A step reads
-all weights however few its tokens are, and then takes a little longer for each. Whatever the size, results are the same
-bit for bit, so only times depend on it.
+Learned from the duration of earlier steps, which differs a hundredfold between machines and models. A step reads all
+weights however few its tokens are, and then takes a little longer for each. Results do not depend on the size.
 """
 
 from __future__ import annotations
@@ -12,28 +11,27 @@ from collections import Counter
 from collections.abc import Callable
 
 LONG_S = 0.5
-"""What a step may last while one tenant is alone: so long the first request of another waits for it."""
+"""Duration of a step while one tenant is alone: the first request of another tenant waits that long."""
 
 SHORT_STEPS = 2.6
-"""Beside other tenants a step lasts about as long as so many that compute one token: who decodes should not wait three
-times as long as alone."""
+"""While several tenants are active, a step may take as long as this number of single-token steps: a decoding request
+should not wait three times as long as it would alone."""
 
 LEAST_SHORT_S = 0.02
 LEAST_TOKENS = 1
-"""Late in a long prompt each token adds as much as a whole step of one that decodes, where the machine computes slowly
-or the context is long."""
+"""On a slow machine or in a long context, each prompt token can cost as much as a whole decoding step."""
 FIRST_TOKENS = 64
 """Before anything is learned."""
 
 LINGER_S = 10.0
-"""So long after its last request a tenant counts as here: who asks again soon finds steps short."""
+"""Seconds after its last request during which a tenant counts as active, so that its next request finds short steps."""
 
 _LEARN = 0.25
 
 
 class Pace:
-    """Steps of at most `most` tokens. `short` and `long` say how many tokens the next may have, `note` how long it
-    took. Where others' steps come between ours, `note_between` says how long one of theirs took."""
+    """Steps of at most `most` tokens. `short` and `long` are sizes for the next step; `note` records how long a step
+    took, and `note_between` how long a step of another process took in between."""
 
     def __init__(self, most: int, short_steps: float = SHORT_STEPS) -> None:
         self._most = most
@@ -60,7 +58,7 @@ class Pace:
             self._each = _learned(self._each, max(seconds - (self._one or 0.0), 0.0) / (tokens - 1))
 
     def note_between(self, seconds: float) -> None:
-        """How long a step of one token took that came between two of ours: what those who wait for it are used to."""
+        """The duration of another process's single-token step between two of these."""
         self._between = _learned(self._between, seconds)
 
     def _within(self, seconds: float) -> int:
@@ -75,7 +73,7 @@ def _learned(known: float | None, seen: float) -> float:
 
 
 class ActiveTenants:
-    """Which tenants have requests here, or had some a moment ago."""
+    """Tenants with requests, now or within the last LINGER_S seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -95,14 +93,14 @@ class ActiveTenants:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one."""
+        """Whether more than one tenant is active."""
         if len(self._present) + len(self._left) < 2:
             return False
         self._forget()
         return len(self._present) + len(self._left) > 1
 
     def _forget(self) -> None:
-        """Those who left first stand first."""
+        """The dictionary is in the order of leaving."""
         past = self._clock() - LINGER_S
         while self._left and self._left[first := next(iter(self._left))] < past:
             del self._left[first]

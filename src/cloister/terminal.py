@@ -1,4 +1,4 @@
-"""The one console on standard error: what moves on a terminal at the same time is shown together, not by turns."""
+"""The one console on standard error, so that several progress displays do not overwrite each other."""
 
 from __future__ import annotations
 

@@ -281,10 +281,10 @@ def test_at_shared_the_panel_says_what_others_may_find_and_why_not_the_rest(brow
         expect(part.locator(".may-share")).to_have_text(["Sort a list. "], use_inner_text=False)
         expect(part.locator(".held")).to_have_count(2)
         expect(part.locator(".held").first).to_have_attribute(
-            "title", "private: it is about financial (a rule says so)"
+            "title", "private: it is about financial (a rule decided)"
         )
         expect(part.locator(".held").last).to_have_attribute("title", "private: it follows what is")
-        expect(part.locator(".state")).to_contain_text("16 tokens were found computed, 16 of them for everybody")
+        expect(part.locator(".state")).to_contain_text("16 tokens were in the cache, 16 of them shared between users")
         gate.open()
         finished(page)
         expect(panel.locator("[data-role=answer] .state")).to_have_text("complete")
@@ -347,7 +347,7 @@ def test_a_change_of_level_sends_nothing_of_before_along(page: Page, stub: Stub)
     ask(page, "said while partitioned")
     finished(page)
     choose(page, "open")
-    expect(page.locator(".divider")).to_contain_text("not sent along")
+    expect(page.locator(".divider")).to_contain_text("not sent again")
     ask(page, "said while open")
     finished(page, 2)
     assert stub.bodies[1]["protection"] == "open"

@@ -64,7 +64,7 @@ def test_secrets_are_not_printed_and_keys_not_overwritten(run: Run, keys: list[s
     content, signing = Path(keys[2]), Path(keys[4])
     before = content.read_bytes(), signing.read_bytes()
     result = run("weights", "key", *keys[1:])
-    assert result.exit_code == 2 and "never overwritten" in result.output
+    assert result.exit_code == 2 and "not overwritten" in result.output
     assert (content.read_bytes(), signing.read_bytes()) == before
     for secret in (content, signing):
         assert secret.stat().st_mode & 0o777 == 0o600

@@ -7,7 +7,7 @@ import pytest
 
 MODULES = ["openai", "obfuscated", "proxy", "verification", "sealed", "provider", "message"]
 OURS = {
-    *("addresses", "attest", "channel", "checks", "client", "errors", "files", "json_names", "levels"),
+    *("addresses", "attest", "channel", "checks", "client", "errors", "files", "levels"),
     *("obfuscation", "request_fields", "transparency"),
 }
 FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}

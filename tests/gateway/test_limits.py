@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from cloister.config import GatewaySettings
 from cloister.errors import PromptTooLong
 from cloister.gateway import guard
-from cloister.gateway.api import answer_tokens
 from cloister.gateway.app import create_app
+from cloister.gateway.completions import answer_tokens
 from tests.gateway.fakes import CONTEXT, KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, served
 
 CHAT = "/v1/chat/completions"

@@ -126,7 +126,7 @@ async def test_while_it_starts_clients_are_told_how_long(http: httpx.AsyncClient
 
 
 async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, app: Any) -> None:
-    from cloister.gateway.terms import Levels
+    from cloister.gateway.api import Levels
 
     object.__setattr__(app.state.api, "levels", Levels(LEVELS, {"mpc": "It was started with `--mpc off`."}))
     refused = await http.post(CHAT, json=chat_body())

@@ -135,7 +135,7 @@ async def test_metrics_are_for_operators_and_coarse_where_there_are_tenants(
         text = (await http.get("/metrics")).text
         await http.post("/v1/chat/completions", json=chat_body())
         assert (await http.get("/metrics")).text == text, "it changed within seconds"
-        monkeypatch.setattr(app.state.api.metrics, "_told_for_s", 0.0)
+        monkeypatch.setattr(app.state.api.metrics, "_kept_s", 0.0)
         assert (await http.get("/metrics")).text != text
 
 

@@ -10,8 +10,8 @@ import pytest
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
+from cloister.gateway.api import Levels
 from cloister.gateway.app import create_app
-from cloister.gateway.terms import Levels
 from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, read_prompt
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
@@ -122,11 +122,11 @@ async def test_the_gateway_does_not_tokenise_for_a_vault(
     async def refuse(prompt: object) -> None:
         raise AssertionError("the gateway read a prompt that is not its own to read")
 
-    monkeypatch.setattr(app.state.api.prompts, "read", refuse)
+    monkeypatch.setattr(app.state.prompts, "read", refuse)
     for level in ("partitioned", "isolated"):
         assert (await post(http, {"protection": level})).is_success
     with pytest.raises(AssertionError):
-        await app.state.api.prompts.read(None)
+        await app.state.prompts.read(None)
 
 
 async def test_tags_are_read_at_open_too(http: httpx.AsyncClient, backend: FakeBackend) -> None:

@@ -22,7 +22,7 @@ from cloister.errors import (
     ServiceUnavailable,
 )
 from cloister.gateway.app import create_app
-from cloister.gateway.client import TELL_TAKEN_BYTES, GatewayClient
+from cloister.gateway.client import REPORT_TAKEN_BYTES, GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart, StartFrontend
 from cloister.messages.controller_gateway import AskEvidence, Evidence, FromGateway, Sealed
@@ -249,9 +249,9 @@ async def test_parts_that_wait_together_are_taken_together(line: Line) -> None:
 async def test_what_is_taken_is_told_now_and_then(line: Line) -> None:
     answer = line.client.carry(b"envelope")
     number = (await line.controller.next(Sealed)).request_id
-    answer.taken(TELL_TAKEN_BYTES - 1)
+    answer.taken(REPORT_TAKEN_BYTES - 1)
     answer.taken(10)
-    assert await line.controller.next(BytesTaken) == BytesTaken(number, TELL_TAKEN_BYTES + 9)
+    assert await line.controller.next(BytesTaken) == BytesTaken(number, REPORT_TAKEN_BYTES + 9)
     answer.leave()
     assert await line.controller.next(CancelSealed) == CancelSealed(number)
     with pytest.raises(ServiceUnavailable):

@@ -46,7 +46,7 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 class ControllerClient(Backend):
     """A Backend over a socket. `connect`, then `started` and `serving` are what the controller says first."""
 
-    hears: ClassVar[object] = ToGateway
+    receives: ClassVar[object] = ToGateway
     beat_s: ClassVar[float] = 0.0
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,7 +174,7 @@ class ControllerClient(Backend):
                 self.send(Cancel(request_id))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames: FrameReader[msgspec.Struct] = FrameReader(self.hears)
+        frames: FrameReader[msgspec.Struct] = FrameReader(self.receives)
         try:
             while data := await reader.read(RECEIVE_BYTES):
                 for message in frames.feed(data):

@@ -1,4 +1,4 @@
-"""The `cloister` command: thin commands, each in its own file, over what the other packages do.
+"""The `cloister` command: thin commands, one file each, over the other packages.
 
 Nothing heavy is imported here or at the top of a command's file, so that `--help` answers at once.
 """

@@ -19,11 +19,10 @@ from pydantic import BaseModel
 from cloister.cli.generated import settings_command
 from cloister.cli.options import checks_table, print_error
 from cloister.config import option
-from cloister.errors import CloisterError, SetupError
+from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 
 if TYPE_CHECKING:
-    from cloister.attest.envelope import Envelope, Kind
     from cloister.checks import Verdict
 
 MAX_FILE_BYTES = 4 << 20
@@ -33,7 +32,7 @@ _Policy = TypeVar("_Policy", bound=msgspec.Struct)
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes, if there are not too many."""
+    """The file's bytes, at most MAX_FILE_BYTES of them."""
     data = read_bounded(path, MAX_FILE_BYTES, hint="Is the name right?")
     if not data.strip():
         raise SetupError(f"{path} is empty.")
@@ -89,10 +88,10 @@ def read_policy_table(
         tables = tomllib.loads(read_file(path).decode("utf-8"))
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
-    # A name nobody knows may be a mistyped demand, and what is not demanded is not checked.
-    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure", "nitro"}
+    # An unknown name may be a mistyped demand, which would then not be checked.
+    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure"}
     if strange:
-        raise SetupError(f"The policy has a part nobody knows: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
+        raise SetupError(f"The policy has an unknown part: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
     given = [name for name in names if name in tables]
     if optional and not given:
         return kind()
@@ -107,29 +106,27 @@ def read_policy_table(
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
 _KINDS = {
-    **{kind: kind for kind in ("snp", "tdx", "azure", "nitro", "nvidia")},
+    **{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")},
     **{"sev-snp": "snp", "gpu": "nvidia"},
 }
-_KINDS_HINT = "--kind takes snp, tdx, azure, nitro or nvidia."
+_KINDS_HINT = "--kind takes snp, tdx, azure or nvidia."
 
-_HELP = "Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."
-attest = typer.Typer(no_args_is_help=True, help=_HELP)
+attest = typer.Typer(no_args_is_help=True)
 
 
 @attest.callback()
 def _group() -> None:
-    """Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."""
+    """Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."""
 
 
 class EvidenceFiles(BaseModel):
     """Evidence, what it is checked with, and what is demanded of it."""
 
-    kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nitro|nvidia")
+    kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
     evidence: Path = option(
         ...,
-        "Report or quote: binary, hex, base64, or in the JSON of dstack, CoCo, GCP or Tinfoil. For nvidia also JSON "
-        "of several reports, or a token. For azure an HCL report, or JSON with it, the vTPM's quote, and VCEK or TD "
-        "quote.",
+        "Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token. For azure an HCL "
+        "report, or JSON with it, the vTPM's quote, and VCEK or TD quote.",
         metavar="FILE",
     )
     certs: list[Path] | None = option(
@@ -147,21 +144,13 @@ class EvidenceFiles(BaseModel):
         "and OCSP responses (DER), one --collateral each.",
         metavar="FILE",
     )
-    event_log: Path | None = option(
-        None,
-        "tdx: what was measured: a CCEL table, or dstack's JSON; else the log in the quote's envelope.",
-        metavar="FILE",
-    )
     nonce: str | None = option(
         None,
         "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.",
         metavar="HEX",
     )
-    user_data: str | None = option(None, "nitro: the user data it must carry.", metavar="HEX")
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
-    policy: Path | None = option(
-        None, "What is demanded: TOML with tables snp, tdx, azure, nitro or gpu.", metavar="FILE"
-    )
+    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.", metavar="FILE")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
 
     def certificates(self) -> list[bytes]:
@@ -192,22 +181,15 @@ class EvidenceFiles(BaseModel):
 def check(files: EvidenceFiles) -> None:
     """Check evidence from files: no network, no clock but --at.
 
-    Without a policy that says what must have started, nothing passes (3). Exit code: 0 all that was asked for holds,
-    1 a check failed, 3 something could not be checked, 2 wrong use or unreadable input. What nobody asked for, and what
-    the policy lets go, is shown as skipped.
+    Without a policy that names what must have started, nothing passes (3). Exit code: 0 all demands hold, 1 a check
+    failed, 3 something could not be checked, 2 wrong use or unreadable input. Checks without a demand, and failures
+    that the policy tolerates, are shown as skipped.
 
     Examples:
-
       cloister attest check --kind snp --evidence report.bin --certs vcek.der --certs cert_chain.pem
-
       cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
-
       cloister attest check --kind azure --evidence evidence.json --certs cert_chain.pem --collateral crl --nonce 00ff…
-
-      cloister attest check --kind nitro --evidence document.bin --nonce 00ff… --policy policy.toml
-
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
-
       cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
     """
     try:
@@ -228,22 +210,10 @@ def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
     kind = _KINDS.get(files.kind)
     if kind is None:
         raise SetupError(f"Evidence of kind {files.kind!r} is not known.", hint=_KINDS_HINT)
-    if files.user_data is not None and kind != "nitro":
-        raise SetupError(
-            "--user-data is for Nitro documents.", hint="Others carry it within their report data: --nonce."
-        )
     data = read_file(files.evidence)
     if kind in ("snp", "tdx") and unpack(data).startswith(b"HCLA"):
         kind = "azure"
-    if files.event_log is not None and kind != "tdx":
-        raise SetupError("--event-log is for TDX quotes.", hint="Other evidence does not replay a log.")
-    checks = {
-        "snp": _verify_snp,
-        "tdx": _verify_tdx,
-        "azure": _verify_azure,
-        "nitro": _verify_nitro,
-        "nvidia": _verify_gpus,
-    }
+    checks = {"snp": _verify_snp, "tdx": _verify_tdx, "azure": _verify_azure, "nvidia": _verify_gpus}
     return checks[kind](files, data, at)
 
 
@@ -251,10 +221,10 @@ def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
-    envelope, collateral = _opened("snp", data), files.one_collateral()
-    report, table = unwrap_report(envelope.report)
+    collateral = files.one_collateral()
+    report, table = unwrap_report(_raw_report(data))
     given = [*files.certificates(), *([] if collateral is None else [collateral])]
-    pieces = [*map(unpack, given), *envelope.certificates, table]
+    pieces = [*map(unpack, given), table]
     policy = read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy)
     return verify_snp(report, pieces, at=at, policy=policy, report_data=files.report_data())
 
@@ -262,22 +232,11 @@ def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     from cloister.attest.tdx import TdxPolicy, verify_tdx
 
-    envelope, collateral = _opened("tdx", data), files.one_collateral()
+    collateral, quote = files.one_collateral(), _raw_report(data)
     if files.certificates():
         typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
-    log = read_file(files.event_log) if files.event_log else envelope.event_log
     policy = read_policy_table(files.policy, ("tdx",), TdxPolicy)
-    bound = files.report_data()
-    return verify_tdx(envelope.report, collateral, at=at, policy=policy, report_data=bound, event_log=log)
-
-
-def _verify_nitro(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    from cloister.attest.nitro import NitroPolicy, verify_nitro
-
-    carried = None if files.user_data is None else read_nonce(files.user_data)
-    policy = read_policy_table(files.policy, ("nitro",), NitroPolicy)
-    document = _opened("nitro", data).report
-    return verify_nitro(document, at=at, policy=policy, nonce=files.asked_nonce(), user_data=carried)
+    return verify_tdx(quote, collateral, at=at, policy=policy, report_data=files.report_data())
 
 
 def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
@@ -322,19 +281,16 @@ def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     return verify_gpu_token(data, certificates[0], nonce, at=at, policy=policy)
 
 
-def _opened(kind: Kind, data: bytes) -> Envelope:
-    """The envelope of the evidence; a bare report gets an empty one. Prints which other parts are not checked."""
-    from cloister.attest.envelope import Envelope, open_envelope
-
-    envelope = open_envelope(data)
-    if envelope is None:
-        return Envelope("", kind, unpack(data))
-    if envelope.kind != kind:
-        raise SetupError(f"This is {envelope.maker}'s envelope of evidence of kind {envelope.kind}, not {kind}.")
-    if envelope.beside:
-        names = ", ".join(envelope.beside)
-        typer.echo(f"Note: {envelope.maker}'s envelope; not checked: {names}.", err=True)
-    return envelope
+def _raw_report(data: bytes) -> bytes:
+    """The report's bytes; EvidenceInvalid for JSON around one, and for a token about one."""
+    text = data.strip()
+    if text.startswith((b"{", b"eyJ")):
+        azure = b'"hcl_report"' in text
+        raise EvidenceInvalid(
+            "This is JSON or a token, not the report or quote itself.",
+            hint="--kind azure checks Azure's document." if azure else "Take the report out: binary, hex or base64.",
+        )
+    return unpack(data)
 
 
 def _is_token(data: bytes) -> bool:

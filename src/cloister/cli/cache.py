@@ -1,4 +1,4 @@
-"""`cloister cache`: what of a text would be shared between tenants and what not, and why; an operator's own rules."""
+"""`cloister cache`: which parts of a text tenants would share, and why; an operator's own rules."""
 
 from __future__ import annotations
 
@@ -42,22 +42,19 @@ def explain(
     has it: until then it is private.
 
     Examples:
-
       cloister cache explain "My name is Ada and I live in Linz."
-
       cloister cache explain --file prompt.txt --json
-
       cat prompt.txt | cloister cache explain -
     """
     from cloister.detection.pipeline import even_blocks
 
     given = _text(text, file)
     examined = _pipeline(rules, rules_key).examine(given, ends := even_blocks(given, block))
-    told = explained(given, ends, examined)
+    found = explained(given, ends, examined)
     if as_json:
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        typer.echo(json.dumps(found, ensure_ascii=False))
         return
-    _show(given, told)
+    _show(given, found)
 
 
 @cache.command("sign")
@@ -69,10 +66,9 @@ def sign(
         Path | None, typer.Option(metavar="FILE", help="Where to write them.", show_default="FILE.signed")
     ] = None,
 ) -> None:
-    """Sign rules of your own, so that a server takes them; prints the verifier key.
+    """Sign your own rules, so that a server accepts them; prints the verifier key.
 
     Example:
-
       cloister cache sign rules.toml --key rules.key --name rules.example
     """
     from cloister.detection.signed_rules import sign_rules
@@ -114,12 +110,12 @@ def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
     if rules is None:
         return shipped_pipeline()
     if not rules_key:
-        raise SetupError("Rules of your own need the key that signed them.", hint="Give --rules-key.")
+        raise SetupError("Your own rules need the key that signed them.", hint="Give --rules-key.")
     return shipped_pipeline(read_signed(rules, VerifierKey.parse(rules_key)))
 
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
-    """All of it as plain values: findings by place, and the label of each block with those before it counted in."""
+    """Findings and blocks as JSON values. A block's label includes the blocks before it."""
     from cloister.detection.pipeline import inherit
     from cloister.messages.controller_detector import Category, Label
 
@@ -152,25 +148,25 @@ def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
     return {"verdict": worst.name.lower(), "shared_characters": shared, "findings": findings, "blocks": blocks}
 
 
-def _show(text: str, told: dict[str, Any]) -> None:
+def _show(text: str, found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
     shown = Text(text)
-    shown.stylize("green", 0, told["shared_characters"])
-    shown.stylize("dim", told["shared_characters"])
-    for each in told["findings"]:
+    shown.stylize("green", 0, found["shared_characters"])
+    shown.stylize("dim", found["shared_characters"])
+    for each in found["findings"]:
         shown.stylize("bold red" if each["tier"] == 1 else "bold yellow", each["start"], each["end"])
     console.print(shown)
-    if told["findings"]:
+    if found["findings"]:
         table = Table("tier", "what", "why", "text")
-        for each in told["findings"]:
+        for each in found["findings"]:
             why = each.get("rule") or f"score {each['score']:.2f}"
             table.add_row(str(each["tier"]), each["category"], why, Text(each["text"]))
         console.print(table)
     whole = len(text)
     typer.echo(
-        f"Verdict: {told['verdict']}. Of {whole} characters the first {told['shared_characters']} may be shared."
+        f"Verdict: {found['verdict']}. Of {whole} characters the first {found['shared_characters']} may be shared."
     )

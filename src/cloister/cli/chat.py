@@ -63,15 +63,10 @@ def chat(options: ChatOptions) -> None:
     """Chat with a model: one question, or a conversation. The node is verified first, and everything goes sealed.
 
     Examples:
-
       cloister chat --url https://node.example --policy policy.toml
-
       cloister chat "Why is the sky blue?" --allow-software-tee    # a development node of your own
-
       echo "A private question" | cloister chat - --allow-software-tee
-
       cloister chat "Name three rivers." --temperature 0 --json --allow-software-tee
-
       cloister chat --protection isolated --policy policy.toml
     """
     from cloister.addresses import HttpAddress
@@ -93,7 +88,7 @@ def chat(options: ChatOptions) -> None:
         address, options.api_key, node=node, model=options.model, system=options.system, choices=choices
     )
     with conversation:
-        conversation.on_wait = _tell_of_waiting
+        conversation.on_wait = _show_waiting
         if prompt is None:
             _converse(conversation)
         elif options.as_json:
@@ -102,7 +97,7 @@ def chat(options: ChatOptions) -> None:
             _print_answer(conversation, prompt)
 
 
-def _tell_of_waiting(why: str) -> None:
+def _show_waiting(why: str) -> None:
     typer.secho(f"{without_control_characters(why)} Waiting for it; Ctrl-C ends that.", dim=True, err=True)
 
 
@@ -115,7 +110,7 @@ _ALSO = {"/?": "/help", "/new": "/clear", "/bye": "/exit", "/quit": "/exit"}
 
 
 def _command(conversation: Conversation, line: str) -> bool:
-    """Do what the line says to us; whether the conversation goes on. Nothing of it is sent."""
+    """Run a command line; returns whether the conversation goes on. Commands are not sent."""
     word = line.split()[0]
     match _ALSO.get(word, word):
         case "/exit":
@@ -169,16 +164,16 @@ def _print_answer(conversation: Conversation, prompt: str) -> None:
 
 
 class ProgressLine:
-    """How far a slow answer is: one line of the terminal, written over, and gone when there are words to show."""
+    """Shows a slow answer's progress in one terminal line, which is cleared when text comes."""
 
     MOST = 78
 
     def __init__(self) -> None:
         self._shown = False
 
-    def show(self, told: str) -> None:
+    def show(self, progress: str) -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{without_control_characters(told)[: self.MOST]}")
+            sys.stderr.write(f"\r\x1b[K{without_control_characters(progress)[: self.MOST]}")
             sys.stderr.flush()
             self._shown = True
 

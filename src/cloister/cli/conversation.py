@@ -1,7 +1,7 @@
 """A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request.
 
-Knows nothing of terminals or seals; keeps nothing on disk. At a Cloister server all turns share a session, so that a
-vault keeps what it computed; its name goes into a header, which other servers ignore.
+Writes nothing to a terminal or a disk. At a Cloister server all turns share a session, so that a vault keeps what it
+computed; its name goes into a header, which other servers ignore.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 SOON_S, LATEST_S, PATIENCE_S = 1, 15, 600
-"""How soon, how late and for how long in all a server is asked again that is starting what was asked for."""
+"""Shortest and longest pause, and total time, of asking a server again while it starts."""
 
 
 class Conversation:
-    """Asks, and remembers what was said so far. Use it in a `with`."""
+    """Asks, and keeps the messages so far. Use it in a `with`."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Conversation:
         self._choices = choices
         self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._system)
-        self.on_progress: Callable[[str], None] = lambda told: None
-        """Called with how far the server says a slow answer is."""
-        self.on_wait: Callable[[str], None] = lambda told: None
-        """Called with why, once, when the server is starting what was asked for, and will be asked again."""
+        self.on_progress: Callable[[str], None] = lambda progress: None
+        """Called with the progress that the server reports."""
+        self.on_wait: Callable[[str], None] = lambda reason: None
+        """Called once with the reason when the server must start something first."""
         self._waited = 0.0
 
     def __enter__(self) -> Conversation:
@@ -73,12 +73,12 @@ class Conversation:
             self._client.close()
 
     def forget(self) -> None:
-        """Begin anew, and have the server forget what was said."""
+        """Start a new conversation, and let the server forget this one."""
         try:
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
         except (httpx2.TransportError, CloisterError):
-            pass  # a server that is gone has forgotten too, and one that started again
+            pass  # a server that stopped or restarted has forgotten, too
         self._messages, self._session, self._session_kept = list(self._system), secrets.token_hex(16), False
 
     @property
@@ -102,7 +102,7 @@ class Conversation:
         self._remember(prompt, "".join(said))
 
     def _streamed(self, body: dict[str, Any], said: list[str]) -> Generator[str, None, bool]:
-        """Whether there was an answer; else it should be asked for again."""
+        """Whether there was an answer; otherwise ask again."""
         try:
             with self._client.stream(
                 "POST", self._url("/v1/chat/completions"), json=body, headers={SESSION_HEADER: self._session}
@@ -125,7 +125,7 @@ class Conversation:
         return True
 
     def ask_whole(self, prompt: str) -> dict[str, Any]:
-        """The answer at once, with why it ended and what it cost."""
+        """The whole answer, with its finish reason and usage."""
         self._waited = 0.0
         answer = self._send("POST", "/v1/chat/completions", self._body(prompt))
         try:
@@ -172,7 +172,7 @@ class Conversation:
         return document
 
     def _waits(self, response: httpx2.Response) -> bool:
-        """Whether the server is starting what was asked for. If so, it was waited for, and may be asked again."""
+        """Whether the server is starting something that the request needs. If so, this has waited: ask again."""
         try:
             error = response.json()["error"] if response.status_code == 503 else {}
             starting = error.get("code") == StartingUp.code and self._waited < PATIENCE_S
@@ -189,12 +189,12 @@ class Conversation:
         return True
 
     def _check_level(self, response: httpx2.Response) -> None:
-        """A server that does not say it served at the level asked for has ignored the level."""
+        """A server that does not confirm the level has ignored it."""
         if self._protection in (None, OPEN) or response.headers.get(LEVEL_HEADER) == self._protection:
             return
         raise SetupError(
             f"{self._address} did not serve at the level of protection asked for.",
-            hint="Take what was sent for seen by the provider; ask a Cloister server that offers the level.",
+            hint="Assume that the provider saw what was sent; use a Cloister server that offers the level.",
         )
 
     def _text_of(self, payload: str) -> str:

@@ -1,7 +1,7 @@
 """Commands of other distributions: `cloister bench`. A node installs none of them, and `cloister serve` imports none.
 
-A distribution registers its command group under the entry point `cloister.commands`. It is imported when somebody uses
-it or asks for the list of commands.
+A distribution registers its command group under the entry point `cloister.commands`. It is imported when it is used or
+listed.
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ def image(
     """Write a release's image, an initramfs. The same root folder and release give the same bytes, on any machine.
 
     Examples:
-
       cloister release image release.json --root rootfs --source . --out cloister.initrd
-
       cloister release measure sev-snp --firmware OVMF.fd --kernel vmlinuz --initrd cloister.initrd --vcpus 8
     """
     from cloister.image.initramfs import write_image
@@ -85,9 +83,7 @@ def measure(launch: Launch) -> None:
     whose quote you verified. RTMR1 is that of OVMF before edk2-stable202505.
 
     Examples:
-
       cloister release measure sev-snp --firmware OVMF.fd --kernel vmlinuz --initrd cloister.initrd --vcpus 8
-
       cloister release measure tdx --firmware OVMF.fd --kernel vmlinuz --initrd cloister.initrd --memory-mib 65536 \\
         --event-log ccel.bin --append 'console=ttyS0' --json
     """
@@ -151,5 +147,5 @@ def _rtmr0(log: Path) -> bytes:
 
     events = [event for event in read_event_log(read_bounded(log, MAX_BYTES)) if event.register == 0]
     if not events:
-        raise SetupError("The event log has nothing of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
+        raise SetupError("The event log has no event of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
     return replay(events)[0]

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-key = typer.Typer(no_args_is_help=True, help="API keys for those who may use a server.")
+key = typer.Typer(no_args_is_help=True, help="API keys for the users of a server.")
 
 
 @key.command("new")
 def new(
-    tenant: Annotated[str, typer.Argument(help="Whose key it is: letters, digits, dots, dashes.")],
+    tenant: Annotated[str, typer.Argument(help="The key's owner: letters, digits, dots, dashes.")],
     trust_group: Annotated[
         str,
         typer.Option(
@@ -33,13 +33,9 @@ def new(
     keys are added and, by deleting their lines, revoked.
 
     Examples:
-
       cloister key new alice --into keys.toml
-
       cloister key new bob --trust-group research
-
       cloister key new prometheus --operator
-
       cloister serve --host 0.0.0.0 --keys keys.toml
     """
     from cloister.keys import add_line, key_line, new_key

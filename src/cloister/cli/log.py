@@ -31,7 +31,6 @@ def create(
     """Make an empty log and its key; prints the verifier key that clients must be given.
 
     Example:
-
       cloister log create releases --origin example.com/releases --key releases.key
     """
     from cloister.transparency.log import Log
@@ -61,9 +60,7 @@ def append(
     """Put a release into the log. One that is there stays where it is, unless it gets another last day.
 
     Examples:
-
       cloister log append releases release.json --key releases.key
-
       cloister log append releases release.json --key releases.key --expires 2027-01-31
     """
     from cloister.transparency.log import Log
@@ -89,7 +86,6 @@ def revoke_command(
     """Take a release back: clients refuse it from the next checkpoint on, and it cannot be published again.
 
     Example:
-
       cloister log revoke releases 5f3c… --key releases.key
     """
     from cloister.transparency.log import Log
@@ -128,9 +124,7 @@ def prove(
     """Prove, as JSON, that a release is in the log and that the log only grew.
 
     Examples:
-
       cloister log prove releases release.json --out proof.json
-
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
     from cloister.transparency.log import Log
@@ -140,7 +134,7 @@ def prove(
     size = Log.open(folder).checkpoint.size
     if since > size:
         raise InvalidRequest(
-            f"The log has {size} entries, so it cannot have had {since} before.", hint="Was it rolled back?"
+            f"The log has {size} entries, so {since} cannot have been seen.", hint="Was it rolled back?"
         )
     proof = write_proof(prove_release(folder, read_file(manifest, MAX_MANIFEST_BYTES), since))
     if out is None:
@@ -167,9 +161,7 @@ def witness(
     A log that was forked or rolled back is refused with exit code 1.
 
     Examples:
-
       cloister log witness releases --name witness.example --key witness.key --state witness --attach
-
       cloister log witness releases --key witness.key --state witness > cosignature
     """
     from cloister.transparency.log import Log
@@ -199,7 +191,6 @@ def attach(
     """Put a witness's signature under the checkpoint, if it is one.
 
     Example:
-
       cloister log attach releases cosignature --witness witness.example+…
     """
     from cloister.transparency.log import Log
@@ -228,9 +219,7 @@ def audit_command(options: AuditOptions) -> None:
     """Recompute the whole log from its entries; exits with 1 if anything is wrong.
 
     Examples:
-
       cloister log audit releases --log-key example.com/releases+…
-
       cloister log audit releases --seen checkpoint.last-week --witness witness.example+… --json
     """
     from cloister.transparency.witness import audit

@@ -73,13 +73,9 @@ def obfuscate(options: ObfuscateOptions) -> None:
     Nothing is sent anywhere. The real prompt is the first one shown; sent, they would be shuffled.
 
     Examples:
-
       cloister obfuscate letter.txt
-
       echo 'I live in <redacted category="place">Ghent</redacted>.' | cloister obfuscate - --fakes 5 --epsilon 0.2
-
       cloister obfuscate letter.txt --distance relative --epsilon 2 --json
-
       cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.regularise import regularise
@@ -156,6 +152,6 @@ def _print(made: Variants) -> None:
         typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
         typer.echo(
             f"By the sampling model the likeliest prompt is the real one with {report['posterior_of_likeliest']:.1%} "
-            f"(by chance {1 / len(made):.1%}). A better model, or a person who reads them, may guess better.",
+            f"(by chance {1 / len(made):.1%}). A better model or a human reader may guess better.",
             err=True,
         )

@@ -1,7 +1,4 @@
-"""What all commands share: options that read the same everywhere, how a verdict is shown, how an error is reported.
-
-There is no traceback for an error that we foresaw.
-"""
+"""What all commands share: common options, how a verdict is shown, and how an error is reported (without traceback)."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ INTERRUPTED_EXIT = 130
 
 
 def exit_code(error: CloisterError) -> int:
-    """2 when the command was given something wrong, as shells expect; 1 when it was right and still failed."""
+    """2 for wrong use, as shells expect; 1 for a failure."""
     return USAGE_EXIT if isinstance(error, SetupError | InvalidRequest) else FAILURE_EXIT
 
 
 def print_error(error: CloisterError) -> None:
-    """What went wrong and what to do next, on standard error."""
+    """The message and its hint, on standard error."""
     typer.secho(f"Error: {error.message}", fg="red", err=True)
     if error.hint:
         typer.echo(error.hint, err=True)
@@ -59,7 +56,7 @@ _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 
 
 def checks_table(verdict: Verdict) -> Table:
-    """One line for each check; what was skipped because nobody asked for it, or a relaxation allows it, says so."""
+    """One line for each check; a skipped one shows whether it was not asked for or a relaxation allows it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -78,7 +75,7 @@ def checks_table(verdict: Verdict) -> Table:
 
 
 def plain(text: str) -> str:
-    """Evidence may have put escape sequences into it, and a terminal obeys them."""
+    """Without escape sequences, which evidence may contain and a terminal would obey."""
     return "".join(each for each in " ".join(text.split()) if each.isprintable())
 
 

@@ -32,13 +32,9 @@ def proxy(options: ProxyOptions) -> None:
     has passed. Nothing is sent to a node that does not verify.
 
     Examples:
-
       cloister proxy https://node.example --policy policy.toml
-
       OPENAI_BASE_URL=http://127.0.0.1:8001/v1 my-program
-
       cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
-
       cloister proxy https://api.example/v1 --obfuscate --insecure-plaintext --fakes 7
     """
     from cloister.client.obfuscating_proxy import ObfuscatingProxy

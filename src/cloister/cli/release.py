@@ -41,9 +41,7 @@ def build(
     """Write the manifest of a source tree. The same tree gives the same bytes, on any machine.
 
     Examples:
-
       cloister release build --source . --packages packages.lock --out release.json
-
       cloister release build --source . --image sha256:… --out release.json --json
     """
     from cloister.transparency.manifest import build_manifest, source_of_running
@@ -73,9 +71,7 @@ def lock(
     Every file of every package is compared with its RECORD first. Run it where a node's environment was just installed.
 
     Examples:
-
       cloister release lock --out packages.lock
-
       cloister release lock --no-kernels --out packages.lock --json
     """
     from cloister.process.release_code import changed_files, installed
@@ -115,11 +111,8 @@ def check(options: CheckOptions) -> None:
     """Check that what runs here, or a source tree, is this release; exits with 1 if not.
 
     Examples:
-
       cloister release check release.json
-
       cloister release check release.json --source .
-
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
     from msgspec.structs import replace

@@ -18,19 +18,12 @@ def serve(settings: Settings) -> None:
     """Serve a model through an OpenAI-compatible API and a chat page.
 
     Examples:
-
       cloister serve
-
       cloister serve --model ./my-model --dtype fp32 --port 9000
-
       cloister serve --host 0.0.0.0 --keys keys.toml    # see `cloister key new`
-
       cloister serve --max-vaults 16 --session-idle 60
-
       cloister serve --sealed-weights model.sealed --provider-key 'example.com/weights+…'
-
       cloister serve --mpc local    # three parties on this machine: to try it; see docs/mpc.md
-
       cloister serve --mpc-parties parties.toml
     """
     begun = monotonic()

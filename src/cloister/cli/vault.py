@@ -21,7 +21,6 @@ def new(file: Annotated[Path, typer.Argument(help="Where to write it; must not e
     """Make a key. Both machines need the same file; keep it from everyone else.
 
     Example:
-
       cloister vault key new vault-host.key
     """
     from cloister.link.network.credentials import write_secret
@@ -38,11 +37,8 @@ def serve(settings: VaultHostSettings) -> None:
     --model, --dtype and --weights must be the server's.
 
     Examples:
-
       cloister vault key new vault-host.key
-
       cloister vault serve --listen 10.0.0.2:7000 --key vault-host.key
-
       cloister serve --vault-host 10.0.0.2:7000 --vault-host-key vault-host.key    # on the other machine
     """
     begun = monotonic()

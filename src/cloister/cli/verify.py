@@ -33,11 +33,8 @@ def verify(options: VerifyOptions) -> None:
     Exit code: 0 verified, 1 a check failed, 3 something could not be checked, 2 no answer or wrong use.
 
     Examples:
-
       cloister verify https://node.example --policy policy.toml
-
       cloister verify http://127.0.0.1:8000 --allow-software-tee
-
       cloister verify https://node.example --policy policy.toml --json
     """
     from cloister.client.verification import examine

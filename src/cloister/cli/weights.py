@@ -1,6 +1,4 @@
-"""`cloister models`: which models are here, and whether their bytes are still what they were. `cloister weights`: a
-provider's weights, sealed at rest; their key goes to nodes that proved what they are.
-"""
+"""`cloister models`: the models on this machine. `cloister weights`: a provider's weights, sealed at rest."""
 
 from __future__ import annotations
 
@@ -72,12 +70,11 @@ def new_keys(
     ] = "provider/weights",
     as_json: AsJson = False,
 ) -> None:
-    """Make the two keys of a provider, and print the one that nodes are given: who must have signed the weights.
+    """Make the two keys of a provider, and print the verifier key for nodes, which checks the signature of the weights.
 
-    The content key encrypts; nodes get it by `cloister weights release`. The signing key never leaves you.
+    The content key encrypts; nodes get it by `cloister weights release`. Keep the signing key to yourself.
 
     Example:
-
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
     from cloister.sealed_weights.header import new_content_key
@@ -85,7 +82,7 @@ def new_keys(
 
     for path in (key, sign_key):
         if path.exists():
-            raise SetupError(f"{path} exists already, and a key is never overwritten.", hint="Name new files.")
+            raise SetupError(f"{path} exists already, and a key is not overwritten.", hint="Name new files.")
     verifier = str(new_key_file(sign_key, name).verifier)
     new_content_key(key)
     if as_json:
@@ -106,10 +103,9 @@ def seal(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seal a model: encrypted, signed, of no use to anyone without the content key.
+    """Seal a model: encrypt and sign it. Without the content key it is useless.
 
     Example:
-
       cloister weights seal --model ./my-model --out my-model.sealed --key content.key --sign-key sign.key
     """
     from cloister.models.convert import FILE_NAME
@@ -136,13 +132,14 @@ def unseal(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sealed file.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model, in the clear.")],
     key: ContentKey,
-    provider_key: Annotated[str, typer.Option(metavar="KEY", help="Who must have signed; `weights key` printed it.")],
+    provider_key: Annotated[
+        str, typer.Option(metavar="KEY", help="The key that must have signed; `weights key` printed it.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Check a sealed file and decrypt it into a folder. For its owner: a node never does this.
 
     Example:
-
       cloister weights unseal my-model.sealed --out ./copy --key content.key --provider-key 'example.com/weights+…'
     """
     import shutil
@@ -185,9 +182,7 @@ def release(options: ReleaseOptions) -> None:
     """Verify a node that waits for its weights' key and, only if it passes, give it the key.
 
     Examples:
-
       cloister weights release https://node.example --key content.key --policy policy.toml
-
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
     from cloister.client.provider import release_key

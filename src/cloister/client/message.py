@@ -29,9 +29,8 @@ from cloister.errors import (
     MessageRepeated,
     WaitingForKey,
 )
-from cloister.json_names import refuse_repeated_names
 from cloister.levels import ReadLevel
-from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED
+from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))

@@ -1,7 +1,7 @@
 """How an answer is written and sent: whole, or as server-sent events while it is being generated.
 
-A reply knows the JSON shapes of an endpoint, not where the text comes from. An answer sends a reply's bytes and does
-not know their shape: raw ASGI, because a stream passes here once per token.
+A reply writes the JSON of one endpoint and does not know where the text comes from. An answer sends a reply's bytes and
+does not know their shape. It is raw ASGI, because a stream passes here once per token.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cloister.errors import CloisterError, RequestTimeout
-from cloister.gateway.choice import Delta
+from cloister.gateway.choice import Delta, Finish, ScoredToken
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.messages.generation import Progress
@@ -29,7 +30,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """Tokens of the caller's own prompt that the caller's own level and salt let it find computed."""
+    """Prompt tokens whose keys and values were in the cache for this caller."""
 
     cached_tokens: int
 
@@ -52,17 +53,16 @@ def finite(logprob: float) -> float:
 
 
 def comment(progress: Progress) -> bytes:
-    """How far a slow answer is, as a comment among the events: a line that begins with a colon, which readers of events
-    skip (HTML standard, §9.2.6)."""
+    """The progress of a slow answer, as a comment line that readers of events skip (HTML standard, §9.2.6)."""
     pace = progress.seconds_per_token
-    # Its pass reads the whole prompt: the estimate is not of this one.
+    # The first pass reads the whole prompt and takes longer than the estimate.
     later = " after the first" if progress.token == 1 else ""
     estimate = "" if pace is None else f", about {pace:.{0 if pace >= 10 else 1}f} s per token{later}"
     return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
 
 
 class Reply(ABC):
-    """Writes one answer of one endpoint. What is constant in the thousands of events of a stream is encoded once."""
+    """Writes one answer of one endpoint. The constant parts of a stream's events are encoded once."""
 
     id_prefix: str
     chunk_object: str
@@ -92,7 +92,7 @@ class Reply(ABC):
 
     @abstractmethod
     def silence(self, index: int) -> bytes:
-        """An event about a choice that says nothing."""
+        """An event without content about a choice."""
 
     def usage_event(self, usage: Usage) -> bytes:
         """The event before the last, when the client asked for it."""
@@ -112,11 +112,155 @@ class Reply(ABC):
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-_LAST_WORD_S = 2.0
+class TopLogprob(msgspec.Struct):
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class ChatReply(Reply):
+    id_prefix = "chatcmpl"
+    chunk_object = "chat.completion.chunk"
+
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        choices = [
+            ChatChoice(index, AssistantMessage(delta.text), self._logprobs(delta.scores), delta.finish or "stop")
+            for index, delta in enumerate(deltas)
+        ]
+        return encode(ChatCompletion(self.id, self.created, self.model, choices, usage))
+
+    def opening(self, index: int) -> bytes:
+        return self.event(index, b'"delta":{"role":"assistant","content":""}', b"null", b"null")
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        events = b"" if delta.progress is None else comment(delta.progress)
+        if delta.text or delta.scores:
+            scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
+            events += self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
+        if delta.finish is not None:
+            events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
+        return events
+
+    def silence(self, index: int) -> bytes:
+        return self.event(index, b'"delta":{}', b"null", b"null")
+
+    def _logprobs(self, scores: list[ScoredToken] | None) -> ChatLogprobs | None:
+        if scores is None:
+            return None
+        content = []
+        for scored in scores:
+            top = [TopLogprob(*self._label_bytes_logprob(token, logprob)) for token, logprob in scored.top]
+            content.append(ChatTokenLogprob(*self._label_bytes_logprob(scored.token, scored.logprob or 0.0), top))
+        return ChatLogprobs(content)
+
+    def _label_bytes_logprob(self, token: int, logprob: float) -> tuple[str, list[int], float]:
+        return self.label(token), list(self.tokenizer.token_bytes(token)), finite(logprob)
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Parallel lists, one entry per token; offsets count characters of this choice's `text`."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish
+
+
+class Completion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    object: Literal["text_completion"] = "text_completion"
+
+
+class CompletionReply(Reply):
+    id_prefix = "cmpl"
+    chunk_object = "text_completion"
+
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        choices = [
+            CompletionChoice(index, delta.text, self._logprobs(delta.scores), delta.finish or "stop")
+            for index, delta in enumerate(deltas)
+        ]
+        return encode(Completion(self.id, self.created, self.model, choices, usage))
+
+    def opening(self, index: int) -> bytes:
+        return b""
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        events = b"" if delta.progress is None else comment(delta.progress)
+        if not (delta.text or delta.scores or delta.finish):
+            return events
+        scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
+        return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
+
+    def silence(self, index: int) -> bytes:
+        return self.event(index, b'"text":""', b"null", b"null")
+
+    def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
+        if scores is None:
+            return None
+        return CompletionLogprobs(
+            [self.label(scored.token) for scored in scores],
+            [None if scored.logprob is None else finite(scored.logprob) for scored in scores],
+            [self._top(scored) for scored in scores],
+            [scored.offset for scored in scores],
+        )
+
+    def _top(self, scored: ScoredToken) -> dict[str, float] | None:
+        """The alternatives and, even if it is not among the best, the token itself."""
+        if scored.logprob is None:
+            return None
+        top = {self.label(token): finite(logprob) for token, logprob in scored.top}
+        top.setdefault(self.label(scored.token), finite(scored.logprob))
+        return top
+
+
+_ERROR_EVENT_S = 2.0
 
 
 class Answer(Response):
-    """Runs a generation for as long as the response takes, and never beyond the deadline (in the loop's time)."""
+    """Runs a generation while the response is sent, until the deadline (in the loop's time) at most."""
 
     media_type = "application/json"
 
@@ -145,17 +289,17 @@ class Answer(Response):
             await generation.news()
         deltas = [delta for _, delta in generation.taken(generation.choices)]
         body = self._reply.whole(deltas, usage_of(generation))
-        self._say_how_many()
+        self._add_sequences_header()
         self.headers["content-length"] = str(len(body))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _say_how_many(self) -> None:
+    def _add_sequences_header(self) -> None:
         if (among := self._generation.hidden_among) is not None:
             self.headers[SEQUENCES_HEADER] = str(among)
 
     async def fail(self, error: Exception, send: Send) -> None:
-        """Nothing was sent yet: whoever handles errors may still choose the status."""
+        """Nothing was sent yet: the error handler can still choose the status."""
         raise error
 
 
@@ -176,7 +320,7 @@ class StreamedAnswer(Answer):
             pieces = [self._events(index, delta) for index, delta in generation.taken(concerned)]
             if not self._started:
                 self._started = True
-                self._say_how_many()
+                self._add_sequences_header()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 pieces[:0] = [reply.opening(index) for index, _ in enumerate(generation.shown)]
             if generation.done:
@@ -187,13 +331,13 @@ class StreamedAnswer(Answer):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
 
     def _events(self, index: int, delta: Delta) -> bytes:
-        """Where one of several streams is real, all have an event whenever one has: who winnows them can see that none
-        is behind, and a reader hears of every step whatever its own stream says."""
+        """Where one of several streams is real, all have an event whenever one has: the client that picks the real one
+        sees that none is behind, and an observer of the connection sees the same for every stream."""
         events = self._reply.events(index, delta)
         return events if events or self._generation.hidden_among is None else self._reply.silence(index)
 
     async def fail(self, error: Exception, send: Send) -> None:
-        """The status is out already: tell the error as an event and end the stream."""
+        """The status is out already: send the error as an event and end the stream."""
         if not self._started:
             raise error
         if not isinstance(error, CloisterError):
@@ -201,5 +345,5 @@ class StreamedAnswer(Answer):
         event = b"data: %b\n\n" % msgspec.json.encode(describe(error)[1])
         # A client that reads nothing must not hold the connection beyond the deadline.
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORD_S):
+            async with asyncio.timeout(_ERROR_EVENT_S):
                 await send({"type": "http.response.body", "body": event, "more_body": False})

@@ -1,4 +1,4 @@
-"""Puts the gateway together. Everything it needs is handed in; nothing is looked up here."""
+"""Puts the gateway's application together from parts that its caller hands in."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cloister import __version__
 from cloister.backend.base import Backend, Carrier
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
-from cloister.gateway import completions, routes, sealed
-from cloister.gateway.api import Api, PromptReader
+from cloister.gateway import answer, completions, routes, sealed
+from cloister.gateway.api import Api, Levels
+from cloister.gateway.completions import PromptReader
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe
 from cloister.gateway.schema import ChatRequest, CompletionRequest
-from cloister.gateway.terms import Levels
 from cloister.gateway.webpage import PageInfo, mount_page
 from cloister.keys import KeyRing, load_keys
 from cloister.prompts.tokenizer import Tokenizer
@@ -49,7 +49,8 @@ def create_api(
         redirect_slashes=False,
     )
     levels = Levels(backend.ready.levels, backend.ready.why_not)
-    app.state.api = Api(backend, tokenizer, prompts, model, created, settings, keys, levels, WatchedAnswers(), metrics)
+    app.state.prompts = prompts
+    app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
@@ -60,7 +61,7 @@ def create_api(
         model,
         levels.offered,
         sent=(
-            *(ErrorReply, completions.ChatCompletion, completions.Completion, routes.Model, routes.ModelList),
+            *(ErrorReply, answer.ChatCompletion, answer.Completion, routes.Model, routes.ModelList),
             *(routes.RequestView, routes.Health, PageInfo),
         ),
         received=(ChatRequest, CompletionRequest),

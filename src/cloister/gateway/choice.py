@@ -1,8 +1,8 @@
 """One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text.
 
-A choice knows nothing of HTTP or JSON, and nothing of the other choices. No part of a stop string is let through, even
-if the text arrives in pieces. Each is followed with the Knuth-Morris-Pratt automaton: the work per character does not
-depend on the strings' lengths or on how the text was cut.
+HTTP, JSON and the other choices are elsewhere. No part of a stop string is let through, even if the text arrives in
+pieces. The Knuth-Morris-Pratt automaton follows each string: the work per character does not depend on the strings'
+lengths or on how the text was cut.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StopWatch:
         self.hit = False
 
     def push(self, text: str) -> str:
-        """Take the next piece; give what can no longer be part of a stop string."""
+        """Take the next piece; return the text that can no longer be part of a stop string."""
         if self.hit:
             return ""
         held = self._held + text
@@ -83,7 +83,7 @@ class StopWatch:
         return held[: len(held) - keep]
 
     def finish(self) -> str:
-        """The text has ended: what was held back was no stop string."""
+        """The text has ended: the part that was held back is no stop string."""
         rest, self._held = self._held, ""
         return rest
 
@@ -93,7 +93,7 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt again, for an answer that shall begin with it."""
+    """The prompt, for an answer that begins with it."""
 
     text: str = field(repr=False)
     tokens: tuple[int, ...] = field(repr=False)
@@ -120,10 +120,7 @@ class Delta:
 
 
 class Choice:
-    """Takes the backend's messages, gives the text that may be shown.
-
-    `prompt` says which of the request's prompts it continues, by number: the prompt itself is not kept here.
-    """
+    """Turns the backend's messages into text. `prompt` is the number of the prompt that it continues."""
 
     def __init__(
         self,
@@ -155,7 +152,7 @@ class Choice:
         self._scores: list[ScoredToken] | None = None if params.logprobs is None else []
 
     def push(self, message: Tokens) -> None:
-        """Take the next tokens. After the choice has finished, further ones are ignored: they were on their way."""
+        """Take the next tokens. Those that come after the choice has finished are ignored."""
         if self.finish is not None:
             return
         if self._echo_due is not None:
@@ -206,9 +203,9 @@ class Choice:
 
     def _end(self, finish: str) -> None:
         if finish == "cancelled":
-            raise ServiceUnavailable("The service gave the request up.", hint="Try again.")
+            raise ServiceUnavailable("The service ended the request.", hint="Try again.")
         rest = self._stream.finish()
-        # Cut by the limit, a text may end within a character: no half of one is shown.
+        # A text that the limit cut may end within a character, which is not shown.
         self._decode(rest.rstrip(REPLACEMENT) if finish == "length" else rest)
         if self.finish is not None:
             return

@@ -1,6 +1,6 @@
 """The gateway's end of the socket to the controller: beside tokens it carries sealed requests and their answers.
 
-It never looks into a sealed byte. How much of an answer waits here is bounded: what the user has not taken is not made.
+It passes sealed bytes on unread. The sealed API stops while its window is full, so what waits here is bounded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cloister.messages.controller_gateway import AskEvidence, Evidence, Sealed, 
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised
 
-TELL_TAKEN_BYTES = 1 << 16
-"""The sealed API may be further ahead than this (sealed_api.exchange.WINDOW_BYTES), so it need not wait for it."""
+REPORT_TAKEN_BYTES = 1 << 16
+"""Less than the sealed API's window (sealed_api.exchange.WINDOW_BYTES), so that it rarely waits for this report."""
 
 
 class GatewayClient(ControllerClient, Carrier):
     """A Backend and a Carrier."""
 
-    hears = ToGateway
+    receives = ToGateway
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sealed: dict[int, CarriedAnswer] = {}
@@ -69,7 +69,7 @@ class GatewayClient(ControllerClient, Carrier):
 
 
 class CarriedAnswer(SealedAnswer):
-    """One sealed answer on its way through."""
+    """One sealed answer on its way to the client."""
 
     def __init__(self, request_id: int, client: GatewayClient) -> None:
         self._request_id = request_id
@@ -77,7 +77,7 @@ class CarriedAnswer(SealedAnswer):
         self._parts: list[SealedPart] = []
         self._failed: CloisterError | None = None
         self._news = asyncio.Event()
-        self._untold = 0
+        self._unreported = 0
         self._ended = False
 
     def put(self, part: SealedPart | CloisterError) -> None:
@@ -99,18 +99,18 @@ class CarriedAnswer(SealedAnswer):
         raise self._failed or ServiceUnavailable("The answer has ended.")
 
     def taken(self, count: int) -> None:
-        self._untold += count
-        if self._untold >= TELL_TAKEN_BYTES and not self._ended:
+        self._unreported += count
+        if self._unreported >= REPORT_TAKEN_BYTES and not self._ended:
             with suppress(ServiceUnavailable):
-                self._client.send(BytesTaken(self._request_id, self._untold))
-            self._untold = 0
+                self._client.send(BytesTaken(self._request_id, self._unreported))
+            self._unreported = 0
 
     def leave(self) -> None:
         if not self._ended:
             self._end()
             with suppress(ServiceUnavailable):
                 self._client.send(CancelSealed(self._request_id))
-            self.put(ServiceUnavailable("Nobody waits for this answer any more."))
+            self.put(ServiceUnavailable("The client has left."))
 
     def _end(self) -> None:
         self._ended = True

@@ -1,177 +1,308 @@
-"""POST /v1/chat/completions and POST /v1/completions, and the shapes of their answers.
+"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer.
 
-Plain completions take text or token ids; with echo, they also score given text.
+At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up other users' tokens. At
+the other levels this process passes the prompt on unread. This module keeps no prompt.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import secrets
+import time
 from collections.abc import Sequence
-from typing import Literal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar, cast
 
 import msgspec
 from fastapi import APIRouter, Request
+from pydantic import ValidationError
 from starlette.responses import Response
 
-from cloister.gateway.answer import Reply, Usage, comment, encode, finite
-from cloister.gateway.api import AskedBy, api_of
-from cloister.gateway.choice import Delta, Finish, ScoredToken
+from cloister.backend.base import OpenJob, VaultJob
+from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
+from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
+from cloister.gateway.choice import Choice, Echo, StopStrings
+from cloister.gateway.generation import Generation, WatchedAnswer
+from cloister.gateway.guard import read_body
+from cloister.gateway.hiding import Hiding, ObfuscationOptions
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import CHAT, COMPLETION
+from cloister.gateway.schema import (
+    MAX_CHOICES,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    SealedChatRequest,
+    SealedCompletionRequest,
+    SealedRequest,
+    prompts_of,
+    sealed_request_of,
+)
+from cloister.levels import Level, PrivateLevel, ReadLevel
+from cloister.messages.controller_frontend import Serving
+from cloister.messages.prompts import ChatPrompt, Prompt, PromptField, SealedPrompt, TextPrompt, write_prompt
+from cloister.messages.types import SamplingParams
+from cloister.obfuscation.elsewhere import refuse_biases
+from cloister.prompts.json_prompt import check_size, invalid_from
+from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
+from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, refuse_repeated_names
 
+T = TypeVar("T", int, float)
 router = APIRouter()
 
-
-class TopLogprob(msgspec.Struct):
-    token: str
-    bytes: list[int]
-    logprob: float
-
-
-class ChatTokenLogprob(TopLogprob):
-    top_logprobs: list[TopLogprob]
+_LONG_CHARACTERS = 8192
+_MANY_MESSAGES = 64
+_MANY_TOKENS = 2048
+# Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
+_GREEDY_BELOW = 1e-4
+_SMALLEST_TOP_P = 1e-6
+_SEED_MASK = 2**63 - 1
 
 
-class ChatLogprobs(msgspec.Struct):
-    content: list[ChatTokenLogprob]
-    refusal: None = None
+@dataclass(frozen=True)
+class Endpoint:
+    """Its body's two forms, the field that tells them apart, its reply, and how long an answer is by default."""
+
+    field: PromptField
+    plain: type[GenerationRequest]
+    sealed: type[GenerationRequest]
+    reply: type[Reply]
+    default_tokens: int
 
 
-class AssistantMessage(msgspec.Struct):
-    content: str
-    role: Literal["assistant"] = "assistant"
-    refusal: None = None
-
-
-class ChatChoice(msgspec.Struct):
-    index: int
-    message: AssistantMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: Finish
-
-
-class ChatCompletion(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    object: Literal["chat.completion"] = "chat.completion"
-
-
-class ChatReply(Reply):
-    id_prefix = "chatcmpl"
-    chunk_object = "chat.completion.chunk"
-
-    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
-        choices = [
-            ChatChoice(index, AssistantMessage(delta.text), self._logprobs(delta.scores), delta.finish or "stop")
-            for index, delta in enumerate(deltas)
-        ]
-        return encode(ChatCompletion(self.id, self.created, self.model, choices, usage))
-
-    def opening(self, index: int) -> bytes:
-        return self.event(index, b'"delta":{"role":"assistant","content":""}', b"null", b"null")
-
-    def events(self, index: int, delta: Delta) -> bytes:
-        events = b"" if delta.progress is None else comment(delta.progress)
-        if delta.text or delta.scores:
-            scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-            events += self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
-        if delta.finish is not None:
-            events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
-        return events
-
-    def silence(self, index: int) -> bytes:
-        return self.event(index, b'"delta":{}', b"null", b"null")
-
-    def _logprobs(self, scores: list[ScoredToken] | None) -> ChatLogprobs | None:
-        if scores is None:
-            return None
-        content = []
-        for scored in scores:
-            top = [TopLogprob(*self._scored(token, logprob)) for token, logprob in scored.top]
-            content.append(ChatTokenLogprob(*self._scored(scored.token, scored.logprob or 0.0), top))
-        return ChatLogprobs(content)
-
-    def _scored(self, token: int, logprob: float) -> tuple[str, list[int], float]:
-        return self.label(token), list(self.tokenizer.token_bytes(token)), finite(logprob)
+# Without a limit an answer could fill the context and hold its blocks for a long time.
+CHAT = Endpoint("messages", ChatRequest, SealedChatRequest, ChatReply, default_tokens=1024)
+# OpenAI's own default.
+COMPLETION = Endpoint("prompt", CompletionRequest, SealedCompletionRequest, CompletionReply, default_tokens=16)
 
 
 @router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
-async def chat_completions(request: Request, asked: AskedBy) -> Response:
+async def chat_completions(request: Request, call: Call) -> Response:
     """Continue a conversation."""
-    return await api_of(request).answer(request, asked, CHAT, ChatReply)
-
-
-class CompletionLogprobs(msgspec.Struct):
-    """Parallel lists, one entry per token; offsets count characters of this choice's `text`."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class CompletionChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: Finish
-
-
-class Completion(msgspec.Struct):
-    id: str
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
-    object: Literal["text_completion"] = "text_completion"
-
-
-class CompletionReply(Reply):
-    id_prefix = "cmpl"
-    chunk_object = "text_completion"
-
-    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
-        choices = [
-            CompletionChoice(index, delta.text, self._logprobs(delta.scores), delta.finish or "stop")
-            for index, delta in enumerate(deltas)
-        ]
-        return encode(Completion(self.id, self.created, self.model, choices, usage))
-
-    def opening(self, index: int) -> bytes:
-        return b""
-
-    def events(self, index: int, delta: Delta) -> bytes:
-        events = b"" if delta.progress is None else comment(delta.progress)
-        if not (delta.text or delta.scores or delta.finish):
-            return events
-        scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-        return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
-
-    def silence(self, index: int) -> bytes:
-        return self.event(index, b'"text":""', b"null", b"null")
-
-    def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
-        if scores is None:
-            return None
-        return CompletionLogprobs(
-            [self.label(scored.token) for scored in scores],
-            [None if scored.logprob is None else finite(scored.logprob) for scored in scores],
-            [self._top(scored) for scored in scores],
-            [scored.offset for scored in scores],
-        )
-
-    def _top(self, scored: ScoredToken) -> dict[str, float] | None:
-        """The alternatives and, even if it is not among the best, the token itself."""
-        if scored.logprob is None:
-            return None
-        top = {self.label(token): finite(logprob) for token, logprob in scored.top}
-        top.setdefault(self.label(scored.token), finite(scored.logprob))
-        return top
+    return await _answer(request, call, CHAT)
 
 
 @router.post("/v1/completions", **generation_docs("CompletionRequest", "Completion"))
-async def completions(request: Request, asked: AskedBy) -> Response:
+async def completions(request: Request, call: Call) -> Response:
     """Continue one or several prompts."""
-    return await api_of(request).answer(request, asked, COMPLETION, CompletionReply)
+    return await _answer(request, call, COMPLETION)
+
+
+async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> Answer:
+    """The response, which generates every choice of every prompt and sends them."""
+    api = api_of(request)
+    body = _body(await read_body(request, api.settings), endpoint, sealed_request_of(request), api.model)
+    level = api.levels.choose(body.protection, call.protection)
+    level.refuse(body.requested, logits=body.mpc_reveal == "logits")
+    prompts = prompts_of(body.prompts, endpoint.field, level, sealed_request_of(request))
+    session = RequestSession.choose(body.session, call.session)
+    if len(prompts) > 1:
+        level.refuse({"prompt"} if level.obfuscates else ())
+    if (body.n or 1) * len(prompts) > MAX_CHOICES:
+        raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
+    tenant = call.caller.tenant
+    hiding = _hiding(api, body, prompts[0], tenant, session) if level.obfuscates else None
+    stops = StopStrings(body.stop_strings)
+    choices: list[Choice] = []
+    jobs: list[OpenJob | VaultJob] = []
+    for number, prompt in enumerate(prompts):
+        job = await _job(request, prompt, level, session, call, body.cache_salt or "", hiding)
+        params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
+        echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
+        seeds = [choice_seed(body.seed, which) for which in range(body.n or 1)]
+        for seed in seeds if hiding is None else seeds * (1 + hiding.params.fakes):
+            seeded = msgspec.structs.replace(params, seed=seed)
+            choices.append(Choice(len(choices), seeded, api.tokenizer, stops, prompt=number, echo=echo))
+            jobs.append(job)
+    reply = endpoint.reply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
+    watched = WatchedAnswer(reply.id, tenant, level.name)
+    winnow = None if hiding is None else hiding.winnow
+    generation = Generation(api.backend, watched, choices, jobs, api.watched, api.metrics, winnow)
+    headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
+    return (StreamedAnswer if body.stream else Answer)(generation, reply, call.deadline, headers)
+
+
+def _body(raw: bytes, endpoint: Endpoint, sealed: SealedRequest | None, model: str) -> GenerationRequest:
+    is_sealed = sealed is not None and sealed.counts_prompts(raw, endpoint.field)
+    try:
+        body = (endpoint.sealed if is_sealed else endpoint.plain).model_validate_json(raw)
+    except ValidationError as wrong:
+        raise invalid_from(wrong) from None
+    refuse_repeated_names(raw)
+    body.refuse_unknown()
+    if body.model != model:
+        raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {model!r}.")
+    return body
+
+
+async def _job(
+    request: Request,
+    prompt: Prompt | SealedPrompt,
+    level: Level,
+    session: RequestSession,
+    call: CallContext,
+    salt: str,
+    hiding: Hiding | None,
+) -> OpenJob | VaultJob:
+    """The prompt for the backend: read where the level lets this process read it, otherwise unread."""
+    if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
+        reader: PromptReader = request.app.state.prompts
+        read = await reader.read(prompt)
+        # A prompt with a mark shares what it marks and nothing after it.
+        may_share = read.tokens[: read.public] if read.marked else read.tokens
+        block = api_of(request).backend.ready.block_tokens
+        shown = await reader.by_block(may_share, block) if level.examined and may_share else ()
+        return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt, *shown)
+    unread: bytes | SealedPrompt
+    if isinstance(prompt, SealedPrompt):
+        unread = prompt
+    else:
+        unread = write_prompt(prompt if hiding is None else hiding.hide(prompt))
+        check_size(len(unread))
+    obfuscation = None if hiding is None else hiding.params
+    group = call.caller.trust_group
+    return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, group, salt, obfuscation)
+
+
+def _hiding(
+    api: Api, body: GenerationRequest, prompt: Prompt | SealedPrompt, tenant: str, session: RequestSession
+) -> Hiding:
+    refuse_biases(body.logit_bias)
+    options, salt = body.obfuscation or ObfuscationOptions(), body.cache_salt or ""
+    return Hiding.of(options, prompt, tenant, session, body.stop_strings, salt, api.index)
+
+
+class PromptReader:
+    """Reads prompts for the level `open`, with the code that vaults use."""
+
+    def __init__(self, tokenizer: Tokenizer, serving: Serving) -> None:
+        self._tokenizer = tokenizer
+        self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
+        # One thread: many long prompts at once must not take every core from the engine.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
+
+    async def read(self, prompt: Prompt) -> ReadPrompt:
+        """The prompt's tokens, and how many of them are public."""
+        if _is_long(prompt):
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, prompt)
+        # Many short prompts in one request are as long as one long one: let others in between.
+        await asyncio.sleep(0)
+        return self._reading.read(prompt)
+
+    async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
+        """For a detector: the tokens' text, and where each block of them ends in it."""
+        shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
+        if len(tokens) > _MANY_TOKENS:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, shown)
+        return shown()
+
+    def start(self) -> None:
+        """Start the thread now, for processes that cannot start one later."""
+        self._thread.submit(int).result()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_long(prompt: Prompt) -> bool:
+    if isinstance(prompt, ChatPrompt):
+        characters = sum(len(message.content) for message in prompt.messages)
+        return len(prompt.messages) > _MANY_MESSAGES or characters > _LONG_CHARACTERS
+    return isinstance(prompt, TextPrompt) and len(prompt.text) > _LONG_CHARACTERS
+
+
+def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int) -> tuple[str, tuple[int, ...]]:
+    """The text of the tokens, and where each block of them ends in it. A character that a block's end cuts belongs to
+    the next block."""
+    stream, pieces, ends, length = tokenizer.stream(), [], [], 0
+    for start in range(0, len(tokens), block_tokens):
+        pieces.append(stream.push(tokens[start : start + block_tokens]))
+        length += len(pieces[-1])
+        ends.append(length)
+    pieces.append(stream.finish())
+    return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
+
+
+def _params(
+    api: Api, body: GenerationRequest, level: Level, job: OpenJob | VaultJob, default_tokens: int
+) -> SamplingParams:
+    ready = api.backend.ready
+    prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
+    max_tokens = answer_tokens(prompt_tokens, body.token_limit, default_tokens, ready.max_context)
+    refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
+    defaults = replace(api.tokenizer.generation, **refused)
+    return sampling_params(body, max_tokens, ready.vocabulary, api.tokenizer.stop_tokens, defaults)
+
+
+def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
+    """How many tokens the answer may have: the number asked for, or the room in the context if that is less.
+
+    PromptTooLong when there is no room at all. Where this process does not know the prompt's length (None), the vault
+    applies the same rule.
+    """
+    room = max_context - (1 if prompt_tokens is None else prompt_tokens)
+    wanted = default if asked is None else asked
+    if room < min(wanted, 1):
+        raise PromptTooLong(
+            f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}.",
+            param="prompt",
+            hint="Shorten the prompt.",
+        )
+    return min(wanted, room)
+
+
+def sampling_params(
+    body: GenerationRequest,
+    max_tokens: int,
+    vocabulary: int,
+    stop_tokens: tuple[int, ...],
+    defaults: GenerationDefaults,
+) -> SamplingParams:
+    """The parameters of every choice, without seeds; InvalidRequest if they name tokens the model does not have.
+
+    A field that the request leaves out has the model's own default, or OpenAI's where the model has none.
+    """
+    temperature = _first(body.temperature, defaults.temperature, 1.0)
+    bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    if bias and max(bias) >= vocabulary:
+        raise InvalidRequest(f"logit_bias: Token ids must be below {vocabulary}.", param="logit_bias")
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+        top_k=min(max(_first(body.top_k, defaults.top_k, 0), 0), vocabulary),
+        top_p=max(_first(body.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
+        min_p=_first(body.min_p, defaults.min_p, 0.0),
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logprobs=body.alternatives,
+        prompt_logprobs=body.alternatives if body.echoes else None,
+        logit_bias=bias,
+        stop_tokens=() if body.ignore_eos else stop_tokens,
+        mpc_reveal=body.mpc_reveal or "token",
+    )
+
+
+def _first(asked: T | None, default: T | None, otherwise: T) -> T:
+    return asked if asked is not None else default if default is not None else otherwise
+
+
+def choice_seed(seed: int | None, choice: int) -> int:
+    """The seed of one choice: the request's own for the first, derived from it for the others; random without one."""
+    if seed is None:
+        return secrets.randbits(63)
+    if choice == 0:
+        return seed & _SEED_MASK
+    digest = hashlib.sha256(f"cloister choice {choice} of seed {seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") & _SEED_MASK
+
+
+def echo_of(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
+    """The prompt as it was read: without its tags, or as the text of its tokens."""
+    if isinstance(prompt, TextPrompt):
+        return Echo(Marked.of(prompt.text, public=prompt.public, param="prompt").text, job.prompt)
+    return Echo(tokenizer.decode(job.prompt), job.prompt)

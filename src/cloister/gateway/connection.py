@@ -1,7 +1,7 @@
 """Connections with limits: how many there are, and how long and how large the head of a request may be.
 
-uvicorn bounds none of these. What comes before a request's head is whole comes from anybody, key or not: so a head that
-is slow or large ends its connection, and where connections run out, one that has said nothing makes way.
+uvicorn bounds none of these. Before a head is complete its sender is unknown, so a slow or large head ends its
+connection, and when connections run out, the oldest one without a head is closed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _REASONS = {
 
 @dataclass
 class Connections:
-    """All connections of one server. Of one address there may be fewer, unless it is this machine's: a proxy's."""
+    """All connections of one server. `most_of_one` bounds one address, except loopback: that may be a proxy."""
 
     most: int
     most_of_one: int
     open: int = 0
     of_address: Counter[str] = field(default_factory=Counter)
     silent: dict[BoundedConnection, None] = field(default_factory=dict)
-    """Those whose next head is awaited, the oldest first."""
+    """Connections whose next head is awaited, the oldest first."""
 
     def admit(self, address: str) -> bool:
-        """Whether there is room for one more; a silent one may have to make way."""
+        """Whether there is room for one more; closes a silent one for it if necessary."""
         if self.of_address[address] >= self.most_of_one and not is_loopback(address):
             return False
         if self.open >= self.most:
@@ -58,7 +58,7 @@ class Connections:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """uvicorn's own, between what comes in and its parser."""
+    """uvicorn's protocol with limits before its parser."""
 
     limits: Connections
 
@@ -113,11 +113,10 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn says of anything it cannot parse, in the API's own form."""
+        """uvicorn calls this for anything it cannot parse; the answer has the API's error shape."""
         self._refuse(self._refusal)
 
     def drop(self) -> None:
-        """Make way for another connection."""
         self._head_is_whole()
         self.transport.abort()
 
@@ -143,7 +142,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if code == "head_timeout" and said_nothing:
-            self.transport.abort()  # nobody is there to be told
+            self.transport.abort()  # an idle connection needs no answer
             return
         status, phrase, message = _REASONS[code]
         error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}

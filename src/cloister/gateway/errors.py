@@ -1,7 +1,7 @@
 """How errors leave the server: a status, headers and OpenAI's error shape.
 
-Only messages that Cloister wrote itself go out. An unexpected exception's own message may quote a prompt, so it is
-neither sent nor logged: its type and place are.
+Only Cloister's own messages go out. An unexpected exception's message may quote a prompt, so only its type and the line
+that raised it are logged.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class BodyTimeout(InvalidRequest, code="body_timeout"):
 
 
 class ForeignHost(CloisterError, code="foreign_host"):
-    """The request names a host that is not this machine, where only this machine may ask."""
+    """The request's Host is not this machine, where only this machine may ask."""
 
 
 class UnsupportedMedia(InvalidRequest, code="unsupported_media_type"):
     """The request's body is not JSON."""
 
 
-# The first class that matches decides; what is not listed is the server's own fault.
+# The first class that matches decides; any other error is the server's own fault.
 _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (BodyTooLarge, 413, "invalid_request_error"),
     (BodyTimeout, 408, "invalid_request_error"),
@@ -90,9 +90,9 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
 )
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
 FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")
-"""What a process says of an error that is not ours (messages/lifecycle.py)."""
+"""How another process reports an exception that is not a CloisterError (messages/lifecycle.py)."""
 _KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-"""Types that are logged: Python's own, since no other word of another process's may be."""
+"""Types that are logged: Python's own. Any other word from another process may be user content."""
 _RETRY_S = {429: 1, 503: 2}
 _HTTP_ERRORS = {
     404: ("There is nothing at this path.", "not_found"),
@@ -101,7 +101,7 @@ _HTTP_ERRORS = {
 
 
 def describe(error: Exception) -> tuple[int, ErrorReply]:
-    """The status and body that tell a client of this error."""
+    """Status and body for this error."""
     if isinstance(error, CloisterError):
         for kind, status, type_name in _STATUS:
             if isinstance(error, kind):
@@ -138,5 +138,5 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def log_unexpected(error: BaseException) -> None:
-    """Log an exception's type and the place it was raised at: all that may be said of one."""
+    """Log an exception's type and place, without its message."""
     _log.error("Unexpected %s.", where_raised(error))

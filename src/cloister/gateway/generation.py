@@ -1,10 +1,10 @@
 """All choices of one request, generated at once and read as one sequence of events.
 
-One task per choice puts the backend's messages into a mailbox. The reader takes all that waits there in one go, so a
-slow client gets few large pieces. Nothing here knows the API's shapes; of ASGI it knows only how a client leaves.
+One task per choice puts the backend's messages into a mailbox. The reader takes all that waits there at once, so a
+slow client gets few large pieces. The API's shapes are elsewhere.
 
-A job holds a prompt, so it is given away: once the backend has it, nothing here leads to it. An answer is remembered
-for as long as its caller may ask, by numbers and names only.
+A job holds a prompt: once the backend has it, this module keeps no reference to it. An answer is remembered for KEPT_S
+after its end, by numbers and names only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cloister.gateway.metrics import Metrics
 from cloister.messages.generation import Tokens
 
 Winnow = Callable[[int], int]
-"""From the number of streams to the number of the real one (obfuscation.index.Order)."""
+"""From the number of streams to the index of the real one (obfuscation.index.Order)."""
 
 MOST = 4096
 KEPT_S = 60.0
@@ -64,7 +64,7 @@ class WatchedAnswers:
             self._ended[answer.id] = answer
 
     def find(self, answer_id: str, tenant: str) -> WatchedAnswer | None:
-        """The answer, if it is this tenant's; another's is as unknown as one that never was."""
+        """The answer, if it is this tenant's."""
         self._forget_old()
         answer = self._running.get(answer_id) or self._ended.get(answer_id)
         return answer if answer is not None and answer.tenant == tenant else None
@@ -79,15 +79,15 @@ class WatchedAnswers:
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client closed its connection."""
 
 
 class Generation:
     """`async with running(…)`, and await `news` until it is `done`.
 
-    At `obfuscated` all choices are streams of one request, of which one is real: `winnow` says which, where this
-    process is to know. What ends one stream ends nothing before all have ended, or the service would see whose end
-    counts; so every end is held until then.
+    At `obfuscated` all choices are streams of one request, of which one is real; `winnow` gives its index where this
+    process knows it. The end of one stream must not end the request, or the service would see which one is real: all
+    ends are held back until every stream has ended.
     """
 
     def __init__(
@@ -108,11 +108,7 @@ class Generation:
         self._watched = watched
         self._metrics = metrics
         self._jobs = {choice.prompt: job for choice, job in zip(choices, jobs, strict=True)}
-        self._prompt_tokens = {
-            choice.prompt: len(job.prompt)
-            for choice, job in zip(choices, jobs, strict=True)
-            if isinstance(job, OpenJob)
-        }
+        self._prompt_tokens = {n: len(job.prompt) for n, job in self._jobs.items() if isinstance(job, OpenJob)}
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
@@ -125,13 +121,13 @@ class Generation:
 
     @property
     def prompt_tokens(self) -> int:
-        """How long the prompts are together, each counted once: by us, or by its vault when it has read it."""
+        """Tokens of all prompts, each counted once: here, or by the vault that read it."""
         return sum(self._prompt_tokens.values())
 
     @property
     def cached_tokens(self) -> int:
-        """How many of those were found computed. Of several answers to a prompt, the one that found least counts: the
-        others may have found what it brought."""
+        """How many of those the cache had. Of several answers to a prompt, the one that found least counts: the others
+        may have found what that one computed."""
         found: dict[int, int] = {}
         for choice in self.choices:
             found[choice.prompt] = min(choice.cached_tokens, found.get(choice.prompt, choice.cached_tokens))
@@ -139,29 +135,27 @@ class Generation:
 
     @property
     def output_tokens(self) -> int:
-        """Of what the answer shows."""
         return sum(choice.output_tokens for choice in self.shown)
 
     @property
     def made_tokens(self) -> int:
-        """Of all streams, for totals: whoever reads those learns nothing of which one is real."""
+        """Of all streams, for totals, which therefore do not depend on which one is real."""
         return sum(choice.output_tokens for choice in self.choices)
 
     @property
     def hidden_among(self) -> int | None:
-        """How many streams there are where one is real, once that is known."""
+        """The number of streams where one of them is real."""
         return len(self.choices) if self._hides else None
 
     @property
     def shown(self) -> list[Choice]:
-        """The choices that the answer has, in their order."""
         if not self._hides or self._winnow is None:
             return self.choices
         return [self.choices[self._winnow(len(self.choices))]]
 
     def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
-        """What is new in those of these choices that are shown, and their numbers in the answer. Where one of several
-        streams is real, nobody sees which of them has something new."""
+        """New text of those of these choices that the answer shows, with their index in it. At `obfuscated` all shown
+        ones are returned, so that timing does not single one out."""
         places = {id(choice): place for place, choice in enumerate(self.shown)}
         if self._hides:
             choices = self.shown
@@ -173,7 +167,7 @@ class Generation:
 
     @asynccontextmanager
     async def running(self, receive: Receive) -> AsyncIterator[None]:
-        """Generate, and watch for the client's leaving. Whatever ends this cancels the choices that still run."""
+        """Generate until the block ends; a client that leaves ends it, too. Choices that still run are cancelled."""
         self._metrics.began(self, self._answer.level)
         self._watched.begin(self._answer)
         first = [asyncio.create_task(self._begin(prompt)) for prompt in self._jobs]
@@ -190,7 +184,7 @@ class Generation:
             self._metrics.ended(self, self.prompt_tokens, self.made_tokens)
 
     async def news(self) -> list[Choice]:
-        """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""
+        """Wait for new messages; returns their choices. Raises the backend's error, or ClientGone."""
         if not self._mail:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
@@ -217,53 +211,40 @@ class Generation:
             self._reader.set_result(None)
 
     async def _begin(self, prompt: int) -> None:
-        """All choices of one prompt, which is given away once."""
+        """Start all choices of one prompt; the job leaves this object."""
         choices = [choice for choice in self.choices if choice.prompt == prompt]
         try:
             params = [choice.params for choice in (choices[:1] if self._hides else choices)]
             streams = await self._backend.generate_all(self._answer.tenant, self._jobs.pop(prompt), params)
         except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # of calls that were given the prompt
+            traceback.clear_frames(error.__traceback__)  # their locals hold the prompt
             self._put(choices[0], error)
             return
         self._streams += streams
         self._prompt_tokens.setdefault(prompt, streams[0].prompt_tokens)
         if self._hides:
-            [stream] = streams
-            del self.choices[stream.sequences :]
+            del self.choices[streams[0].sequences :]
             self._unfinished = len(self.choices)
-            self._answer.requests[0] = stream.request_id
-            self._carriers[0] = asyncio.create_task(self._carry_all(stream))
-            return
-        for choice, stream in zip(choices, streams, strict=True):
-            self._answer.requests[choice.index] = stream.request_id
-            self._carriers[choice.index] = asyncio.create_task(self._carry(choice, stream))
+        groups = [self.choices] if self._hides else [[choice] for choice in choices]
+        for group, stream in zip(groups, streams, strict=True):
+            self._answer.requests[group[0].index] = stream.request_id
+            self._carriers[group[0].index] = asyncio.create_task(self._carry(group, stream))
 
-    async def _carry(self, choice: Choice, stream: AnswerStream) -> None:
+    async def _carry(self, choices: Sequence[Choice], stream: AnswerStream) -> None:
+        """Put the stream's messages into the mailbox. Hidden streams end together: the backend computes each past its
+        own end, where it is cut here."""
         try:
             async with aclosing(stream):
                 async for message in stream:
-                    self._put(choice, message)
+                    choice = choices[message.sequence if self._hides else 0]
+                    self._put(choice, _cut(message, choice.params.stop_tokens) if self._hides else message)
                     if message.finish is not None:
-                        return
-            raise ServiceUnavailable("The service ended the answer early.", hint="Try again.")
-        except Exception as error:
-            self._put(choice, error)
-
-    async def _carry_all(self, stream: AnswerStream) -> None:
-        """Streams that end together: each goes on past its own end, and is cut there."""
-        try:
-            async with aclosing(stream):
-                async for message in stream:
-                    choice = self.choices[message.sequence]
-                    self._put(choice, _cut(message, choice.params.stop_tokens))
-                    if message.finish is not None:
-                        for each in self.choices:  # one that has stopped takes no more
+                        for each in choices if self._hides else ():  # a choice that has finished ignores this
                             self._put(each, Tokens(message.request_id, finish="length", sequence=message.sequence))
                         return
             raise ServiceUnavailable("The service ended the answer early.", hint="Try again.")
         except Exception as error:
-            self._put(self.choices[0], error)
+            self._put(choices[0], error)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -272,7 +253,7 @@ class Generation:
 
 
 def _cut(message: Tokens, stop_tokens: Sequence[int]) -> Tokens:
-    """The tokens up to the first that ends the stream, if one does; how the others end is not said here."""
+    """The tokens up to the first stop token, if there is one."""
     at = next((at for at, token in enumerate(message.tokens, 1) if token in stop_tokens), None)
     if at is None:
         return replace(message, finish=None)

@@ -1,7 +1,7 @@
-"""What every request passes first: the outermost layer of the application, and the limits on bodies.
+"""The outermost layer of the application, and the limits on bodies.
 
-The layer gives every request an id, counts it, and never lets it end in an exception. It sees routes and statuses,
-never bodies. Pure ASGI, because every streamed token passes it.
+The layer gives every request an id, counts it by route and status, and turns every exception into a response. Raw ASGI,
+because every streamed token passes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def read_body(request: Request, settings: GatewaySettings, wanted: str = J
 
 
 async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:
-    """Read a little of what is still coming: a client cut off in the middle of sending would not see the answer."""
+    """Read a little more: a client that is cut off while it sends would not see the answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_DRAIN_S):
             async for piece in pieces:
@@ -96,7 +96,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), identity]
-                if unread:  # answered before its body came: without this the server would read it to no end
+                if unread:  # answered before its body came: otherwise uvicorn would read all of it
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
@@ -118,11 +118,11 @@ class Guard:
 
 
 def _names_this_machine(scope: Scope) -> bool:
-    """Whether the Host header is a loopback name: a web page that rebinds its own name to 127.0.0.1 sends another."""
+    """Whether the Host header is a loopback name. A page that rebinds its own name to 127.0.0.1 sends that name."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     return all(is_loopback(_PORT.sub("", host.decode("latin-1")).strip("[]")) for host in hosts)
 
 
 def _route(scope: Scope) -> str:
-    """The route's template: a path that somebody typed is no label."""
+    """The route's template; a path itself may hold user content."""
     return getattr(scope.get("route"), "path", None) or "other"

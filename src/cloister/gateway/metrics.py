@@ -1,7 +1,7 @@
-"""What /metrics tells: totals over all tenants, in a registry of its own.
+"""The totals of /metrics, over all tenants.
 
-No tenant and no user content is ever a label or a value here. Where there are several tenants the totals are coarse:
-they change once in a while, in large steps, so that neither a request's length nor a single hit can be read from them.
+Labels and values hold no tenant's name and no user content. With a keys file the totals are coarse: they change every
+COARSE_S seconds, in large steps, so that a request's length or a single cache hit cannot be read from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COARSE_TOKENS = 1000
 COARSE_REQUESTS = 50
 COARSE_PAGES = 100
 _COARSE_SHARE = 16
-"""Blocks in use are told in so many steps."""
+"""Number of steps in which blocks in use are reported."""
 
 _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "running": ("Sequences being computed", lambda stats: stats.running),
@@ -37,7 +37,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
 
 _COUNTERS: dict[str, tuple[str, int, Callable[[Stats], int]]] = {
     "prefix_demotions": ("Shared runs that looked probed and became private", 1, lambda stats: stats.demotions),
-    "prefix_evictions": ("Pages given up for room", COARSE_PAGES, lambda stats: stats.evictions),
+    "prefix_evictions": ("Pages evicted for room", COARSE_PAGES, lambda stats: stats.evictions),
     "prefix_offloads": ("Pages that went to a lower tier", COARSE_PAGES, lambda stats: stats.offloads),
     "prefix_recalls": ("Pages that came back from it", COARSE_PAGES, lambda stats: stats.recalls),
 }
@@ -50,7 +50,7 @@ _BY_POLICY: dict[str, tuple[str, int, Callable[[Reuse], int]]] = {
 
 
 class Totals:
-    """What the service counts, from 0 again after each start (the gauges say NaN while it is away), and all tokens."""
+    """The service's counts, from 0 after each of its starts (gauges are NaN while it is away), and all tokens."""
 
     def __init__(self, *, coarse: bool) -> None:
         self.stats: Stats | None = None
@@ -63,11 +63,11 @@ class Totals:
         yield CounterMetricFamily("cloister_prompt_tokens", "Tokens read from prompts", self.tokens_in // step * step)
         yield CounterMetricFamily("cloister_output_tokens", "Tokens generated", self.tokens_out // step * step)
         for name, (text, value) in _GAUGES.items():
-            told = value(self.stats) if self.stats else None
-            if self._coarse and self.stats and name == "kv_blocks_used" and told:
+            number = value(self.stats) if self.stats else None
+            if self._coarse and self.stats and name == "kv_blocks_used" and number:
                 share = max(1, self.stats.blocks_total // _COARSE_SHARE)
-                told = -(-told // share) * share
-            yield GaugeMetricFamily(f"cloister_{name}", text, float("nan") if told is None else told)
+                number = -(-number // share) * share
+            yield GaugeMetricFamily(f"cloister_{name}", text, float("nan") if number is None else number)
         text = "Time the service spent in steps, and in the phases of their layers"
         seconds = CounterMetricFamily("cloister_service_seconds", text, labels=("phase",))
         steps = CounterMetricFamily("cloister_service_steps", "Steps the service computed")
@@ -80,20 +80,19 @@ class Totals:
         yield from self._prefixes()
 
     def _prefixes(self) -> Iterator[Metric]:
-        """What the prefix cache did, as far as there is a service that says so."""
         stats = self.stats if self.stats is not None and self.stats.up else Stats(up=False)
         for name, (text, step, value) in _BY_POLICY.items():
             metric = CounterMetricFamily(f"cloister_{name}", text, labels=("policy",))
             for policy, reuse in sorted(stats.reuse.items()):
-                metric.add_metric((policy,), self._told(value(reuse), step))
+                metric.add_metric((policy,), self._rounded(value(reuse), step))
             yield metric
         for name, (text, step, total) in _COUNTERS.items():
             counter = CounterMetricFamily(f"cloister_{name}", text)
             if stats.up:
-                counter.add_metric((), self._told(total(stats), step))
+                counter.add_metric((), self._rounded(total(stats), step))
             yield counter
 
-    def _told(self, number: int, step: int) -> int:
+    def _rounded(self, number: int, step: int) -> int:
         return number // step * step if self._coarse else number
 
 
@@ -102,8 +101,8 @@ class Metrics:
 
     def __init__(self, *, coarse: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
-        self._told_for_s = COARSE_S if coarse else 0.0
-        self._told: tuple[float, bytes] | None = None
+        self._kept_s = COARSE_S if coarse else 0.0
+        self._shown: tuple[float, bytes] | None = None
         self._requests = Counter(
             "cloister_requests", "HTTP requests by route and status class", ("route", "status"), registry=registry
         )
@@ -148,9 +147,9 @@ class Metrics:
         self._totals.tokens_out += output_tokens
 
     async def exposition(self, ask: Callable[[], Awaitable[Stats | None]]) -> bytes:
-        """Prometheus's text format; without stats the service is away. The same for a while, where it is coarse."""
+        """Prometheus's text format. `ask` returns None while the service is away. Coarse totals are kept a while."""
         now = time.monotonic()
-        if self._told is None or now - self._told[0] >= self._told_for_s:
+        if self._shown is None or now - self._shown[0] >= self._kept_s:
             self._totals.stats = await ask()
-            self._told = (now, generate_latest(self._registry))
-        return self._told[1]
+            self._shown = (now, generate_latest(self._registry))
+        return self._shown[1]

@@ -1,6 +1,6 @@
-"""What /openapi.json says beyond what FastAPI finds out by itself: bodies and replies are read and written by hand.
+"""The part of /openapi.json that FastAPI cannot derive: bodies and replies, which are read and written by hand.
 
-The schemas come from the very types that are decoded and encoded, so the description cannot drift from the server.
+The schemas come from the types that are decoded and encoded, so the description cannot drift from the server.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloister.gateway.terms import SESSION_PATTERN
 from cloister.levels import LEVELS
-from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
 
 _REF = "#/components/schemas/{}"
 _ERRORS = {
@@ -25,7 +24,7 @@ _ERRORS = {
     403: "The API key does not allow this",
     404: "There is no such model, or no such request of the caller's",
     408: "The body did not arrive in time",
-    409: "The channel key is not this node's (any more), or the message was received before or too late",
+    409: "The channel key is not this node's, or the message was received before or too late",
     413: "The body is too large",
     415: "The body is not JSON",
     429: "Too many requests wait already; see Retry-After",

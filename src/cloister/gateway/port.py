@@ -1,4 +1,4 @@
-"""The port to listen on: found free, and kept, before anything heavy is loaded. It knows nothing of what is served."""
+"""The port to listen on: checked and reserved before a model is loaded."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from cloister.errors import SetupError
 
 
 def reserve_port(settings: GatewaySettings) -> int | None:
-    """The descriptor of a socket that keeps the port for who inherits it, and nobody listens on; None for any port."""
+    """The descriptor of a socket that reserves the port for the process that inherits it; None for any port."""
     if not settings.port:
         return None
-    bind(settings).close()  # SetupError if somebody listens there
+    bind(settings).close()  # SetupError if another process listens there
     try:
         kept = bind(settings, shared=False)
     except SetupError:
-        return None  # connections of an earlier server linger: they prevent this, and not that the gateway listens
+        return None  # connections of an earlier server linger: the gateway can listen all the same
     kept.set_inheritable(True)
     return kept.detach()
 
 
 def bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
-    """A socket of that address. One that is not `shared` keeps everybody else away, even before it listens."""
+    """A socket of that address. One that is not `shared` keeps other processes away even before it listens."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

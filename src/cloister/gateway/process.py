@@ -32,20 +32,20 @@ async def serve(controller: socket.socket) -> None:
         keys = KeyRing.of(start.keys)
         client.when_keys_change(keys.admit)
         await client.serving
-        with suppress(SetupError):  # a vocabulary without two answers: what is uncertain stays private
+        with suppress(SetupError):  # the vocabulary lacks the two answers: uncertain blocks stay private
             client.send(form_of(tokenizer.encode))
         app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)
-        app.openapi()  # made now, and kept: it wants code that is read from files
+        app.openapi()  # made now and kept: after confinement its code could not be read from files
         client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))
 
         def listens(url: str) -> None:
-            """Nothing of a user has come yet."""
+            """Called before the first request is read."""
             confine_or_refuse("gateway", allow_degraded=start.allow_degraded)
             client.send(Listening(url))
 
         await serve_http(SealedFirst(app), settings, listens)
     except ServiceUnavailable:
-        pass  # the controller went away while we started
+        pass  # the controller ended during our start
     except Exception as reason:
         client.send(start_failed(reason, "The gateway cannot start"))
     finally:

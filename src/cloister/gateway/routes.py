@@ -1,4 +1,4 @@
-"""The endpoints beside those that generate: models, sessions, what the provider sees of a request, health, metrics."""
+"""The endpoints that generate nothing: models, sessions, what the provider sees of a request, health, metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cloister.errors import CloisterError, ModelNotFound, NotPermitted, ServiceUnavailable
-from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
+from cloister.gateway.api import Api, Call, LevelInfo, api_of, bearer, caller_of, check_session, json_response
 from cloister.gateway.openapi import errors, replies
-from cloister.gateway.terms import LevelInfo, check_session
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import View
 from cloister.messages.generation import Stats
@@ -42,13 +41,13 @@ class ModelList(msgspec.Struct):
 
 
 @router.get("/v1/models", **replies("ModelList", 400, 401, 503))
-async def list_models(request: Request, asked: AskedBy) -> Response:
+async def list_models(request: Request, call: Call) -> Response:
     """The models that can be asked."""
     return json_response(ModelList([_model(api_of(request))]))
 
 
 @router.get("/v1/models/{model:path}", **replies("Model", 400, 401, 404, 503))
-async def show_model(request: Request, model: str, asked: AskedBy) -> Response:
+async def show_model(request: Request, model: str, call: Call) -> Response:
     """One model."""
     api = api_of(request)
     if model != api.model:
@@ -65,15 +64,15 @@ def _model(api: Api) -> Model:
     "/v1/sessions/{session:path}",
     status_code=204,
     response_class=Response,
-    responses={204: {"description": "There is no such session any more"}, **errors(400, 401, 503)},
+    responses={204: {"description": "The session does not exist now"}, **errors(400, 401, 503)},
 )
-async def end_session(request: Request, session: str, asked: AskedBy, private: bool = False) -> Response:
-    """End one of the caller's sessions, and its vault with all it kept. Whether there was one is not told.
+async def end_session(request: Request, session: str, call: Call, private: bool = False) -> Response:
+    """End one of the caller's sessions, and its vault with all it kept. The answer is the same if there was none.
 
     With `private=true` the service, too, forgets what it kept of the caller's prompts for reuse, at every level.
     """
     check_session(session)
-    caller = asked.caller
+    caller = call.caller
     await api_of(request).backend.end_session(caller.tenant, session, caller.trust_group, private=private)
     return Response(status_code=204)
 
@@ -86,9 +85,9 @@ class SeenTokens(msgspec.Struct):
 
 
 class LabelledBlock(msgspec.Struct):
-    """A block of the prompt: whether other tenants may find it, which tier of detection decided, and what about.
+    """A block of the prompt: whether other tenants may share it, which tier of detection decided, and the category.
 
-    Tier 0 is nobody: then it is private because it was not read, or not yet.
+    Tier 0: no tier has read it yet, so it is private.
     """
 
     text: str
@@ -98,11 +97,11 @@ class LabelledBlock(msgspec.Struct):
 
 
 class ChoiceView(msgspec.Struct):
-    """What the provider's process has of one choice. `known` is false where it has nothing (or nothing any more).
+    """What the provider's process has of one choice. `known` is false where it has nothing, or has forgotten it.
 
-    Rows are one query, or one contribution, of one layer. The contributions themselves are not told to anybody.
-    `found` of the prompt's tokens were found computed, `found_shared` of them in blocks that everybody finds; `blocks`
-    says what a detector let others find, at the level `shared`.
+    A row is one query, or one contribution, of one layer; the contributions themselves are not shown. The cache had
+    `found` of the prompt's tokens, `found_shared` of them in blocks shared between tenants; `blocks` are the
+    detector's decisions at the level `shared`.
     """
 
     index: int
@@ -130,10 +129,10 @@ class RequestView(msgspec.Struct):
 
 
 @router.get("/v1/requests/{request_id}/view", **replies("RequestView", 400, 401, 404, 503))
-async def view_request(request: Request, request_id: str, asked: AskedBy) -> Response:
-    """What the provider sees of a request of the caller's own, while it runs and for a short while after."""
+async def view_request(request: Request, request_id: str, call: Call) -> Response:
+    """What the provider sees of one of the caller's requests, while it runs and for a minute after."""
     api = api_of(request)
-    answer = api.watched.find(request_id, asked.caller.tenant)
+    answer = api.watched.find(request_id, call.caller.tenant)
     if answer is None:
         raise HTTPException(404)
     try:
@@ -149,18 +148,18 @@ async def view_request(request: Request, request_id: str, asked: AskedBy) -> Res
 
 
 def _choice(index: int, view: View, tokenizer: Tokenizer, block_tokens: int) -> ChoiceView:
-    told = msgspec.structs.asdict(view)
-    codes = [told.pop(name) for name in ("labels", "tiers", "categories")]
-    del told["request_id"]
+    seen = msgspec.structs.asdict(view)
+    codes = [seen.pop(name) for name in ("labels", "tiers", "categories")]
+    del seen["request_id"]
     for name in ("prompt", "output"):
-        told[name] = SeenTokens(told[name], tokenizer.decode(told[name]))
-    told["streams"] = [SeenTokens(tokens, tokenizer.decode(tokens)) for tokens in view.streams]
+        seen[name] = SeenTokens(seen[name], tokenizer.decode(seen[name]))
+    seen["streams"] = [SeenTokens(tokens, tokenizer.decode(tokens)) for tokens in view.streams]
     blocks = []
     for number, (label, tier, category) in enumerate(zip(*codes, strict=True)):
         tokens = view.prompt[number * block_tokens : (number + 1) * block_tokens]
         why = None if category == Category.NONE else Category(category).name.lower()
         blocks.append(LabelledBlock(tokenizer.decode(tokens), Label(label).name.lower(), tier, why))
-    return ChoiceView(index, blocks=blocks, **told)
+    return ChoiceView(index, blocks=blocks, **seen)
 
 
 class Health(msgspec.Struct):
@@ -186,7 +185,7 @@ async def health(request: Request) -> Response:
 async def metrics(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
 ) -> Response:
-    """Totals for Prometheus, with an operator's key: together with the time they change, they tell of others."""
+    """Totals for Prometheus. They need an operator's key, since they are about all tenants."""
     if not caller_of(request, credentials).operator:
         raise NotPermitted(
             "This API key is a tenant's; the server's totals need an operator's.",
@@ -197,7 +196,7 @@ async def metrics(
 
 
 async def _stats(api: Api) -> Stats | None:
-    """The service's totals; None when it is away, or so busy that it seems so."""
+    """The service's totals; None when it does not answer in time."""
     try:
         async with asyncio.timeout(_SERVICE_S):
             return await api.backend.stats()

@@ -1,12 +1,11 @@
 """The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know.
 
-Known fields are checked strictly (no "3" for 3, no true for 1, no NaN). A body's unknown fields are refused, as OpenAI
-does: one of them may be a misspelt `protection`. Further inside they are ignored. What only a particular model can
-judge (its context, its vocabulary) is checked elsewhere.
+Known fields are checked strictly (no "3" for 3, no true for 1, no NaN). Unknown fields of a body are refused, as OpenAI
+does: one of them may be a misspelt `protection`. Unknown fields further inside are ignored. Limits of a model (its
+context, its vocabulary) are checked elsewhere.
 
-Of each body there is a second form for requests that came sealed: in the prompts' place it says how many there are.
-Only the sealed API puts a SealedRequest into a request's scope; no client can. Neither key nor sealed prompt is seen
-here.
+Each body has a second form for sealed requests: in the prompts' place is their number. Only the sealed API puts a
+SealedRequest into a request's scope; no client can. This module sees neither keys nor sealed prompts.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from pydantic import (
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
-from cloister.gateway.terms import SESSION_PATTERN
-from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
-from cloister.messages.obfuscation import ObfuscationParams
+from cloister.gateway.hiding import ObfuscationOptions
+from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
-from cloister.request_fields import SAY_NOTHING, UNUSED
+from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 
 MAX_CHOICES = 128
 
@@ -70,7 +68,7 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
 
 
 def _only(accepted: Callable[[Any], bool], message: str) -> AfterValidator:
-    """Whatever else the field says is refused with this message."""
+    """Any other value of the field is refused with this message."""
 
     def check(value: Any) -> Any:
         if not accepted(value):
@@ -85,7 +83,7 @@ def _asks_nothing(name: str, message: str) -> AfterValidator:
 
 
 def _unserved(name: str) -> Any:
-    """A field that is there to be refused, described as what is accepted of it."""
+    """A field of OpenAI's that no node serves, described by the values that ask for nothing."""
     return Field(default=None, json_schema_extra={"enum": [*cast(Sequence[JsonValue], SAY_NOTHING[name])]})
 
 
@@ -118,58 +116,9 @@ class ResponseFormat(Given):
 
 
 class SealedCount(Given):
-    """In the place of prompts that were sealed for a vault: how many they are."""
+    """In the place of prompts that were sealed for a vault: their number."""
 
     sealed: int = Field(ge=1, le=MAX_CHOICES)
-
-
-class ObfuscationOptions(Given):
-    """At `obfuscated`: how the prompt is hidden. A misspelt field would hide less, so unknown ones are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: so many made-up prompts; default 7")
-    minimum: int | None = Field(
-        default=None, ge=1, le=MOST_FAKES, description="λ_min: with fewer nothing leaves the vault; default λ"
-    )
-    epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
-    distance: Literal["absolute", "relative"] = "absolute"
-    candidates: int = Field(default=128, ge=1, le=512, description="λ_max: so many are looked at")
-    temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
-    regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
-    auto_redact: bool = Field(
-        default=False, description="the vault also looks for secrets by itself; what is marked stays so"
-    )
-    substitutes: list[list[Annotated[str, StringConstraints(min_length=1, max_length=512)]]] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=MOST_FAKES,
-        description="your own, variant by variant: for each secret one, in the order of their first mentions",
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ObfuscationOptions:
-        if self.distance == "absolute" and self.epsilon > 1:
-            raise ValueError("epsilon is at most 1 for an absolute distance")
-        if self.substitutes is not None and self.fakes not in (None, len(self.substitutes)):
-            raise ValueError("fakes is the number of substitutes for each secret, where they are given")
-        if (self.minimum or 1) > self.params.fakes:
-            raise ValueError("minimum is at most fakes")
-        return self
-
-    @property
-    def params(self) -> ObfuscationParams:
-        fakes = self.fakes or (len(self.substitutes) if self.substitutes else ObfuscationParams().fakes)
-        return ObfuscationParams(
-            fakes,
-            self.minimum or 0,
-            self.epsilon,
-            self.distance,
-            self.candidates,
-            self.temperature,
-            self.regularise,
-            self.auto_redact,
-        )
 
 
 class GenerationRequest(Given):
@@ -206,13 +155,13 @@ class GenerationRequest(Given):
     )
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
         default=None,
-        description="only requests with the same salt find each other's computed prompts; it narrows what the level "
-        "shares, and widens nothing",
+        description="only requests with the same salt reuse each other's computed prompts; it narrows what the level "
+        "shares",
     )
     mpc_reveal: Literal["token", "logits"] | None = Field(
         default=None,
-        description="at 'mpc': what of each step is opened to who holds the prompt; default 'token'. 'logits' allows "
-        "top_p, logprobs and the like; the parties see neither",
+        description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p, "
+        "logprobs and the like; the parties see neither",
     )
     obfuscation: ObfuscationOptions | None = Field(
         default=None,
@@ -221,7 +170,7 @@ class GenerationRequest(Given):
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
     def refuse_unknown(self) -> None:
-        """InvalidRequest for a field that nobody knows; those that are known and not used are forgotten."""
+        """InvalidRequest for an unknown field; known fields that are not used are dropped."""
         given = self.model_extra or {}
         if unknown := next((name for name in given if name not in UNUSED), None):
             like = get_close_matches(unknown, type(self).model_fields, n=1)
@@ -234,17 +183,17 @@ class GenerationRequest(Given):
 
     @property
     def prompts(self) -> Sequence[Prompt] | SealedCount:
-        """What is to be continued, or how many sealed prompts are."""
+        """The prompts to continue, or the number of sealed ones."""
         raise NotImplementedError
 
     @property
     def token_limit(self) -> int | None:
-        """How many tokens the answer may have, where that is said."""
+        """How many tokens the answer may have, where the request limits it."""
         raise NotImplementedError
 
     @property
     def alternatives(self) -> int | None:
-        """How many are reported beside each token and its logprob; None: no logprobs are."""
+        """How many alternatives are reported beside each token; None: no logprobs."""
         raise NotImplementedError
 
     @property
@@ -254,8 +203,8 @@ class GenerationRequest(Given):
 
     @property
     def requested(self) -> set[str]:
-        """The fields that ask for what not every level serves (levels.Refusal)."""
-        wishes = {
+        """The fields in use that not every level serves (levels.Refusal)."""
+        used = {
             "top_p": self.top_p not in (None, 1),
             "top_k": self.top_k not in (None, 0, -1),
             "min_p": self.min_p not in (None, 0),
@@ -264,7 +213,7 @@ class GenerationRequest(Given):
             "obfuscation": self.obfuscation is not None,
             "n": (self.n or 1) > 1,
         }
-        return {name for name, requested in wishes.items() if requested}
+        return {name for name, is_used in used.items() if is_used}
 
     @property
     def stop_strings(self) -> list[str]:
@@ -362,8 +311,8 @@ class CompletionOptions(GenerationRequest):
 
     @property
     def requested(self) -> set[str]:
-        wishes = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
-        return super().requested | {name for name, requested in wishes.items() if requested}
+        used = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
+        return super().requested | {name for name, is_used in used.items() if is_used}
 
     @model_validator(mode="after")
     def _best_is_all(self) -> CompletionOptions:
@@ -392,22 +341,6 @@ class SealedCompletionRequest(CompletionOptions):
         return self.prompt
 
 
-@dataclass(frozen=True)
-class Forms:
-    """The two forms of one body, the field that tells them apart, and how long an answer is by default."""
-
-    field: PromptField
-    plain: type[GenerationRequest]
-    sealed: type[GenerationRequest]
-    default_tokens: int
-
-
-# An answer without a limit of its own may take the rest of the context, but not hold blocks for ever.
-CHAT = Forms("messages", ChatRequest, SealedChatRequest, default_tokens=1024)
-# OpenAI's own default.
-COMPLETION = Forms("prompt", CompletionRequest, SealedCompletionRequest, default_tokens=16)
-
-
 SCOPE = "cloister.sealed"
 
 _Fields = dict[str, msgspec.Raw]
@@ -426,11 +359,11 @@ class SealedRequest:
             given = msgspec.json.decode(raw, type=_Fields).get(field)
             return given is not None and "sealed" in msgspec.json.decode(given, type=_Fields)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return False  # read as a plain body, it is told what is wrong with it
+            return False  # the plain form then reports what is wrong with it
 
 
 def sealed_request_of(request: Request) -> SealedRequest | None:
-    """What the sealed API says of the request; None for one that came in the clear."""
+    """Set by the sealed API; None for a request that came in the clear."""
     sealed = request.scope.get(SCOPE)
     assert sealed is None or isinstance(sealed, SealedRequest)
     return sealed
@@ -439,7 +372,7 @@ def sealed_request_of(request: Request) -> SealedRequest | None:
 def prompts_of(
     given: Sequence[Prompt] | SealedCount, field: PromptField, level: Level, sealed: SealedRequest | None
 ) -> Sequence[Prompt | SealedPrompt]:
-    """The prompts, or the names of those that are sealed; InvalidRequest where they should be the other."""
+    """The prompts, or references to sealed ones; InvalidRequest where the level wants the other form."""
     if not isinstance(given, SealedCount):
         if sealed is not None and level.uses_vault:
             raise InvalidRequest(

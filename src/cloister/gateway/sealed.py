@@ -1,7 +1,7 @@
 """POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge.
 
-A sealed request is bytes of some length to this process, and so is its answer; API keys travel inside. Evidence is for
-everybody: it is what a client looks at before it sends anything.
+To this process a sealed request is bytes of some length, and so is its answer; API keys travel inside. Evidence needs
+no key: a client checks it before it sends anything.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.channel.envelope import CONTENT_TYPE
+from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
 from cloister.gateway.api import api_of
 from cloister.gateway.errors import error_response
@@ -28,7 +29,7 @@ from cloister.messages.controller_gateway import MAX_SEALED_BYTES
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0
 GRACE_S = 5.0
-"""Whoever answers has the deadline of the settings; this process waits a little longer for the end."""
+"""The sealed API keeps the deadline of the settings; this process waits a little longer for the end."""
 
 _BYTES = {"type": "string", "format": "binary"}
 _NONCE = {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
@@ -43,9 +44,26 @@ class EvidenceRequest(Struct, frozen=True):
     nonce: Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
     since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
+    @property
+    def nonce_bytes(self) -> bytes:
+        return bytes.fromhex(self.nonce)
+
 
 router = APIRouter()
-_asked: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceRequest)
+_decoder: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceRequest)
+
+
+async def read_question(request: Request, settings: GatewaySettings, limit: int | None = None) -> EvidenceRequest:
+    try:
+        return _decoder.decode(await read_body(request, settings, limit=limit))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest(
+            'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.', param="nonce"
+        ) from None
+
+
+def evidence_response(document: bytes) -> Response:
+    return Response(document, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 @router.post(
@@ -54,19 +72,14 @@ _asked: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceReq
     openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _QUESTION}}}},
 )
 async def evidence(request: Request) -> Response:
-    """What this node can show of itself, over the caller's own 32 random bytes; needs no key."""
-    try:
-        asked = _asked.decode(await read_body(request, api_of(request).settings))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest(
-            'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.', param="nonce"
-        ) from None
+    """This node's evidence over the caller's 32 random bytes; needs no key."""
+    asked = await read_question(request, api_of(request).settings)
     try:
         async with asyncio.timeout(EVIDENCE_S):
-            document = await carrier_of(request).evidence(bytes.fromhex(asked.nonce), asked.since)
+            document = await carrier_of(request).evidence(asked.nonce_bytes, asked.since)
     except TimeoutError:
         raise ServiceUnavailable("The machine does not give its evidence in time.") from None
-    return Response(document, headers={"Cache-Control": "no-store"}, media_type="application/json")
+    return evidence_response(document)
 
 
 @router.post(
@@ -78,18 +91,17 @@ async def evidence(request: Request) -> Response:
     openapi_extra={"requestBody": {"required": True, "content": {CONTENT_TYPE: {"schema": _BYTES}}}},
 )
 async def sealed(request: Request) -> Response:
-    """A request sealed to this node's channel key; the answer is sealed too. What may be asked is all of this API."""
+    """A request of this API, sealed to this node's channel key; the answer is sealed, too."""
     settings = api_of(request).settings
     deadline = asyncio.get_running_loop().time() + settings.request_timeout_s + GRACE_S
-    # Padding at most doubles what is sealed; what many small prompts take beyond that fits the rest.
+    # Padding at most doubles a body; the rest is room for the overhead of many small prompts.
     limit = min(2 * settings.max_body_bytes + (1 << 18), MAX_SEALED_BYTES)
     envelope = await read_body(request, settings, CONTENT_TYPE, limit)
     return PassedOn(carrier_of(request).carry(envelope), deadline)
 
 
 class PassedOn(Response):
-    """Passes sealed bytes on as they come. An answer that breaks off ends without its last chunk: the client would
-    notice anyway, as the authenticated end is missing."""
+    """Passes sealed bytes on. An answer that breaks off lacks its last chunk, and its authenticated end."""
 
     media_type = CONTENT_TYPE
 
@@ -131,8 +143,8 @@ class PassedOn(Response):
 
 
 class SealedFirst:
-    """The application, with sealed requests taken out before its layers and its router, which would take as long as
-    answering. They are guarded and refused in the same way."""
+    """The application, with a short cut for sealed requests: layers and router would take as long as the answer. They
+    pass the same Guard."""
 
     def __init__(self, app: FastAPI) -> None:
         api = app.state.api

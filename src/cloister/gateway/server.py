@@ -1,4 +1,4 @@
-"""Runs the gateway under uvicorn, in the backend's event loop. It knows sockets and signals, not what is served."""
+"""Runs an application under uvicorn, in the backend's event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
     listener = bind(settings)
     listener.listen(_BACKLOG)
-    # No access log: paths and addresses are users' own. An answer that is cut off when we end is no news either.
+    # No access log: paths and addresses are user data. An answer cut off at the end is not worth an error either.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
@@ -32,7 +32,7 @@ async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str
         log_config=None,
         access_log=False,
         server_header=False,
-        # A proxy on this machine may say for whom it speaks; nobody else, and no environment variable, may widen that.
+        # Only a proxy on this machine may name the client's address; no environment variable widens that.
         proxy_headers=True,
         forwarded_allow_ips="127.0.0.1,::1",
         timeout_graceful_shutdown=_GRACE_S,
@@ -41,16 +41,16 @@ async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that tells when it listens and, once told to stop, leaves the rest of the process to its owner."""
+    """uvicorn with a callback when it listens; after a signal to stop, the rest of the process ends in its own time."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._tell_ready = on_ready
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._tell_ready()
+            self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn would raise the signal again at the end, and kill the process before the backend is closed."""

@@ -1,4 +1,4 @@
-"""Serves the chat page's files and tells the page what it needs to know. The page itself lives in `page/`."""
+"""Serves the chat page's files (`page/`) and the facts that the page shows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.gateway.api import api_of, json_response
+from cloister.gateway.api import LevelInfo, api_of, json_response
 from cloister.gateway.openapi import replies
-from cloister.gateway.terms import LevelInfo
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -32,7 +31,7 @@ HEADERS = {
 class PageInfo(msgspec.Struct):
     """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key.
 
-    `missing_layers` are the layers of the sandbox this machine's kernel lacks: vaults and service are sealed without.
+    `missing_layers` are the layers of the sandbox that this machine's kernel lacks.
     """
 
     model: str
@@ -47,7 +46,7 @@ router = APIRouter()
 
 @router.get("/api/page", **replies("PageInfo"))
 async def page_info(request: Request) -> Response:
-    """What the chat page needs to know; needs no key."""
+    """Facts for the chat page; needs no key."""
     api = api_of(request)
     key = DEVELOPMENT_KEY if api.settings.keys_file is None else None
     missing = api.backend.ready.missing_layers
@@ -58,28 +57,16 @@ async def page_info(request: Request) -> Response:
 def mount_page(app: FastAPI) -> None:
     """Put the page and its files into the application. They are read now: later the gateway reads no file."""
     app.include_router(router)
-    files = {path.name: _File(path) for path in sorted(FOLDER.glob("*.*"))}
+    files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(FOLDER.glob("*.*"))}
+
+    async def file(name: str = "index.html") -> Response:
+        if name not in files:
+            raise HTTPException(404)
+        content, kind = files[name]
+        return Response(content, media_type=kind, headers=HEADERS)
 
     async def index() -> Response:
-        """The chat page."""
-        return _answer(files.get("index.html"))
-
-    async def file(name: str) -> Response:
-        return _answer(files.get(name))
+        return await file()
 
     app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_api_route("/static/{name}", file, methods=["GET", "HEAD"], include_in_schema=False)
-
-
-class _File:
-    """A file of the page, as it was when the gateway started."""
-
-    def __init__(self, path: Path) -> None:
-        self.content = path.read_bytes()
-        self.kind = KINDS.get(path.suffix, "application/octet-stream")
-
-
-def _answer(file: _File | None) -> Response:
-    if file is None:
-        raise HTTPException(404)
-    return Response(file.content, media_type=file.kind, headers=HEADERS)

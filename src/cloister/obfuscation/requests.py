@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloister.errors import InvalidRequest, ObfuscationRefused
-from cloister.json_names import refuse_repeated_names
 from cloister.obfuscation.conversation import Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, refused, strings_in
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
@@ -27,6 +26,7 @@ from cloister.obfuscation.parts import Owners, owners_of, refuse_parts, says_par
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted
 from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
+from cloister.request_fields import refuse_repeated_names
 
 FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
 """What ends the path of a request that can be obfuscated, and the field that holds its texts."""

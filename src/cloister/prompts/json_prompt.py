@@ -14,7 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic.config import JsonDict
 
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.json_names import refuse_repeated_names
 from cloister.messages.obfuscation import ObfuscationSecrets
 from cloister.messages.prompts import (
     MAX_PROMPT_BYTES,
@@ -25,6 +24,7 @@ from cloister.messages.prompts import (
     TextPrompt,
     TokenPrompt,
 )
+from cloister.request_fields import refuse_repeated_names
 
 MAX_PROMPT_TOKENS = 1_048_576
 

@@ -12,7 +12,7 @@ CODE = ("cloister.sealed_api.process",)
 
 
 def main(control: socket.socket) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it must have one thread only when it leaves the host
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process with several threads cannot leave the host's namespaces
     from cloister.sealed_api.process import serve
 
     serve(control)

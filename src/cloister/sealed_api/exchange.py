@@ -1,7 +1,7 @@
 """Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out.
 
-How far an answer may be ahead of its reader is bounded. Keys are overwritten as soon as they have been used. What all
-answers make of one step of the service goes to the controller as one frame.
+An answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used. The pieces of
+all answers that one step of the service makes go to the controller in one frame.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from cloister.messages.lifecycle import failed
 WINDOW_BYTES = 1 << 18
 MAX_TOGETHER_BYTES = 1 << 22
 
-# Of a connection, of which there is none; the length is said again, as it is.
-_NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
+# Headers of a connection, which there is none of; the length is set again below.
+_CONNECTION_HEADERS = frozenset(
+    ("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te")
+)
 
 
 def now_ms() -> int:
-    """The node's clock, as its evidence says it."""
+    """The node's clock, which its evidence shows."""
     return time.time_ns() // 1_000_000
 
 
 class Exchange:
-    """`wants_out` is called when there is something to `flush`."""
+    """One sealed request. It calls `wants_out` when there is something to `flush`."""
 
     def __init__(self, serve: Serve, wants_out: Callable[[Exchange], None]) -> None:
         self.number = serve.request_id
@@ -57,11 +59,11 @@ class Exchange:
 
     @property
     def begun(self) -> bool:
-        """Whether some of the answer is out, so that an error can only be told by cutting it short."""
+        """Whether a part of the answer is sent: then an error can only cut it short."""
         return self._sealer is not None
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer. Raises if it cannot be opened, or the answer is not whole in the end."""
+        """Let the application answer. Raises if the request cannot be opened or the answer has no end."""
         inner = self._open()
         body: bytes | None = inner.body
         scope = self._scope(inner)
@@ -90,7 +92,7 @@ class Exchange:
         self.erase()
 
     def flush(self) -> bytes:
-        """What there is to send, sealed: all data that came since the last time is in one frame, as far as it fits."""
+        """The head and data since the last call, sealed."""
         pieces: list[bytes] = []
         if self._gone.is_set():
             return b""
@@ -108,7 +110,7 @@ class Exchange:
         return sealed
 
     def erase(self) -> None:
-        """Forget what is left of keys and answer."""
+        """Overwrite the keys and drop the answer."""
         for key in (self._request_key, self._response_key):
             key[:] = bytes(len(key))
         self._request, self._head = None, None
@@ -129,7 +131,7 @@ class Exchange:
         headers = [
             (name.lower().encode("ascii"), value.encode("utf-8"))
             for name, value in inner.headers
-            if name.lower() not in _NOT_OURS
+            if name.lower() not in _CONNECTION_HEADERS
         ]
         if inner.body or inner.method in ("POST", "PUT", "PATCH"):
             headers.append((b"content-length", str(len(inner.body)).encode()))

@@ -1,7 +1,7 @@
-"""The sealed API's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
+"""The sealed API's life: read its files, rehearse, leave the host, seal itself off, and answer until the end.
 
-As in every sealed process (cloister.process.sandbox), files are read while there are some, threads start before the
-seal, and nothing of a user reaches this process before it is sealed.
+As in every sealed process (cloister.process.sandbox), files are read and threads started before the seal, and the
+controller sends no request before it.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from cloister.sealed_api.exchange import Exchanges
 from cloister.sealed_api.rehearsal import rehearse
 
 MEMORY_BYTES = 1 << 30
-"""What it may take after the seal: every answer under way is bounded, and so is their number."""
+"""Its limit after the seal: every answer under way is bounded, and so is their number."""
 
 _LENGTH = struct.Struct("<I")
 
 
 class SealedApiClient(ControllerClient):
-    """Our end of the socket to the controller: a Backend. `serve_with` says who takes sealed requests."""
+    """This process's end of the socket to the controller: a Backend. `serve_with` sets the request handler."""
 
-    hears = ToSealedApi
+    receives = ToSealedApi
     beat_s = 0.15
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._hear: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
+        self._handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
         super().__init__(reader, writer)
 
     def serve_with(self, handle: Callable[[Serve | BytesTaken | CancelSealed], None]) -> None:
-        self._hear = handle
+        self._handle_sealed = handle
 
     def _dispatch(self, message: msgspec.Struct) -> None:
-        if isinstance(message, Serve | BytesTaken | CancelSealed) and self._hear is not None:
-            self._hear(message)
+        if isinstance(message, Serve | BytesTaken | CancelSealed) and self._handle_sealed is not None:
+            self._handle_sealed(message)
         else:
             super()._dispatch(message)
 
@@ -67,7 +67,7 @@ class SealedApiClient(ControllerClient):
 def serve(control: socket.socket) -> None:
     """Serve until the controller hangs up."""
     try:
-        start = _first_word(control)
+        start = _first_message(control)
         if start is None:
             return
         settings = GatewaySettings.model_validate_json(start.settings)
@@ -92,7 +92,7 @@ async def _serve(control: socket.socket, start: StartFrontend, settings: Gateway
     client.when_gone(gone.set)
     await client.serving
     app = create_api(client, tokenizer, start.name, settings, start.created, keys)
-    app.state.api.prompts.start()
+    app.state.prompts.start()
     exchanges = Exchanges(app, client.send)
     client.serve_with(exchanges.handle)
     logging.getLogger().addHandler(_Reporter(client))
@@ -102,14 +102,14 @@ async def _serve(control: socket.socket, start: StartFrontend, settings: Gateway
     os._exit(0)
 
 
-def _first_word(control: socket.socket) -> StartFrontend | None:
-    """What the controller says first, and not a byte more: the rest is for the loop to read. None at the end."""
+def _first_message(control: socket.socket) -> StartFrontend | None:
+    """The controller's first message, without a byte of the next: the event loop reads those. None at the end."""
     head = control.recv(_LENGTH.size, socket.MSG_WAITALL)
     if len(head) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME_BYTES:
-        raise ProtocolError("The controller's first word is too long.")
+        raise ProtocolError("The controller's first message is too long.")
     body = control.recv(length, socket.MSG_WAITALL)
     messages = FrameReader[StartFrontend](StartFrontend).feed(head + body)
     if len(messages) != 1 or messages[0].version != VERSION:
@@ -118,20 +118,20 @@ def _first_word(control: socket.socket) -> StartFrontend | None:
 
 
 def _needed_descriptors() -> set[int]:
-    """Sockets (the control socket, the loop's own) and the loop's epoll. /proc, which would list them, is gone."""
+    """Sockets (the control socket, the loop's own) and the loop's epoll. There is no /proc here to list them."""
     found: set[int] = set()
     for number in range(3, 256):
         try:
             kind = stat.S_IFMT(os.fstat(number).st_mode)
         except OSError:
             continue
-        if kind in (stat.S_IFSOCK, 0):  # an epoll is a file of no kind
+        if kind in (stat.S_IFSOCK, 0):  # an epoll has no file type
             found.add(number)
     return found
 
 
 class _Reporter(logging.Handler):
-    """What would be logged is told to the controller, by its kind alone: this process has no output of its own."""
+    """Reports each log record to the controller by its kind alone: this process cannot write anywhere."""
 
     def __init__(self, client: SealedApiClient) -> None:
         super().__init__(logging.WARNING)
@@ -139,6 +139,6 @@ class _Reporter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.name.startswith("cloister"):
-            return  # others put what they were given into their messages
+            return  # libraries put their input into their messages
         named = record.getMessage().removeprefix("Unexpected ").split(" ", 1)[0].rstrip(".")
         self._client.send(ErrorReport(next((kind for kind in get_args(ErrorKind) if kind == named), "other")))

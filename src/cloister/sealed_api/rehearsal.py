@@ -1,7 +1,7 @@
 """One small request of each kind, put to the application before the seal.
 
-A sealed process can open no file, so whatever Python imports or looks up on first use must have been used once before.
-The backend of the rehearsal computes nothing; what is answered is thrown away.
+A sealed process cannot open files, so all code that Python imports on first use must have been used once before. The
+backend of the rehearsal computes nothing, and its answers are thrown away.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
     """Play all requests, the good and the bad."""
     serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS, Needs.WIDE_LINKS))
     local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1"})
-    app = create_api(_Understudy(serving), tokenizer, model, local, 0, load_keys(local))
+    app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
         key, enc = bytearray(32), bytes(32)
         sealed = seal_request(key, enc, replace(request, validity=Validity.beginning(now_ms(), 0)).encode())
@@ -52,7 +52,7 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
             await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), _flush).run(app)
         except ChannelBroken as expected:
             where_raised(expected)
-    app.state.api.prompts.close()
+    app.state.prompts.close()
 
 
 def _flush(exchange: Exchange) -> None:
@@ -86,8 +86,8 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
     return requests
 
 
-class _Understudy(Backend):
-    """Says two tokens to whatever it is asked, or fails."""
+class _RehearsalBackend(Backend):
+    """Answers every request with two tokens, or fails."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving

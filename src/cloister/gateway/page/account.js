@@ -1,5 +1,5 @@
-// The provider's own account of an answer, asked for again and again while the answer comes, and drawn. Nothing this
-// page itself knows of the conversation is shown here: what the account does not hold stays sealed.
+// The provider's own account of an answer, fetched repeatedly while the answer comes, and drawn. This page's own text is
+// not used here: what the account does not hold is drawn as sealed.
 
 import { element, stayAtEnd } from "./dom.js";
 import { addExchange, entry } from "./exchange.js";
@@ -64,7 +64,7 @@ export function streams(feed, ask) {
   });
 }
 
-/** `isolated`: the account is empty, and the panel says since when and for how long somebody has asked. */
+/** `isolated`: the account is empty, and the panel shows since when and for how long there was a request. */
 export function nothing(feed, ask) {
   return watcher(feed, ask, () => {
     const note = element("span", { class: "state" });
@@ -153,7 +153,7 @@ function sealedBlocks() {
 function light(layers, news) {
   if (news <= 0) return;
   layers.classList.remove("lit");
-  void layers.offsetWidth; // so that the animation begins anew
+  void layers.offsetWidth; // so that the animation restarts
   layers.classList.add("lit");
 }
 

@@ -6,7 +6,7 @@ export function adviceFor(error) {
     return { advice: "Enter a key this server knows under Settings, then send again.", action: "settings" };
   }
   if (error.code === "vault_lost") {
-    return { advice: "The vault that held your message ended. Nothing of it is left; send it again.", action: "retry" };
+    return { advice: "The vault that held your message ended. Your message is gone with it; send it again.", action: "retry" };
   }
   if (error.status === 429 || error.status === 503) {
     const state = error.status === 429 ? "busy" : "not ready";

@@ -1,4 +1,4 @@
-// Talks to the server. Knows the wire format of the OpenAI API, and nothing of the page.
+// Talks to the server. Knows the wire format of the OpenAI API, not the page.
 
 export class ApiError extends Error {
   constructor(message, { status = 0, code = null, retryAfter = null } = {}) {
@@ -22,7 +22,7 @@ export async function requestView(id, key) {
   return response.json();
 }
 
-/** Has the server forget a session. Nobody waits for it: the request outlives even the page, and may fail unheard. */
+/** Asks the server to forget a session. The request may outlive the page, and its failure is ignored. */
 export function endSession(session, key) {
   reach(`/v1/sessions/${encodeURIComponent(session)}`, { method: "DELETE", headers: withKey(key), keepalive: true })
     .catch(() => {});

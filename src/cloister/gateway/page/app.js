@@ -143,11 +143,11 @@ function newChat() {
   input.focus();
 }
 
-/** What was said under one level is never sent along under another. */
+/** Messages of one level are not sent again under another. */
 function chooseLevel(id) {
   if (byId("turns").childElementCount) {
     forget();
-    byId("turns").append(dividerTurn(`Protection is now “${id}”. What was said above is not sent along.`));
+    byId("turns").append(dividerTurn(`Protection is now “${id}”. The messages above are not sent again.`));
     scroller.scrollTop = scroller.scrollHeight;
   }
   level = id;

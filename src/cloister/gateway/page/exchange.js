@@ -1,4 +1,4 @@
-// One request as the provider's panel shows it: a section that folds, with entries by name. Knows nothing of levels.
+// One request as the provider's panel shows it: a section that folds, with entries by name. Levels are elsewhere.
 
 import { element } from "./dom.js";
 

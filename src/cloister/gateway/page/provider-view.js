@@ -1,4 +1,4 @@
-// What the provider sees, one function per level. Each says so in words, and returns the watcher that shows it live.
+// What the provider sees, one function per level. Each describes it in words and returns the watcher that shows it live.
 //
 // A watcher is {request(body), began(id), piece(text), end(note)}. `open` and `shared` are fed by what this page sends
 // and receives, because there the provider's process sees just that. `partitioned` and `isolated` are fed by that
@@ -22,7 +22,7 @@ function open(panel) {
   say(panel, "Everything.",
     "At this level nothing stands between you and the provider: it reads your words, the answer, your key, " +
     "your network address and the time. Below is the text it was sent, word for word. Clearing this page does " +
-    "not clear what it has seen.");
+    "not clear the provider’s copy.");
   return transcript(panel.feed);
 }
 
@@ -30,7 +30,7 @@ function shared(panel, ask) {
   say(panel, "Everything.",
     "The provider reads your words and the answer. Other users can test a guess at your words, unless a detector sees " +
     "personal data in them: in a trial they found 80% of confessions, plans and code names, where chance is 25%. Below " +
-    "you see which part of your words the detector holds back, and why. Nobody else sees that.");
+    "you see which part of your words the detector holds back, and why. No other user sees that.");
   const parts = sharing(ask);
   const words = transcript(panel.feed, () => [parts.entry()]);
   return {
@@ -66,7 +66,7 @@ function obfuscated(panel, ask) {
 function isolated(panel, ask) {
   say(panel, "When you ask, and for how long.",
     "A vault of your own reads your words and makes the answer alone, on the shared weights. The provider’s service " +
-    "takes no part. Whoever runs this machine is still trusted. Below is what the service itself says it has received.");
+    "takes no part. You still trust the operator of this machine. Below is what the service itself says it has received.");
   return nothing(panel.feed, ask);
 }
 
@@ -86,7 +86,7 @@ function say(panel, verdict, reason) {
   panel.reason.textContent = reason;
 }
 
-/** Shows each request's messages and settings, then the answer piece by piece, tinted so that the pieces can be told. */
+/** Shows each request's messages and settings, then the answer piece by piece, tinted so that the pieces can be distinguished. */
 function transcript(feed, more = () => []) {
   let answer = null;
   let state = null;

@@ -1,5 +1,5 @@
-// Which part of a prompt other tenants may find computed, which is held private, and why: of one's own requests alone,
-// by the account that the node keeps of them. What is not read yet is private.
+// Which part of a prompt other tenants may share, which is held private, and why. The node shows this to the owner of a
+// request alone. What the detector has not read yet is private.
 
 import { element } from "./dom.js";
 import { entry } from "./exchange.js";
@@ -8,12 +8,12 @@ const EVERY_MS = 500;
 const MOST_QUESTIONS = 40;
 
 const WHY = {
-  public: () => "may be found by others: nothing private was seen in it",
+  public: () => "others may share it: no private data was seen in it",
   uncertain: ({ category }) => `private: it might be about ${named(category)}`,
   private: ({ tier, category }) =>
     category === "inherited" ? "private: it follows what is"
       : tier === 0 ? "private: it was not read"
-        : `private: it is about ${named(category)} (${tier === 1 ? "a rule" : tier === 2 ? "the tagger" : "the model"} says so)`,
+        : `private: it is about ${named(category)} (${tier === 1 ? "a rule" : tier === 2 ? "the tagger" : "the model"} decided)`,
 };
 
 /** {entry(), began(id), end()}: draws the account of a request as soon as a detector has read it. */
@@ -52,7 +52,7 @@ export function sharing(ask) {
 }
 
 function draw(mine, view) {
-  const found = view.found ? `; ${view.found} tokens were found computed, ${view.found_shared} of them for everybody` : "";
+  const found = view.found ? `; ${view.found} tokens were in the cache, ${view.found_shared} of them shared between users` : "";
   if (!view.blocks.length) {
     if (found) mine.note.textContent = `not read yet: all of it is private${found}`;
     return;
@@ -62,8 +62,8 @@ function draw(mine, view) {
     element("span", { class: block.label === "public" ? "may-share" : "held", title: WHY[block.label](block) }, block.text)));
   const first = view.blocks.findIndex((block) => block.label !== "public");
   mine.note.textContent = (first < 0
-    ? "others may find all of it"
-    : `${first ? "others may find what stands before" : "nothing of it is shared"}: ${WHY[view.blocks[first].label](view.blocks[first])}`) + found;
+    ? "others may share all of it"
+    : `${first ? "others may share what stands before" : "none of it is shared"}: ${WHY[view.blocks[first].label](view.blocks[first])}`) + found;
 }
 
 function named(category) {

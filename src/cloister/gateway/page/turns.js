@@ -1,4 +1,4 @@
-// Draws the turns of a conversation. Knows nothing of the server or of what the provider sees.
+// Draws the turns of a conversation. The server and the provider's view are elsewhere.
 
 import { element } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import InvalidRequest
-from cloister.json_names import refuse_repeated_names
+from cloister.request_fields import refuse_repeated_names
 
 names = st.text(max_size=5)
 values = st.recursive(
