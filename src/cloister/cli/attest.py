@@ -16,11 +16,10 @@ import msgspec
 import typer
 
 from cloister.cli.options import AsJsonTable, checks_table, tell
-from cloister.errors import CloisterError, SetupError
+from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 
 if TYPE_CHECKING:
-    from cloister.attest.envelope import Envelope, Kind
     from cloister.checks import Verdict
 
 MAX_FILE_BYTES = 4 << 20
@@ -87,7 +86,7 @@ def read_policy_table(
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
     # A name nobody knows may be a mistyped demand, and what is not demanded is not checked.
-    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure", "nitro"}
+    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure"}
     if strange:
         raise SetupError(f"The policy has a part nobody knows: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
     given = [name for name in names if name in tables]
@@ -104,28 +103,28 @@ def read_policy_table(
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
 _KINDS = {
-    **{kind: kind for kind in ("snp", "tdx", "azure", "nitro", "nvidia")},
+    **{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")},
     **{"sev-snp": "snp", "gpu": "nvidia"},
 }
-_KINDS_HINT = "--kind takes snp, tdx, azure, nitro or nvidia."
+_KINDS_HINT = "--kind takes snp, tdx, azure or nvidia."
 
-_HELP = "Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."
+_HELP = "Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."
 attest = typer.Typer(no_args_is_help=True, help=_HELP)
 
 
 @attest.callback()
 def _group() -> None:
-    """Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."""
+    """Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."""
 
 
 @attest.command("check")
 def check(
-    kind: Annotated[str, typer.Option(metavar="snp|tdx|azure|nitro|nvidia", help="Whose evidence it is.")],
+    kind: Annotated[str, typer.Option(metavar="snp|tdx|azure|nvidia", help="Whose evidence it is.")],
     evidence: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
-            help="Report or quote: binary, hex, base64, or in the JSON of dstack, CoCo, GCP or Tinfoil. "
+            help="Report or quote: binary, hex or base64. "
             "For nvidia also JSON of several reports, or a token. For azure an HCL report, or JSON with it, the "
             "vTPM's quote, and VCEK or TD quote.",
         ),
@@ -147,26 +146,18 @@ def check(
             "manifests (XML) and OCSP responses (DER), one --collateral each.",
         ),
     ] = None,
-    event_log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="tdx: what was measured: a CCEL table, or dstack's JSON; else the log in the quote's envelope.",
-        ),
-    ] = None,
     nonce: Annotated[
         str | None,
         typer.Option(
             metavar="HEX", help="What the evidence must answer. snp, tdx: the report data, zeros at its end left out."
         ),
     ] = None,
-    user_data: Annotated[str | None, typer.Option(metavar="HEX", help="nitro: the user data it must carry.")] = None,
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="ISO 8601 or Unix seconds.", show_default="now")
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What is demanded: TOML with tables snp, tdx, azure, nitro or gpu."),
+        typer.Option(metavar="FILE", help="What is demanded: TOML with tables snp, tdx, azure or gpu."),
     ] = None,
     as_json: AsJsonTable = False,
 ) -> None:
@@ -184,8 +175,6 @@ def check(
 
       cloister attest check --kind azure --evidence evidence.json --certs cert_chain.pem --collateral crl --nonce 00ff…
 
-      cloister attest check --kind nitro --evidence document.bin --nonce 00ff… --policy policy.toml
-
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
 
       cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
@@ -193,7 +182,7 @@ def check(
     try:
         moment = read_time(at)
         files = _certificate_files(certs, more_certs)
-        verdict = _verify(kind, evidence, files, collateral, event_log, nonce, user_data, moment, policy)
+        verdict = _verify(kind, evidence, files, collateral, nonce, moment, policy)
     except CloisterError as wrong:
         _report_error(wrong, as_json)
         raise typer.Exit(WRONG_USE) from None
@@ -217,22 +206,14 @@ def _verify(
     evidence: Path,
     certificates: list[bytes],
     collateral: list[Path] | None,
-    event_log: Path | None,
     nonce: str | None,
-    user_data: str | None,
     at: datetime,
     policy: Path | None,
 ) -> Verdict:
     if kind not in _KINDS:
         raise SetupError(f"Evidence of kind {kind!r} is not known.", hint=_KINDS_HINT)
-    if user_data is not None and kind != "nitro":
-        raise SetupError(
-            "--user-data is for Nitro documents.", hint="Others carry it within their report data: --nonce."
-        )
     data = read_file(evidence)
     azure = kind == "azure" or (_KINDS[kind] in ("snp", "tdx") and unpack(data).startswith(b"HCLA"))
-    if event_log is not None and (azure or kind != "tdx"):
-        raise SetupError("--event-log is for TDX quotes.", hint="What was measured elsewhere is told by other logs.")
     files = [read_file(path) for path in collateral or ()]
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
@@ -240,11 +221,9 @@ def _verify(
     if len(files) > 1:
         raise SetupError("One piece of evidence takes one collateral.", hint="Give --collateral once.")
     beside = files[0] if files else None
-    if kind == "nitro":
-        return _verify_nitro(data, asked, user_data, at, policy)
     if azure:
         return _verify_azure(data, certificates, beside, asked, at, policy)
-    envelope = _opened("tdx" if kind == "tdx" else "snp", data)
+    raw = _raw_report(data)
     bound = _report_data(asked)
     if kind == "tdx":
         from cloister.attest.tdx import TdxPolicy, verify_tdx
@@ -252,41 +231,28 @@ def _verify(
         if certificates:
             typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
         tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
-        log = read_file(event_log) if event_log else envelope.event_log
-        return verify_tdx(envelope.report, beside, at=at, policy=tdx, report_data=bound, event_log=log)
+        return verify_tdx(raw, beside, at=at, policy=tdx, report_data=bound)
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
-    report, table = unwrap_report(envelope.report)
-    pieces = [*map(unpack, certificates), *envelope.certificates, table, *([unpack(beside)] if beside else [])]
+    report, table = unwrap_report(raw)
+    pieces = [*map(unpack, certificates), table, *([unpack(beside)] if beside else [])]
     snp = read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy)
     return verify_snp(report, pieces, at=at, policy=snp, report_data=bound)
 
 
-def _opened(kind: Kind, data: bytes) -> Envelope:
-    """What holds the evidence; a bare report counts as an envelope of nobody's. Says what else is not checked."""
-    from cloister.attest.envelope import Envelope, open_envelope
-
-    envelope = open_envelope(data)
-    if envelope is None:
-        return Envelope("", kind, unpack(data))
-    if envelope.kind != kind:
-        raise SetupError(f"This is {envelope.maker}'s envelope of evidence of kind {envelope.kind}, not {kind}.")
-    if envelope.beside:
-        names = ", ".join(envelope.beside)
-        typer.echo(f"Note: {envelope.maker}'s envelope; not checked: {names}.", err=True)
-    return envelope
-
-
-def _verify_nitro(
-    data: bytes, nonce: bytes | None, user_data: str | None, at: datetime, policy: Path | None
-) -> Verdict:
-    from cloister.attest.nitro import NitroPolicy, verify_nitro
-
-    document = _opened("nitro", data).report
-    carried = None if user_data is None else read_nonce(user_data)
-    rules = read_policy_table(policy, ("nitro",), NitroPolicy)
-    return verify_nitro(document, at=at, policy=rules, nonce=nonce, user_data=carried)
+def _raw_report(data: bytes) -> bytes:
+    """The report's bytes; EvidenceInvalid for JSON around one, and for a token about one."""
+    text = data.strip()
+    if text.startswith((b"{", b"eyJ")):
+        azure = b'"hcl_report"' in text
+        raise EvidenceInvalid(
+            "This is JSON or a token, not the report or quote itself.",
+            hint="--kind azure checks Azure's document."
+            if azure
+            else "Take the report out: binary, hex or base64.",
+        )
+    return unpack(data)
 
 
 def _verify_azure(

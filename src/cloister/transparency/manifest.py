@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-import cloister
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import sha256_of
@@ -144,7 +143,7 @@ def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
 
 
 def _running_package() -> Path:
-    return Path(cloister.__file__).resolve().parent
+    return Path(__file__).resolve().parents[1]
 
 
 def _running_tree() -> Path | None:

@@ -219,17 +219,11 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """Refuse its absence by name, and whatever `allow_sept_ve` says. dcap-qvl refuses it with the collateral."""
     allow_sept_ve: bool = False
     """Relaxation: accept a TD whose host may take pages from it and make it fault, as Azure's paravisor runs them."""
-    runtime_events: dict[str, tuple[str, ...]] = {}
-    """Accepted payloads (hex) of events that the software in the TD measured into RTMR3, by their names, such as
-    dstack's `compose-hash`. Each must be in the event log exactly once."""
 
     def __post_init__(self) -> None:
         for name, digits in (("td_attributes", 16), ("xfam", 16), ("fmspcs", 12)):
             if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
                 raise ValueError(f"{name}: each has {digits} hexadecimal digits")
-        for name, values in self.runtime_events.items():
-            if not values or not all(re.fullmatch("([0-9a-fA-F]{2})*", one) for one in values):
-                raise ValueError(f"runtime_events: {name} has hexadecimal payloads")
         if not re.fullmatch("([0-9a-fA-F]{32})?", self.min_tee_tcb_svn):
             raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
 
