@@ -22,15 +22,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cloister.attest import attester as attester_module
+from cloister.attest import machine as machine_module
 from cloister.attest import node as node_module
-from cloister.attest.attester import NoFirmware, SoftwareAttester, find_attester
+from cloister.attest.attester import NoFirmware, SoftwareAttester
 from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure import attester as azure_module
 from cloister.attest.azure.attester import ENDORSED_S, AzureAttester
 from cloister.attest.azure.metadata import MAX_ANSWER_BYTES, Metadata
 from cloister.attest.azure.tpm_device import Tpm, TpmDevice
 from cloister.attest.evidence import NodeEvidence, Statement
+from cloister.attest.machine import find_attester
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy
@@ -290,11 +291,11 @@ def test_no_bytes_of_a_tpm_make_it_fail_otherwise(position: int, data: bytes) ->
 
 def test_it_is_chosen_where_the_machine_is_azures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = tmp_path / "absent"
-    monkeypatch.setattr(attester_module, "CHASSIS", nothing)
+    monkeypatch.setattr(machine_module, "CHASSIS", nothing)
     assert isinstance(find_attester("auto", nothing), SoftwareAttester)
     chassis = tmp_path / "chassis"
     chassis.write_text("7783-7084-3265-9085-8269-3286-77\n")
-    monkeypatch.setattr(attester_module, "CHASSIS", chassis)
+    monkeypatch.setattr(machine_module, "CHASSIS", chassis)
     monkeypatch.setattr(azure_module, "DEVICE", tmp_path)
     tpm = MadeTpm(VM)
     monkeypatch.setattr(azure_module, "TpmDevice", lambda: tpm)

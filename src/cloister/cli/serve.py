@@ -326,7 +326,7 @@ def serve(
 def _become_controller(settings: Settings) -> NoReturn:
     """Finds the model, which may have to be converted; then replaces this program by the controller."""
     begun = monotonic()
-    from cloister.attest.attester import find_attester
+    from cloister.attest.machine import find_attester
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
     from cloister.controller.vault_host import check_remote_vaults

@@ -111,7 +111,7 @@ def serve(
 def _become_vault_host(settings: VaultHostSettings, model: str | None) -> NoReturn:
     """Like `serve`: finds the model, which may have to be converted; then replaces this program by the vault host."""
     begun = monotonic()
-    from cloister.attest.attester import find_attester
+    from cloister.attest.machine import find_attester
     from cloister.controller.evidence import find_release
     from cloister.link.network.address import Address
     from cloister.link.network.credentials import read_secret

@@ -17,8 +17,8 @@ from time import time
 
 from msgspec.structs import asdict
 
-from cloister.attest.attester import find_attester
 from cloister.attest.evidence import NodeEvidence, Statement
+from cloister.attest.machine import find_attester
 from cloister.config import Settings
 from cloister.controller.attention import AttentionProcesses
 from cloister.controller.attested_settings import attested_settings
