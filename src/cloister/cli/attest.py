@@ -248,9 +248,7 @@ def _raw_report(data: bytes) -> bytes:
         azure = b'"hcl_report"' in text
         raise EvidenceInvalid(
             "This is JSON or a token, not the report or quote itself.",
-            hint="--kind azure checks Azure's document."
-            if azure
-            else "Take the report out: binary, hex or base64.",
+            hint="--kind azure checks Azure's document." if azure else "Take the report out: binary, hex or base64.",
         )
     return unpack(data)
 

@@ -147,8 +147,7 @@ def proxy(
 
       cloister proxy https://api.example/v1 --obfuscate --insecure-plaintext --fakes 7
     """
-    from cloister.client.obfuscating_proxy import ObfuscatingProxy
-    from cloister.client.proxy import LocalEndpoint, Proxy, run_proxy
+    from cloister.client.proxy import Proxy, run_proxy
 
     if insecure_plaintext and (policy or allow_software_tee or not obfuscate):
         raise SetupError("--insecure-plaintext verifies nothing.", hint="It goes with --obfuscate, not with a policy.")
@@ -157,11 +156,8 @@ def proxy(
     node = None if insecure_plaintext else verified_node(url, policy, allow_software_tee)
     obfuscation = local_obfuscation_of(sampling_model, fakes, epsilon, auto_redact) if obfuscate else None
 
-    def make() -> LocalEndpoint:
-        if obfuscation is not None:
-            return ObfuscatingProxy(url if node is None else node, obfuscation)
-        assert node is not None
-        return Proxy(node)
+    def make() -> Proxy:
+        return Proxy(url if node is None else node, obfuscation)
 
     def ready(local: str) -> None:
         typer.echo(f"Verified  {node.address}" if node else f"In the clear to {HttpAddress.parse(url)}")

@@ -186,7 +186,7 @@ def release(
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
     from cloister.attest.policy import load_policy
-    from cloister.client.provider import release_key
+    from cloister.client.key_release import release_key
     from cloister.sealed_weights.header import read_content_key
 
     content_key = read_content_key(key)

@@ -15,9 +15,12 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import httpx2
+
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport
 from cloister.client.winnow import CREDENTIALS
 from cloister.errors import ObfuscationRefused
 from cloister.obfuscation.requests import Obfuscation
@@ -69,3 +72,14 @@ class Callers:
                 )
             self._known[name] = _Caller(self._like.another())
         return self._known[name]
+
+
+class PerCallerTransport(AsyncObfuscatingTransport):
+    """Obfuscates each request by what its own caller said before."""
+
+    def __init__(self, wire: httpx2.AsyncBaseTransport, like: Obfuscation) -> None:
+        super().__init__(wire, like)
+        self._callers = Callers(like)
+
+    def _memory(self, request: httpx2.Request) -> AbstractContextManager[Obfuscation]:
+        return self._callers.asking(request.headers.multi_items())

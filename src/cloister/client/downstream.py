@@ -20,7 +20,6 @@ from cloister.addresses import is_loopback
 from cloister.channel.envelope import InnerHead
 from cloister.channel.sealing import MAX_PLAINTEXT_BYTES
 from cloister.client.message import HOP_BY_HOP, Refusal
-from cloister.client.upstream import Upstream
 
 MAX_HEAD_BYTES = 64 * 1024
 _HEADER_BYTES = 4
@@ -152,7 +151,6 @@ class Downstream(asyncio.Protocol):
     """One connection of a program; answers one request after the other.
 
     `task` answers the request at hand, and has `begun` once the answer's head is out, so that no other can be given.
-    `upstream` is where the answer comes from, to be slowed down if the program does not keep up.
     """
 
     def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
@@ -163,7 +161,8 @@ class Downstream(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._request = _UNREAD
         self.task: asyncio.Task[None] | None = None
-        self.upstream: Upstream | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.begun = self._chunked = self._keep_alive = False
 
     def begin(self, head: InnerHead) -> None:
@@ -191,6 +190,10 @@ class Downstream(asyncio.Protocol):
             data = chunk + _LAST_CHUNK if ended else chunk
         if data:
             self._write(data)
+
+    async def drain(self) -> None:
+        """Wait until the program has read enough that more may be written."""
+        await self._writable.wait()
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer in place of the node."""
@@ -220,12 +223,10 @@ class Downstream(asyncio.Protocol):
         self._lost(self)
 
     def pause_writing(self) -> None:
-        if self.upstream is not None:
-            self.upstream.pause()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        if self.upstream is not None:
-            self.upstream.resume()
+        self._writable.set()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -252,7 +253,6 @@ class Downstream(asyncio.Protocol):
                 await self._handle(request, self)
         finally:
             self.task = None
-            self.upstream = None
             self._after_answer()
 
     def _after_answer(self) -> None:

@@ -55,7 +55,7 @@ HOP_BY_HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-_LEFT_OUT = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"}
+_LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"))
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 
 _Fields = dict[str, msgspec.Raw]
@@ -97,14 +97,19 @@ def seal_message(
     return SealedMessage(envelope, opener, validity, winnower)
 
 
-def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """The headers that are part of the request: neither of the connection nor of the machine it was made on."""
+def end_to_end(headers: Headers) -> list[tuple[str, str]]:
+    """The headers that are not of one connection alone (RFC 9110 §7.6.1), their names in lower case."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {each.strip() for name, value in pairs if name == "connection" for each in value.lower().split(",")}
+    return [(name, value) for name, value in pairs if name not in HOP_BY_HOP and name not in named]
+
+
+def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """The headers that are part of the request: neither of the connection nor of the machine it was made on."""
     return tuple(
         (name, value)
-        for name, value in pairs
-        if name not in _LEFT_OUT and name not in named and not name.startswith(_LEFT_OUT_PREFIXES)
+        for name, value in end_to_end(headers)
+        if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIXES)
     )
 
 

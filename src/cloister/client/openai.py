@@ -3,7 +3,7 @@
 Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. The constructor verifies, before there is anything to send
 with. What would bypass the sealed transport (another HTTP client, WebSockets, another server in a copy) is refused.
 With `obfuscate` a prompt with secrets goes among made-up ones; with `insecure_plaintext` beside it to any server that
-speaks OpenAI's API, unverified and in the clear. This module knows the SDK; `sealed` knows the channel.
+speaks OpenAI's API, unverified and in the clear. This module knows the SDK; `sealed_transport` knows the channel.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import openai
 
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy, load_policy
-from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
-from cloister.client.sealed import AsyncSealedTransport, SealedTransport
+from cloister.client.blocking import BlockingTransport
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
+from cloister.client.sealed_transport import AsyncSealedTransport
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
 from cloister.obfuscation.requests import Obfuscation
@@ -53,11 +54,7 @@ class SealedHttpClient(httpx2.Client):
 
     def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
         self.node = node
-        transport: httpx2.BaseTransport = SealedTransport(node, raising=_error_of_both_families)
-        if obfuscate is not None:
-            wire = AsyncSealedTransport(node, raising=_error_of_both_families)
-            transport = ObfuscatingTransport(AsyncObfuscatingTransport(wire, obfuscate))
-        super().__init__(transport=transport, timeout=timeout, **_only_to(node))
+        super().__init__(transport=BlockingTransport(_transport(node, obfuscate)), timeout=timeout, **_only_to(node))
 
 
 class PlainHttpClient(httpx2.Client):
@@ -66,7 +63,7 @@ class PlainHttpClient(httpx2.Client):
     node = None
 
     def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
-        transport = ObfuscatingTransport(AsyncObfuscatingTransport(plain_wire(base_url), obfuscate))
+        transport = BlockingTransport(AsyncObfuscatingTransport(plain_wire(base_url), obfuscate))
         super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
 
 
@@ -85,10 +82,7 @@ class AsyncSealedHttpClient(httpx2.AsyncClient):
 
     def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
         self.node = node
-        transport: httpx2.AsyncBaseTransport = AsyncSealedTransport(node, raising=_error_of_both_families)
-        if obfuscate is not None:
-            transport = AsyncObfuscatingTransport(transport, obfuscate)
-        super().__init__(transport=transport, timeout=timeout, **_only_to(node))
+        super().__init__(transport=_transport(node, obfuscate), timeout=timeout, **_only_to(node))
 
 
 class _Verified:
@@ -176,6 +170,11 @@ _NO_WEBSOCKETS = "wss://not-sealed.invalid"
 def _error_of_both_families(error: CloisterError, request: httpx2.Request) -> Exception:
     kind = ChannelBrokenError if isinstance(error, ChannelBroken) else NodeNotVerifiedError
     return kind(error, request)
+
+
+def _transport(node: VerifiedNode, obfuscate: Obfuscation | None) -> httpx2.AsyncBaseTransport:
+    sealed = AsyncSealedTransport(node, raising=_error_of_both_families)
+    return sealed if obfuscate is None else AsyncObfuscatingTransport(sealed, obfuscate)
 
 
 def _refuse_websockets(url: object) -> None:

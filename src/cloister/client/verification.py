@@ -28,7 +28,7 @@ from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
-from cloister.client.address import ask_for_evidence
+from cloister.client.node_http import ask_for_evidence
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 from cloister.transparency.dev_log import ORIGIN_PREFIX

@@ -1,22 +1,26 @@
-"""λ+1 requests under way, of which one is real, and when what of its answer is handed over.
+"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server.
 
-What the user's program hears, and when, does not depend on which request is real; so neither does what it does next.
-Heads are handed over when all have come. A word of a streamed answer is handed over when every stream has as many, or
-has ended (`obfuscation.positions`); where the real one has ended before, a comment goes in its place. The end is handed
-over when all have ended. If one fails, all of it fails there and then, whichever it was. Headers are those that all
-answers have in common: a cookie of one would come back with the next request.
-
-Every answer is read to its end as fast as it comes, whether anybody waits for it or not.
+What can be observed from outside does not depend on which request is real. All bodies are made before the first is
+sent, in an order drawn from a secret. Heads are handed over when all have come. A word of a streamed answer is handed
+over when every stream has as many, or has ended (`obfuscation.positions`); where the real one has ended before, a
+comment goes in its place. The end is handed over when all have ended. If one fails, all fail at that moment. Headers
+are those that all answers share: a cookie of one would come back with the next request. Every answer is read to its end
+as fast as it comes, even if the program has stopped reading.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 
 import httpx2
 
+from cloister.addresses import HttpAddress
 from cloister.client.events import EventStream, MalformedStream, spoken
+from cloister.client.message import Refusal
+from cloister.client.node_http import tls_to
+from cloister.errors import InvalidRequest
 from cloister.obfuscation.positions import Positions
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
 
@@ -208,3 +212,47 @@ def _made(
 ) -> httpx2.Response:
     kept = [(name, value) for name, value in headers if name.lower() not in _NOT_HANDED]
     return httpx2.Response(head.status_code, headers=kept, stream=body, request=request)
+
+
+class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
+    """Over any other transport: one to a verified node, or one in the clear."""
+
+    def __init__(self, wire: httpx2.AsyncBaseTransport, obfuscation: Obfuscation) -> None:
+        self._wire, self._obfuscation = wire, obfuscation
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """What cannot be obfuscated is refused as a server refuses a malformed request, and nothing is sent."""
+        content = await request.aread()
+        if request.method != "POST":
+            return await self._wire.handle_async_request(request)
+        try:
+            with self._memory(request) as obfuscation:
+                sent = await asyncio.to_thread(obfuscation.obfuscate, request.url.path, content)
+        except InvalidRequest as wrong:
+            refusal = Refusal.of(wrong)
+            return httpx2.Response(refusal.status, headers=refusal.headers, content=refusal.body, request=request)
+        if sent is None:
+            return await self._wire.handle_async_request(request)
+        exchange = Exchange(sent, obfuscation)
+        task = asyncio.get_running_loop().create_task(exchange.run(self._wire, request))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await exchange.response(request)
+
+    def _memory(self, request: httpx2.Request) -> AbstractContextManager[Obfuscation]:
+        """By what this request is obfuscated: all are one user's."""
+        return nullcontext(self._obfuscation)
+
+    async def aclose(self) -> None:
+        """All that is under way is cut off at once."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._wire.aclose()
+
+
+def plain_wire(url: str) -> httpx2.AsyncHTTPTransport:
+    """To any server in the clear, with as many connections as there are variants."""
+    verify = tls_to(HttpAddress.parse(url))
+    return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=httpx2.Limits())
