@@ -83,9 +83,7 @@ class TsmAttester:
             attestation = self._ask(lambda request: self._report(request, report_data))
             if attestation:
                 return attestation
-        raise SetupError(
-            "Another process writes to our report requests.", hint=f"Find it: it uses {self._root}."
-        )
+        raise SetupError("Another process writes to our report requests.", hint=f"Find it: it uses {self._root}.")
 
     def _report(self, request: ReportFolder, report_data: bytes) -> Attestation | None:
         """None if the question changed between our write and our read."""

@@ -1,7 +1,7 @@
 """The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out.
 
-It knows HTTP and who may ask: programs of this machine, and no web page whose name was made to lead here. It does not
-know what becomes of a request.
+It serves programs of this machine, and no web page whose host name was made to lead here (DNS rebinding). It does not
+know how a request is answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cloister.client.message import HOP_BY_HOP, Refusal
 
 MAX_HEAD_BYTES = 64 * 1024
 _HEADER_BYTES = 4
-_NOT_HTTP = Refusal(400, "That is not proper HTTP.", "invalid_request")
+_NOT_HTTP = Refusal(400, "This is not proper HTTP.", "invalid_request")
 _HEAD_TOO_LARGE = Refusal(431, f"A head may have at most {MAX_HEAD_BYTES} bytes.", "head_too_large")
 _BODY_TOO_LARGE = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} bytes.", "body_too_large")
 
@@ -52,7 +52,7 @@ class Unreadable(Exception):
 
 
 class RequestReader:
-    """Feed it bytes, get requests. `go_on` is called where a program waits to be told to send its body."""
+    """Feed it bytes, get requests. `go_on` is called for a program that waits for `100 Continue`."""
 
     def __init__(self, go_on: Callable[[], None]) -> None:
         self._go_on = go_on
@@ -86,7 +86,7 @@ class RequestReader:
         return b""
 
     def _without_offer(self) -> bytes:
-        """The head as if nothing else had been offered, as RFC 9110 §7.8 allows, for a parser to read anew."""
+        """The head without the offered upgrade, which RFC 9110 §7.8 lets a server ignore, for a new parser."""
         lines = [f"{self._parser.get_method().decode()} {self._path.decode('latin-1')} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers if name.lower() != "upgrade"]
         self._parser = httptools.HttpRequestParser(self)
@@ -141,7 +141,7 @@ class RequestReader:
 _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"
 _MAX_WAITING = 8
-"""Requests that may wait for the one at hand. Reading goes on meanwhile: else nobody would notice a program leave."""
+"""Requests that may wait for the current one. Reading goes on meanwhile, to notice that the program leaves."""
 _UNREAD = Request("", "", (), keep_alive=False)
 
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
@@ -175,7 +175,7 @@ class Downstream(asyncio.Protocol):
         if self._chunked:
             kept.append("transfer-encoding: chunked")
         elif not sized:
-            self._keep_alive = False  # only the connection's end can tell the body's
+            self._keep_alive = False  # the end of the connection marks the end of the body
         if not self._keep_alive:
             kept.append("connection: close")
         lines = (f"HTTP/1.1 {head.status} {responses.get(head.status, 'Answer')}", *kept, "", "")
@@ -201,7 +201,7 @@ class Downstream(asyncio.Protocol):
         self.opened(refusal.body, ended=True)
 
     def abort(self) -> None:
-        """End the connection in the middle of an answer, so that nobody takes it for whole."""
+        """End the connection in the middle of an answer, so that the program does not take it for whole."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -247,7 +247,7 @@ class Downstream(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         try:
-            if (foreign := refusal_of_strangers(request)) is not None:
+            if (foreign := refuse_foreign(request)) is not None:
                 self.refuse(foreign)
             else:
                 await self._handle(request, self)
@@ -278,7 +278,7 @@ class Downstream(asyncio.Protocol):
             self._transport.write(data)
 
 
-def refusal_of_strangers(request: Request) -> Refusal | None:
+def refuse_foreign(request: Request) -> Refusal | None:
     """Refuse what a web page could make a browser send: another host's name (DNS rebinding), or a page's origin."""
     hosts = request.values("host")
     if len(hosts) != 1 or not is_loopback(_PORT.sub("", hosts[0]).strip("[]")):

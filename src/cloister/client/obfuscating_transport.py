@@ -48,7 +48,7 @@ class _Answer:
 
     @property
     def kind(self) -> tuple[int, str]:
-        """What must be alike in all of them."""
+        """Status and media type, which must be the same in all answers."""
         head = self.head.result()
         return head.status_code, head.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -75,7 +75,7 @@ class _Answer:
             self.failure = httpx2.RemoteProtocolError(f"The answer is malformed: {failure}.") if malformed else failure
             if not self.head.done():
                 self.head.set_exception(failure)
-                self.head.exception()  # it is looked at here: nobody else may ask
+                self.head.exception()  # marks it as retrieved: it may have no other reader
         finally:
             self._exchange.moved.set()
 
@@ -124,11 +124,11 @@ class Exchange:
         await self._ended.wait()
         self._raise_failure()
         if refused := [answer for answer in self._answers if answer.refused]:
-            # The first in the order of sending, with all it says: which one was refused does not matter.
+            # The first in the order of sending: which one was refused does not matter.
             head = refused[0].head.result()
             return _made(head, head.headers.multi_items(), _Whole(bytes(refused[0].whole)), request)
         if len({answer.kind for answer in self._answers}) > 1:
-            raise httpx2.RemoteProtocolError("The answers to requests that are alike are not.")
+            raise httpx2.RemoteProtocolError("The answers have different statuses or media types.")
         return self._response(request, _Whole(bytes(self._real.whole)))
 
     def count(self, size: int) -> None:
@@ -166,9 +166,9 @@ class Exchange:
 
     @property
     def _error(self) -> bytes | None:
-        """As a failure, but told by the server in a stream."""
-        told = (answer.events.error for answer in self._answers if answer.events is not None)
-        return next((error for error in told if error is not None), None)
+        """An error that the server sent inside a stream."""
+        errors = (answer.events.error for answer in self._answers if answer.events is not None)
+        return next((error for error in errors if error is not None), None)
 
     def _raise_failure(self) -> None:
         if (failure := self._failure) is not None:
@@ -177,7 +177,7 @@ class Exchange:
     def _response(self, request: httpx2.Request, body: httpx2.AsyncByteStream) -> httpx2.Response:
         first, *others = [answer.head.result().headers.multi_items() for answer in self._answers]
         common = [header for header in first if all(header in other for other in others)]
-        # Alike but for parameters such as a charset: the kind is common to all.
+        # The media type is the same in all; parameters such as a charset may differ.
         common = [(name, value) for name, value in common if name.lower() != "content-type"]
         common.append(("content-type", self._real.kind[1]))
         return _made(self._real.head.result(), common, body, request)

@@ -44,7 +44,7 @@ class ChannelBrokenError(_OfBothFamilies, ChannelBroken):
 
 
 class NodeNotVerifiedError(_OfBothFamilies, VerificationFailed):
-    """A node that could not be verified anew. Nothing was sent to it."""
+    """A node that could not be verified again. Nothing was sent to it."""
 
     code = VerificationFailed.code
 
@@ -135,7 +135,7 @@ class _Verified:
 
     @property
     def verification(self) -> Verification:
-        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
+        """The last verification: all checks with their outcomes, and the node's statements."""
         if self._node is None:
             raise SetupError("Nothing was verified: this client speaks in the clear.", hint="Ask a Cloister node.")
         return self._node.verification

@@ -30,7 +30,7 @@ MAX_COLLATERAL_BYTES = 262144
 MAX_REASON = 200
 NO_LEVEL = "No matching TCB level"
 EXPOSED = "SEPT_VE_DISABLE is not enabled"
-"""Last of all that dcap-qvl looks at: whatever else is wrong, it says that instead."""
+"""dcap-qvl checks this last: it reports any other problem instead."""
 
 
 class CollateralRefused(Exception):
@@ -39,7 +39,7 @@ class CollateralRefused(Exception):
 
 @dataclass(frozen=True)
 class Standing:
-    """What Intel says of the platform a quote is from."""
+    """Intel's status of the platform that a quote is from."""
 
     status: str
     advisories: tuple[str, ...]
@@ -291,7 +291,7 @@ UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
 HARMLESS = 1 << 30 | 1 << 31
-"""Protection keys and key locker, which the TD uses for itself."""
+"""Protection keys and key locker, which only the TD uses."""
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
@@ -336,7 +336,7 @@ def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination)
         found.skipped("sept ve disable", f"{exposed}; no collateral passes with this", required=False)
     else:
         found.check("sept ve disable", False, exposed, allowed_by="allow_sept_ve")
-        # Whoever stops at this bit has not looked at the others.
+        # dcap-qvl stopped at this bit and did not check the others.
         found.check("attributes", not attributes & ~HARMLESS, f"{attributes:#x} has bits set that are not understood")
     found.check("migration", not attributes & MIGRATABLE, "the TD can be migrated by a TD that is not attested")
     if report.version != "1.0":
