@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.options import AsJson
-from cloister.errors import EvidenceInvalid, SetupError
+from cloister.errors import EvidenceInvalid
 from cloister.files import needed, read_bounded
 
 if TYPE_CHECKING:
@@ -135,20 +135,11 @@ def _td(
     pages_first: bool,
     log: Path | None,
 ) -> dict[str, bytes]:
-    from cloister.image import tdx
+    from cloister.image import event_log, tdx
 
     found = {"mrtd": tdx.mrtd(volume, pages_first=pages_first)}
     if log is not None:
-        found["rtmr0"] = _rtmr0(log)
+        found["rtmr0"] = event_log.rtmr0_of(read_bounded(log, event_log.MAX_LOG_BYTES))
     found["rtmr1"] = tdx.rtmr1(linux, initrd_bytes, memory)
     found["rtmr2"] = tdx.rtmr2(command, initrd_digest)
     return found
-
-
-def _rtmr0(log: Path) -> bytes:
-    from cloister.attest.tdx.event_log import MAX_BYTES, read_event_log, replay
-
-    events = [event for event in read_event_log(read_bounded(log, MAX_BYTES)) if event.register == 0]
-    if not events:
-        raise SetupError("The event log has nothing of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
-    return replay(events)[0]
