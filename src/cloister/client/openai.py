@@ -49,47 +49,28 @@ class NodeNotVerifiedError(_OfBothFamilies, VerificationFailed):
     code = VerificationFailed.code
 
 
-class SealedHttpClient(httpx2.Client):
-    """The SDK's way out: it knows one node, and no other way to send."""
+class HttpClient(httpx2.Client):
+    """The SDK's HTTP client: it sends to one verified node, or obfuscated to one URL, and nowhere else."""
 
-    def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
-        self.node = node
-        super().__init__(transport=BlockingTransport(_transport(node, obfuscate)), timeout=timeout, **_only_to(node))
-
-
-class PlainHttpClient(httpx2.Client):
-    """To any server, unverified and in the clear, but obfuscated."""
-
-    node = None
-
-    def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
-        transport = BlockingTransport(AsyncObfuscatingTransport(plain_wire(base_url), obfuscate))
-        super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
+    def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
+        self.node = server if isinstance(server, VerifiedNode) else None
+        super().__init__(
+            transport=BlockingTransport(_transport(server, obfuscate)), timeout=timeout, **_only_to(server)
+        )
 
 
-class AsyncPlainHttpClient(httpx2.AsyncClient):
-    """As `PlainHttpClient`, for an event loop."""
+class AsyncHttpClient(httpx2.AsyncClient):
+    """As `HttpClient`, for an event loop."""
 
-    node = None
-
-    def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
-        transport = AsyncObfuscatingTransport(plain_wire(base_url), obfuscate)
-        super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
-
-
-class AsyncSealedHttpClient(httpx2.AsyncClient):
-    """As `SealedHttpClient`, for an event loop."""
-
-    def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
-        self.node = node
-        super().__init__(transport=_transport(node, obfuscate), timeout=timeout, **_only_to(node))
+    def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
+        self.node = server if isinstance(server, VerifiedNode) else None
+        super().__init__(transport=_transport(server, obfuscate), timeout=timeout, **_only_to(server))
 
 
 class _Verified:
     """What both clients add to OpenAI's."""
 
-    _http_kind: ClassVar[type[SealedHttpClient | AsyncSealedHttpClient]]
-    _plain_kind: ClassVar[type[PlainHttpClient | AsyncPlainHttpClient]]
+    _http_kind: ClassVar[type[HttpClient | AsyncHttpClient]]
 
     def __init__(
         self,
@@ -113,12 +94,11 @@ class _Verified:
         _refuse_websockets(websocket_base_url)
         if http_client is None and insecure_plaintext:
             _check_plain(obfuscate, policy, allow_software_tee)
-            assert obfuscate is not None
-            http_client = self._plain_kind(str(base_url), timeout, obfuscate)
+            http_client = self._http_kind(str(base_url), timeout, obfuscate)
         elif http_client is None:
             node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
             http_client = self._http_kind(node, timeout, obfuscate)
-        if not isinstance(http_client, self._http_kind | self._plain_kind):
+        if not isinstance(http_client, self._http_kind):
             raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
         self._node = http_client.node
         url = str(base_url) if self._node is None else _same_server(self._node, base_url)
@@ -152,15 +132,13 @@ class _Verified:
 class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL is an attribute
     """`openai.OpenAI` for a verified node."""
 
-    _http_kind = SealedHttpClient
-    _plain_kind = PlainHttpClient
+    _http_kind = HttpClient
 
 
 class AsyncClient(_Verified, openai.AsyncOpenAI):  # type: ignore[misc]
     """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
 
-    _http_kind = AsyncSealedHttpClient
-    _plain_kind = AsyncPlainHttpClient
+    _http_kind = AsyncHttpClient
 
 
 # The SDK's `copy` asks the client for its WebSocket URL unless it is given one, and a sealed client has none to give.
@@ -172,9 +150,12 @@ def _error_of_both_families(error: CloisterError, request: httpx2.Request) -> Ex
     return kind(error, request)
 
 
-def _transport(node: VerifiedNode, obfuscate: Obfuscation | None) -> httpx2.AsyncBaseTransport:
-    sealed = AsyncSealedTransport(node, raising=_error_of_both_families)
-    return sealed if obfuscate is None else AsyncObfuscatingTransport(sealed, obfuscate)
+def _transport(server: VerifiedNode | str, obfuscate: Obfuscation | None) -> httpx2.AsyncBaseTransport:
+    if isinstance(server, VerifiedNode):
+        sealed = AsyncSealedTransport(server, raising=_error_of_both_families)
+        return sealed if obfuscate is None else AsyncObfuscatingTransport(sealed, obfuscate)
+    assert obfuscate is not None, "only obfuscated prompts go in the clear"
+    return AsyncObfuscatingTransport(plain_wire(server), obfuscate)
 
 
 def _refuse_websockets(url: object) -> None:
@@ -186,11 +167,9 @@ def _websockets() -> SetupError:
     return SetupError("WebSockets are not sealed.", hint="Use the HTTP endpoints, or `openai.OpenAI` in the clear.")
 
 
-_NOWHERE_ELSE: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
-
-
-def _only_to(node: VerifiedNode) -> dict[str, Any]:
-    return {"base_url": node.address.url("/v1/"), **_NOWHERE_ELSE}
+def _only_to(server: VerifiedNode | str) -> dict[str, Any]:
+    base_url = server if isinstance(server, str) else server.address.url("/v1/")
+    return {"base_url": base_url, "trust_env": False, "follow_redirects": False}
 
 
 def _check_plain(obfuscate: Obfuscation | None, policy: object, allow_software_tee: bool) -> None:
