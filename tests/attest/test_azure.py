@@ -64,12 +64,6 @@ def test_nothing_passes_that_the_policy_does_not_name() -> None:
     assert broken(verify_azure(evidence, (*CHAIN, revoked), None, NONCE, at=AT, **named)) == ["revocation"]
 
 
-def test_the_oldest_form_of_the_document_passes() -> None:
-    quote = {"message": list(tpm_message(NONCE)), "pcrs": [list(one) for one in PCRS]}
-    quote["signature"] = list(bytes.fromhex(VM.quote()["signature"]))
-    assert verify({"report": list(VM.hcl()), "quote": quote, "vcek": base64url(VM.chip.leaf())}).passed
-
-
 def test_runtime_data_the_report_is_not_over_is_refused() -> None:
     thief = MadeVm(VM.chip, rsa_key("thief"))
     genuine = read_hcl(VM.hcl()).report

@@ -22,15 +22,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cloister.attest import attester as attester_module
+from cloister.attest import machine as machine_module
 from cloister.attest import node as node_module
-from cloister.attest.attester import NoFirmware, SoftwareAttester, find_attester
+from cloister.attest.attester import NoFirmware, SoftwareAttester
 from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure import attester as azure_module
 from cloister.attest.azure.attester import ENDORSED_S, AzureAttester
 from cloister.attest.azure.metadata import MAX_ANSWER_BYTES, Metadata
 from cloister.attest.azure.tpm_device import Tpm, TpmDevice
 from cloister.attest.evidence import NodeEvidence, Statement
+from cloister.attest.machine import find_attester
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy
@@ -217,7 +218,7 @@ def test_a_pcr_that_changes_meanwhile_is_quoted_again() -> None:
     tpm.after_quote = lambda: tpm.pcrs.__setitem__(10, next(changes, tpm.pcrs[10]))
     assert attester(tpm).attest(ASKED)
     tpm.after_quote = lambda: tpm.pcrs.__setitem__(10, hashlib.sha256(tpm.pcrs[10]).digest())
-    with pytest.raises(SetupError, match="change all the time"):
+    with pytest.raises(SetupError, match="keep changing"):
         attester(tpm)
 
 
@@ -232,15 +233,15 @@ def test_a_vm_whose_vtpm_is_not_the_reported_one_does_not_start() -> None:
     unnamed = MadeTpm(VM, VM.hcl(VM.runtime(keys=[])))
     with pytest.raises(SetupError, match="names no key"):
         attester(unnamed)
-    with pytest.raises(SetupError, match="of no use"):
+    with pytest.raises(SetupError, match="cannot be used"):
         attester(MadeTpm(VM, b"something else"))
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"", "as long"),
-        (response(0)[:-1], "as long"),
+        (b"", "another length"),
+        (response(0)[:-1], "another length"),
         (response(0x101), "0x101"),
         (response(0), "ends early"),
         (response(0, struct.pack(">H", 500)), "ends early"),
@@ -290,11 +291,11 @@ def test_no_bytes_of_a_tpm_make_it_fail_otherwise(position: int, data: bytes) ->
 
 def test_it_is_chosen_where_the_machine_is_azures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = tmp_path / "absent"
-    monkeypatch.setattr(attester_module, "CHASSIS", nothing)
+    monkeypatch.setattr(machine_module, "CHASSIS", nothing)
     assert isinstance(find_attester("auto", nothing), SoftwareAttester)
     chassis = tmp_path / "chassis"
     chassis.write_text("7783-7084-3265-9085-8269-3286-77\n")
-    monkeypatch.setattr(attester_module, "CHASSIS", chassis)
+    monkeypatch.setattr(machine_module, "CHASSIS", chassis)
     monkeypatch.setattr(azure_module, "DEVICE", tmp_path)
     tpm = MadeTpm(VM)
     monkeypatch.setattr(azure_module, "TpmDevice", lambda: tpm)

@@ -137,7 +137,6 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ('[tdx]\nmrtd = ["abc"]', "mrtd"),
         (f'[[tdx.launches]]\nmrtd = "{"ef" * 48}"', "rtmr0"),
         ('snp_revocation_lists = ["missing.crl"]', "missing.crl"),
-        ('[settings]\nprefixes = ["none", "system-prompt"]', "'partition' says"),
         ("[gpu]\nmin_gpus = 0", "gpu"),
         ("[log]\nquorum = 1", "logs"),
         ("[log]\nlogs = []", "logs"),

@@ -49,7 +49,7 @@ def test_what_follows_the_signature_data_is_not_read() -> None:
         (632, "<I", 100, "attestation key"),
         (764, "<H", 5, "certified by"),
         (766, "<I", 1 << 30, "certification data"),
-        (766, "<I", 64, "too many"),
+        (766, "<I", 64, "more than expected"),
         (1218, "<H", 0xFFFF, "authentication data"),
     ],
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.attester import ReportFolder, SoftwareAttester, TsmAttester, find_attester
+from cloister.attest.attester import SoftwareAttester
+from cloister.attest.machine import ReportFolder, TsmAttester, find_attester
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.certificate import common_name, read_bundle
 from cloister.errors import SetupError
@@ -132,7 +133,7 @@ def test_a_question_changed_by_another_is_asked_again(kernel: Kernel) -> None:
     assert attester.attest(ASKED).report[0x50:0x90] == ASKED
     assert len(kernel.made) == 4
     kernel.others_write = 9
-    with pytest.raises(SetupError, match="Someone else"):
+    with pytest.raises(SetupError, match="Another process"):
         attester.attest(ASKED)
     assert list(kernel.root.iterdir()) == []
 

@@ -198,7 +198,7 @@ def test_full_refuses_rather_than_forgets() -> None:
         assert not seen.full
         seen.add(enc)
     assert seen.full
-    with pytest.raises(ChannelKeyUnknown, match="Verify the node anew"):
+    with pytest.raises(ChannelKeyUnknown, match="Verify the node and send"):
         seen.add(secrets.token_bytes(32))
     with pytest.raises(MessageRepeated):
         seen.add(taken[0])

@@ -9,6 +9,7 @@ from pathlib import Path
 from cloister.transparency.manifest import build_manifest
 from tests.cli.conftest import Run
 from tests.image.firmware_made import firmware
+from tests.image.test_event_log import ccel, event
 from tests.image.test_initramfs import a_root, a_tree
 from tests.image.test_tdx import bz_image
 
@@ -31,11 +32,8 @@ def test_measure_answers_which_launch_runs_which_release(run: Run, tmp_path: Pat
     assert snp["release"] == manifest.measurement().hex() and len(snp["measurement"]) == 96
     told = run("release", "measure", "sev-snp", *given, "--vcpus", "2").stdout
     assert snp["measurement"] in told and snp["release"] in told
-    log = [{"imr": 0, "event_type": 4, "digest": "ab" * 48, "event": "", "event_payload": ""}]
-    (tmp_path / "log.json").write_text(json.dumps(log))
-    tdx = json.loads(
-        run("release", "measure", "tdx", *given, "--event-log", str(tmp_path / "log.json"), "--json").stdout
-    )
+    (tmp_path / "ccel").write_bytes(ccel(event(0, 4, b"\xab" * 48, b"")))
+    tdx = json.loads(run("release", "measure", "tdx", *given, "--event-log", str(tmp_path / "ccel"), "--json").stdout)
     assert tdx["rtmr0"] == hashlib.sha384(bytes(48) + bytes.fromhex("ab" * 48)).hexdigest()
     assert len({tdx[name] for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}) == 4
     assert "# rtmr0: not computed" in run("release", "measure", "tdx", *given).stdout

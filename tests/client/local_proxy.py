@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cloister.attest.policy import Policy
-from cloister.client.proxy import LocalEndpoint, Proxy
+from cloister.client.proxy import Proxy
 from cloister.client.verification import VerifiedNode
 
 
@@ -21,12 +21,12 @@ def proxy_to(url: str, policy: Policy | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def serving(make: Callable[[], LocalEndpoint]) -> Iterator[str]:
+def serving(make: Callable[[], Proxy]) -> Iterator[str]:
     """The URL of a local endpoint, made in the loop that serves it."""
     ready = threading.Event()
     where: list[str] = []
     loop = asyncio.new_event_loop()
-    made: list[LocalEndpoint] = []
+    made: list[Proxy] = []
 
     def tell(local: str) -> None:
         where.append(local)

@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.channel.envelope import InnerHead
-from cloister.client import obfuscating_proxy
+from cloister.client import proxy
 from cloister.client.downstream import Request
-from cloister.client.exchange import COMMENT
-from cloister.client.obfuscated import AsyncObfuscatingTransport
-from cloister.client.obfuscating_proxy import ObfuscatingProxy
+from cloister.client.obfuscating_transport import COMMENT, AsyncObfuscatingTransport
+from cloister.client.proxy import Proxy
 from cloister.errors import ServiceUnavailable
 from cloister.obfuscation.positions import Positions
 from cloister.obfuscation.requests import Obfuscation
@@ -92,8 +91,8 @@ class LocalProgram(Program):
     def __init__(self, real: int) -> None:
         super().__init__(real)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(obfuscating_proxy, "plain_wire", lambda url: self.wire)
-            self._proxy = ObfuscatingProxy("http://api.example/v1", obfuscation(SECRETS[real]))
+            patch.setattr(proxy, "plain_wire", lambda url: self.wire)
+            self._proxy = Proxy("http://api.example/v1", obfuscation(SECRETS[real]))
         self._transport = self._proxy._transport
 
     def begin(self, head: InnerHead) -> None:
@@ -102,6 +101,9 @@ class LocalProgram(Program):
     def opened(self, data: bytes, ended: bool) -> None:
         if data:
             self.heard.append(data)
+
+    async def drain(self) -> None:
+        pass
 
     async def _read(self) -> None:
         headers = (("authorization", "Bearer k"),)

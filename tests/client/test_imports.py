@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-MODULES = ["openai", "obfuscated", "proxy", "verification", "sealed", "provider", "message"]
+MODULES = ["openai", "obfuscating_transport", "proxy", "verification", "sealed_transport", "key_release", "message"]
 OURS = {
     *("addresses", "attest", "channel", "checks", "client", "errors", "files", "levels"),
     *("obfuscation", "request_fields", "transparency"),
@@ -28,6 +28,6 @@ def test_the_client_loads_nothing_of_the_server(module: str) -> None:
 
 
 def test_only_who_asks_for_the_sdk_loads_it() -> None:
-    assert "openai" not in loaded_by("import cloister.client.proxy, cloister.client.sealed")
+    assert "openai" not in loaded_by("import cloister.client.proxy, cloister.client.sealed_transport")
     assert "openai" not in loaded_by("import cloister")
     assert "openai" in loaded_by("import cloister; cloister.Client")

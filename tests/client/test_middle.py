@@ -323,7 +323,7 @@ def test_a_repeated_message_is_taken_once_and_its_refusal_is_no_answer(node: Fak
         return await forward(received)
 
     with standing_between(node.url, tricks(sealed=twice)) as middle:
-        with pytest.raises((openai.APIConnectionError, openai.APIStatusError), match=r"very message before"):
+        with pytest.raises((openai.APIConnectionError, openai.APIStatusError), match=r"message before"):
             way(middle.url, DEVELOPMENT, False)
         assert len(middle.sealed_seen) == 1 and len(node.opened) == 1
 

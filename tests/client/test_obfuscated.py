@@ -15,9 +15,10 @@ import openai
 import pytest
 
 import cloister
+from cloister.client.blocking import BlockingTransport
 from cloister.client.events import spoken
-from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
-from cloister.client.obfuscating_proxy import ObfuscatingProxy
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
+from cloister.client.proxy import Proxy
 from cloister.detection.redaction import shipped_redaction
 from cloister.errors import InvalidRequest, ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation
@@ -215,7 +216,7 @@ def test_what_would_give_the_real_one_away_is_refused_and_nothing_sent(
     api: tuple[Api, Server], body: dict[str, Any], code: str
 ) -> None:
     _, server = api
-    transport = ObfuscatingTransport(AsyncObfuscatingTransport(plain_wire(server.url), obfuscation()))
+    transport = BlockingTransport(AsyncObfuscatingTransport(plain_wire(server.url), obfuscation()))
     with httpx2.Client(transport=transport) as client:
         answer = client.post(f"{server.url}/v1/chat/completions", json=body)
     assert answer.status_code == 400 and answer.json()["error"]["code"] == code
@@ -260,7 +261,7 @@ def cloister_error(*names: str) -> tuple[type[Exception], ...]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_proxy_hands_over_the_real_answer(api: tuple[Api, Server], stream: bool) -> None:
     _, server = api
-    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url, httpx2.Client() as client:
+    with serving(lambda: Proxy(f"{server.url}/v1", obfuscation())) as url, httpx2.Client() as client:
         body = {"model": "m", "messages": [user(QUESTION)], "stream": stream}
         answer = client.post(f"{url}/v1/chat/completions", json=body, timeout=60)
         refused = client.post(f"{url}/v1/chat/completions", json={"messages": [user("<redacted>Ann")]})
@@ -283,7 +284,7 @@ def test_a_stranger_does_not_learn_from_the_proxy_what_is_somebody_s_secret(
 ) -> None:
     """Nor a substitute: the same answer, and the same requests sent, whatever word is asked about."""
     _, server = api
-    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url:
+    with serving(lambda: Proxy(f"{server.url}/v1", obfuscation())) as url:
         for _ in range(2):
             assert asked_of(url, "sk-victim", QUESTION)[0] == 200
         assert len(server.received) == 8
@@ -300,14 +301,14 @@ def test_where_callers_share_a_memory_the_same_stranger_learns_it(
 ) -> None:
     _, server = api
     monkeypatch.setattr(Obfuscation, "another", lambda self: self)
-    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url:
+    with serving(lambda: Proxy(f"{server.url}/v1", obfuscation())) as url:
         asked_of(url, "sk-victim", QUESTION)
         assert [asked_of(url, None, "Who is Bo?", user=word)[0] for word in ("Ann", "Eve")] == [400, 200]
 
 
 def test_what_a_caller_said_before_holds_for_that_key(api: tuple[Api, Server]) -> None:
     _, server = api
-    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url:
+    with serving(lambda: Proxy(f"{server.url}/v1", obfuscation())) as url:
         asked_of(url, "sk-mine", QUESTION)
         asked_of(url, "sk-mine", "And where does Ann live?")
         assert len(server.received) == 8, "a secret, marked or not"

@@ -15,8 +15,9 @@ import pytest
 
 import cloister
 from cloister.attest.policy import Policy
+from cloister.client.blocking import BlockingTransport
 from cloister.client.openai import AsyncClient, Client
-from cloister.client.sealed import SealedTransport
+from cloister.client.sealed_transport import AsyncSealedTransport
 from cloister.errors import SetupError, VerificationFailed
 from tests.client.fake_node import KEY, MODEL, FakeNode
 
@@ -281,7 +282,7 @@ async def _empty() -> Any:
 
 
 def test_the_plain_transport_raises_our_own_errors(client: Client, node: FakeNode) -> None:
-    transport = SealedTransport(client._node)
+    transport = BlockingTransport(AsyncSealedTransport(client._node))
     node.restart()
     node.missing_layers = ("seccomp",)
     with httpx2.Client(transport=transport) as http, pytest.raises(VerificationFailed):

@@ -17,7 +17,7 @@ import httpx2
 import openai
 import pytest
 
-from cloister.client.downstream import Request, refusal_of_strangers
+from cloister.client.downstream import Request, refuse_foreign
 from cloister.errors import VerificationFailed
 from tests.client.fake_node import KEY, MODEL, FakeNode, release_in, running
 from tests.client.local_proxy import proxy_to
@@ -217,9 +217,9 @@ def test_a_web_page_is_refused(proxy: str, node: FakeNode, origin: bytes) -> Non
 
 def test_two_hosts_or_none_are_refused() -> None:
     for headers in ((), (("Host", "localhost"), ("host", "localhost"))):
-        refusal = refusal_of_strangers(Request("GET", "/", headers, b""))
+        refusal = refuse_foreign(Request("GET", "/", headers, b""))
         assert refusal is not None and refusal.status == 403
-    assert refusal_of_strangers(Request("GET", "/", (("HOST", "localhost"),), b"")) is None
+    assert refuse_foreign(Request("GET", "/", (("HOST", "localhost"),), b"")) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cloister.attest.policy import Policy
 from cloister.channel.sealing import ChannelKey
 from cloister.checks import Examination
 from cloister.client.message import SealedMessage, seal_message
-from cloister.client.resending import check_denial
+from cloister.client.sealed_transport import check_denial
 from cloister.client.verification import Verification
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageExpired

@@ -15,7 +15,7 @@ from cloister.attest.evidence import read_evidence, read_statement
 from cloister.attest.policy import Policy
 from cloister.channel.envelope import release_to
 from cloister.channel.sealing import ChannelKey
-from cloister.client.provider import release_key
+from cloister.client.key_release import release_key
 from cloister.client.verification import NodeNotVerified
 from cloister.config import ControllerSettings, GatewaySettings, Settings
 from cloister.controller.provision import Delivery

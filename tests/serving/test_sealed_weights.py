@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from cloister.attest.policy import Policy
-from cloister.client.provider import release_key
+from cloister.client.key_release import release_key
 from cloister.client.verification import NodeNotVerified
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable

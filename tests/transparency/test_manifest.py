@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import cloister
 from cloister.errors import EvidenceInvalid, SetupError
+from cloister.transparency import manifest as manifest_module
 from cloister.transparency.manifest import (
     MAX_MANIFEST_BYTES,
     build_manifest,
@@ -143,11 +144,11 @@ def test_a_folder_that_is_no_source_tree_and_a_wrong_image_are_refused(tree: Pat
 
 def test_the_running_package_is_measured(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = build_manifest(tree)
-    monkeypatch.setattr(cloister, "__file__", str(tree / "src/cloister/__init__.py"))
+    monkeypatch.setattr(manifest_module, "__file__", str(tree / "src/cloister/transparency/manifest.py"))
     assert measure_running() == release and source_of_running() == tree
     installed = tmp_path / "site-packages" / "cloister"
     shutil.copytree(tree / "src/cloister", installed)
-    monkeypatch.setattr(cloister, "__file__", str(installed / "__init__.py"))
+    monkeypatch.setattr(manifest_module, "__file__", str(installed / "transparency/manifest.py"))
     with pytest.raises(SetupError):
         source_of_running()
     assert measure_running().lock is None

@@ -1,5 +1,5 @@
-"""Evidence: what a node shows of itself, and how anyone checks it.
+"""Evidence: what a node shows to clients, and how they check it.
 
-Verifiers take the time and everything else they need as arguments: no hidden clock, no hidden network. This package
-knows nothing of servers, prompts or sessions.
+Verifiers take the time and all other inputs as arguments: no hidden clock, no hidden network. This package does not
+know servers, prompts or sessions.
 """

@@ -1,7 +1,7 @@
 """A chain of certificates from one leaf to a root that is pinned by the fingerprint of its key.
 
-Knows X.509 (RFC 5280) and the ECDSA that all vendors use, and nothing of what the leaf signs. Certificates come in any
-order. One that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here.
+Knows X.509 (RFC 5280) and the ECDSA that all vendors use, not what the leaf signs. Certificates come in any order. One
+that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here.
 """
 
 from __future__ import annotations
@@ -42,19 +42,6 @@ def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
     if len(certificates) > MAX_CERTIFICATES:
         raise EvidenceInvalid(f"A certificate chain may have at most {MAX_CERTIFICATES} certificates.")
     return certificates
-
-
-def read_der(der: bytes) -> x509.Certificate:
-    """One certificate in DER, readable to its last extension and without a byte more, or EvidenceInvalid."""
-    try:
-        certificate = x509.load_der_x509_certificate(der)
-        _read_whole(certificate)
-        whole = certificate.public_bytes(Encoding.DER) == der
-    except Exception as wrong:  # as above
-        raise EvidenceInvalid(f"A certificate does not decode ({type(wrong).__name__}).") from None
-    if not whole:
-        raise EvidenceInvalid("A certificate has more bytes than it needs.")
-    return certificate
 
 
 def _is_canonical(pem: bytes, certificates: Sequence[x509.Certificate]) -> bool:
@@ -133,7 +120,7 @@ def _link(certificates: Sequence[x509.Certificate], roots: frozenset[str]) -> tu
     while others:
         issuer = next((one for one in others if one.subject == chain[-1].issuer), None)
         if issuer is None:
-            return (), f"nobody here issued {subject(chain[-1])}"
+            return (), f"the issuer of {subject(chain[-1])} is missing"
         others.remove(issuer)
         if problem := _issued(chain[-1], issuer, below=len(chain) - 1):
             return (), problem
@@ -172,8 +159,8 @@ def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> 
 
 
 def signature_is_whole(signed: x509.Certificate | x509.CertificateRevocationList) -> bool:
-    """Whether no bit of the signature counts as unused. No signature covers that number, and the library does not look
-    at it: somebody could change it, and the certificate would pass."""
+    """Whether no bit of the signature counts as unused. No signature covers that number and the library ignores it, so
+    an attacker could change it."""
     encoded = signed.public_bytes(Encoding.DER)
     return encoded[-len(signed.signature) - 1] == 0
 

@@ -36,12 +36,12 @@ Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
 class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """The GPUs' own evidence: `report` is a JSON list of reports with certificate chains, `token` is NRAS's EAT."""
+    """`report` is a JSON list of reports with certificate chains; `token` is the EAT of NVIDIA's service (NRAS)."""
 
     kind: Literal["report", "token"]
     data: Annotated[bytes, Meta(max_length=262144)]
     ocsp: Annotated[tuple[Annotated[bytes, Meta(max_length=16384)], ...], Meta(max_length=64)] = ()
-    """What NVIDIA's responder says of the reports' certificates (DER). Its signature counts, not who brings it."""
+    """OCSP responses (DER) for the reports' certificates. NVIDIA signs them, so the node may bring them."""
 
 
 class VaultHostPin(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +52,7 @@ class VaultHostPin(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the node's software says of itself: true if the release is one you trust."""
+    """What the node's software states: true if you trust the release."""
 
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest
@@ -91,8 +91,8 @@ class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     release: ReleaseProof | None = None
     gpu: GpuEvidence | None = None
     vault_hosts: Annotated[tuple[NodeEvidence, ...], Meta(max_length=4)] = ()
-    """Theirs, for the same nonce, with the certificate's hash in the channel key's place. Each speaks for itself; the
-    statement pins them."""
+    """Evidence of the vault hosts for the same nonce, with the hash of the TLS certificate in place of the channel key.
+    The statement pins these certificates."""
 
     def report_data(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
         """What the report must carry if this document answers this nonce."""

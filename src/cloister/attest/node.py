@@ -1,4 +1,4 @@
-"""A node's evidence against a policy: the machine's report, what it is bound to, its GPUs, and what the node says.
+"""A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement.
 
 The release is only bound to the report here (Petridish §4.1); whether it is public is checked in `transparency`.
 """
@@ -30,7 +30,7 @@ COMPUTES_ON_GPU = "no_devices"
 """The layer of the sandbox that is missing where service and vaults hold a GPU open."""
 
 LONGEST_HELD_S = 24 * 3600
-"""A channel key that is held for longer is not one that goes."""
+"""The longest that a node may hold one channel key."""
 
 
 def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
@@ -54,10 +54,10 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
 
 
 def _show_relaxations(found: Examination, policy: Policy) -> None:
-    """What the policy lets go, whether or not this node needs it: a user should not have to know the file by heart."""
+    """All relaxations of the policy, whether or not this node needs them: users need not know the file by heart."""
     names = policy.relaxations()
     found.claim("relaxations", list(names))
-    found.check("relaxations", not names, "what is not demanded", "none", allowed_by=", ".join(names))
+    found.check("relaxations", not names, "not demanded", "none", allowed_by=", ".join(names))
 
 
 def _check_tee(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
@@ -112,11 +112,11 @@ def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: dat
 
 
 def _check_no_gpu(found: Examination, tee: Tee, statement: Statement, policy: Policy) -> None:
-    """A TEE keeps its memory from the operator, and a GPU that it did not check may hand the same prompts out."""
+    """A TEE hides its memory from the operator; an unchecked GPU may disclose the same prompts."""
     computes = statement.gpus > 0 or COMPUTES_ON_GPU in statement.missing_layers
     if computes and tee != "none":
         allowed = "gpu.allow_unseen" if policy.gpu.allow_unseen else ""
-        found.check(GPU_CHECK, False, "the node computes on a GPU, and shows nothing of it", allowed_by=allowed)
+        found.check(GPU_CHECK, False, "the node computes on a GPU and shows no evidence of it", allowed_by=allowed)
     else:
         found.skipped(GPU_CHECK, "the node shows none, and the policy asks for none", required=False)
 
@@ -157,31 +157,31 @@ def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes,
     """Machines that keep the node's vaults prove what the node itself must, for the same nonce."""
     name, statement = "vault hosts", read_statement(evidence.statement)
     pinned = {pin.address: pin.certificate for pin in statement.vault_hosts}
-    told: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
     for address in statement.settings.vault_hosts:
         shown = [one for one in evidence.vault_hosts if one.channel_key == pinned.get(address)]
         if not shown:
             allowed = "settings.allow_unseen_vault_hosts" if policy.settings.allow_unseen_vault_hosts else ""
-            reason = f"prompts go to {address}, and nothing shows what that is"
+            reason = f"prompts go to {address}, which shows no evidence"
             found.check(name, False, reason, allowed_by=allowed)
-            told.append({"address": address, "state": "unseen"})
+            states.append({"address": address, "state": "unseen"})
             continue
         verdict = verify_vault_host(shown[0], nonce, at=at, policy=policy, measurement=evidence.measurement)
         same = read_statement(shown[0].statement).weights == statement.weights
         found.include(Verdict(tuple(replace(one, name=f"vault host {address}: {one.name}") for one in verdict.checks)))
         found.check(f"vault host {address}: weights", same, "it has others than the node", "the node's")
         state = "verified" if verdict.passed and same else "refused"
-        told.append({"address": address, "state": state, **verdict.claims})
+        states.append({"address": address, "state": state, **verdict.claims})
     if not statement.settings.vault_hosts:
         found.passed(name, "none")
-    found.claim("vault_hosts", told)
+    found.claim("vault_hosts", states)
 
 
 def verify_vault_host(
     evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy, measurement: bytes
 ) -> Verdict:
-    """The verdict on a vault host of a node that runs the release of this measurement. The holder of the certificate
-    whose hash is in the channel key's place is that machine."""
+    """The verdict on a vault host of a node that runs the release of this measurement. In place of a channel key, its
+    evidence has the hash of its TLS certificate."""
     found = Examination()
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce, HOST_DOMAIN), at, policy)
@@ -204,8 +204,8 @@ def verify_vault_host(
 
 
 def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statement, policy: Policy) -> None:
-    """Whoever lets layers be missing may lose more of them without a word: a policy that accepts none accepts neither
-    that. At a node without hardware it would protect nobody."""
+    """A node with --allow-degraded-sandbox may lose further layers later, so it passes only if the policy accepts some
+    missing layer."""
     accepted = policy.accept_missing_layers
     if accepted is None:
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
@@ -222,8 +222,8 @@ def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statem
 
 
 def _check_freshness(found: Examination, statement: Statement, at: datetime) -> None:
-    """The nonce proves that the evidence is new (`report data`). Here: the clock requests are reckoned by, and until
-    when the channel key is held. The node's clock may be wrong; whoever asks sees by how much."""
+    """The nonce proves that the evidence is new (`report data`). This check shows the node's clock, by which requests
+    expire, and how long the node holds its channel key. The clock may be wrong: the reader sees by how much."""
     held_s = (statement.key_until_ms - statement.made_ms) / 1000
     ahead_s = statement.made_ms / 1000 - at.timestamp()
     found.claim("stated_ms", statement.made_ms)
@@ -242,6 +242,6 @@ def _check_code(found: Examination, statement: Statement, tee: Tee) -> None:
     if statement.code == "release":
         found.passed("code", "only the release's files and packages run")
     elif tee == "none":
-        found.skipped("code", "the node did not compare what it runs with a release", required=False)
+        found.skipped("code", "the node did not compare its code with a release", required=False)
     else:
-        found.failed("code", "what the node runs beside its own source was not compared with a release")
+        found.failed("code", "the node did not compare its packages with a release")

@@ -1,38 +1,8 @@
 """What a user demands of a node, in one TOML file: TEEs, releases, firmware, GPUs, age. Fails closed.
 
-    tees = ["sev-snp", "tdx"]
-    measurements = ["…"]          # releases accepted by name: SHA-256 of their manifests
-    minimum_version = "1.2"       # of releases in a log, or signed through Sigstore
-    max_age_s = 3600              # verify again after this long
-    require_gpu = false
-
-    [log]                         # and/or: releases accepted because they are in a log
-    logs = ["example.com/releases+…"]
-    witnesses = ["witness.example+…"]
-    quorum = 1
-
-    [sigstore]                    # or signed through Sigstore
-    trusted_root = "trusted_root.json"
-    identity = "release@example.com"
-    issuer = "https://accounts.example.com"
-    repository = "https://git.example.com/cloister"    # repository, ref, workflow: compared if given
-
-    [settings]                    # what the node's operator may have chosen; see SettingsPolicy
-    hashes = ["…"]
-    vaults = ["here"]
-
-    [snp]                         # and [tdx], [azure], [gpu]: what the verifiers of that evidence can be asked for
-    measurements = ["…"]
-
-    [[tdx.launches]]              # registers that are accepted together
-    mrtd = "…"
-    rtmr0 = "…"
-    rtmr1 = "…"
-    rtmr2 = "…"
-
-What is not in the file keeps its default, and every default is strict: what is laxer is named in the file, and
-`cloister verify` shows it. No file can accept the software attester, which proves nothing: only `--allow-software-tee`,
-where the client is started, can.
+docs/client.md describes the file. Every default is strict: the file names what is laxer, and `cloister verify` shows
+it. No file can accept the software attester, which proves nothing: only `--allow-software-tee`, where the client is
+started, can.
 """
 
 from __future__ import annotations
@@ -69,11 +39,11 @@ class LogRules(Struct, frozen=True, forbid_unknown_fields=True):
     witnesses: tuple[str, ...] = ()
     quorum: Annotated[int, Meta(ge=0)] | None = None
     max_checkpoint_age_s: Annotated[float, Meta(gt=0, le=366 * 24 * 3600)] = USUAL_CHECKPOINT_AGE_S
-    """How long ago the witnesses may have signed: as long can a revocation be held back."""
+    """How long ago the witnesses may have signed. A revocation can be held back for as long."""
 
 
 class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may sign releases; `trusted_root` is a file beside the policy."""
+    """The accepted signer of releases; `trusted_root` is a file beside the policy."""
 
     trusted_root: str
     identity: Annotated[str, Meta(min_length=1)]
@@ -94,8 +64,8 @@ class _Demands(Struct, frozen=True):
     """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
     accept_missing_layers: tuple[Layer, ...] | None = None
-    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. Where nothing is
-    said, none may be missing at a node with hardware, and those of node.UNPRIVILEGED at one without."""
+    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. The default
+    accepts none at a node with hardware, and those of node.UNPRIVILEGED at one without."""
     require_gpu: bool = False
     weights: tuple[Pin, ...] | None = None
     """SHA-256 of weights accepted, packed as the node serves them (`cloister verify` shows it)."""
@@ -136,11 +106,11 @@ class Policy(_Demands, frozen=True):
 
     @property
     def names_releases(self) -> bool:
-        """Whether it says which software is acceptable, in any of the three ways."""
+        """Whether it names the accepted software, in any of the three ways."""
         return bool(self.measurements or self.release.logs or self.release.sigstore)
 
     def relaxations(self) -> tuple[str, ...]:
-        """Everything this policy lets go that the default does not, by name."""
+        """The names of all demands of the default that this policy drops."""
         return (
             *(["--allow-software-tee"] if self.allow_software_tee else ()),
             *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),
@@ -152,7 +122,7 @@ class Policy(_Demands, frozen=True):
         )
 
     def _about_logs(self) -> tuple[str, ...]:
-        """A log that nobody witnesses may show each client another past, and an old one for ever."""
+        """A log without witnesses may show each client another past, and an old one for ever."""
         trusted = self.release
         alone = ["log without witnesses"] if trusted.logs and not trusted.needed else []
         older = trusted.max_checkpoint_age_s > USUAL_CHECKPOINT_AGE_S
@@ -168,23 +138,12 @@ def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool 
     return msgspec.structs.replace(policy, allow_software_tee=True) if allow_software_tee else policy
 
 
-def _check_names(table: dict[str, Any], path: Path) -> None:
-    """Say what to do about a value that earlier versions knew."""
-    settings = table.get("settings")
-    if isinstance(settings, dict) and "system-prompt" in (settings.get("prefixes") or ()):
-        raise SetupError(
-            "The policy accepts settings.prefixes = 'system-prompt', which no node has any more.",
-            hint=f"Take it out of {path}; 'partition' says that tenants find nothing of each other's.",
-        )
-
-
 def read_policy(path: Path) -> Policy:
     """The policy in a TOML file; the files it names are looked for beside it."""
     try:
         table = tomllib.loads(_read(path).decode("utf-8"))
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
-    _check_names(table, path)
     try:
         rules = msgspec.convert(table, _Rules)
     except (msgspec.ValidationError, ValueError) as wrong:

@@ -2,8 +2,8 @@
 
     hash = SHA-256("cloister settings v1" ‖ 0 ‖ JSON with every field, names sorted, no spaces)
 
-Which of a server's settings these are, and why the others do not matter, `controller.attested_settings` says. What a
-policy may demand of them is here too. This module does not know the server.
+`controller.attested_settings` says which of a server's settings these are, and why the others do not matter. This
+module also has what a policy may demand of them. It does not know the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Judge = Literal["none", "model"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
-    """The parties of `mpc` on other machines. `identity` is the hash of all that says who they are."""
+    """The parties of `mpc` on other machines. `identity` is the hash of everything that identifies them."""
 
     protocol: Annotated[str, Meta(max_length=32)]
     beaver: Annotated[str, Meta(max_length=32)]
@@ -41,7 +41,7 @@ class Parties(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a node was told at its start, as far as it decides who gets to see a prompt."""
+    """The settings of a node that decide which processes and machines see a prompt."""
 
     sandbox: Sandbox
     keys: Keys
@@ -51,7 +51,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()
     """Addresses of machines that keep the vaults; none: they are on the node itself."""
     prefixes: Prefixes = "none"
-    """Who may find what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
+    """Which tenants may reuse what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
     disk: Disk = "none"
     """Whether such keys and values may leave memory."""
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
@@ -82,11 +82,11 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "no layer of the sandbox may be missing but what `sandbox` names"
             if self.sandbox == "whole"
             else "layers of the sandbox may be missing (--allow-degraded-sandbox)",
-            "callers have API keys of their own" if self.keys == "own" else "all callers share the development key",
+            "each caller has an API key" if self.keys == "own" else "all callers share the development key",
             f"a kept session is forgotten when idle for {self.session_idle_ms / 1000:g} s",
             self._about_mpc(),
             f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
-            "nothing of them is put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
+            "they are not put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
@@ -105,7 +105,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """[settings] of a policy. A list names what is accepted; one that is absent asks nothing."""
+    """[settings] of a policy. A list names what is accepted; without the list, everything is."""
 
     hashes: tuple[Pin, ...] | None = None
     """SHA-256 of all settings together, as `cloister verify` shows it."""
@@ -117,7 +117,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     disk: tuple[Disk, ...] | None = None
     judge: tuple[Judge, ...] | None = None
     parties: tuple[Pin, ...] | None = None
-    """Identities of parties on other machines; asks nothing of a node that has none there."""
+    """Identities of parties on other machines; not checked at a node without any."""
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
@@ -140,9 +140,9 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 reason = f"{value!r} is not among the policy's settings.{name}: {', '.join(accepted) or 'nothing'}"
                 found.check(f"setting {name}", value in accepted, reason, value)
         if self.parties is not None and settings.parties is not None:
-            who = settings.parties.identity.hex()
-            known = who in {pin.lower() for pin in self.parties}
-            found.check("setting parties", known, f"{who} is not among the policy's settings.parties", who)
+            identity = settings.parties.identity.hex()
+            known = identity in {pin.lower() for pin in self.parties}
+            found.check("setting parties", known, f"{identity} is not among the policy's settings.parties", identity)
         if (most := self.max_session_idle_s) is not None:
             kept = settings.session_idle_ms / 1000
             reason = f"a kept session stays for {kept:g} s, and the policy allows {most:g}"

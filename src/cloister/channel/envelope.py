@@ -6,7 +6,7 @@ The first part is the sealed request, every other one a sealed prompt. Every len
 Sealed inside are the request and the answer's head: HTTP's parts, typed and bounded, as msgpack, credentials included.
 This module does not know what paths exist or what a body says.
 
-The key of sealed weights travels in an envelope too, under a purpose of its own: none can be taken for a user's
+The key of sealed weights travels in an envelope too, under another purpose: none can be taken for a user's
 request. The node's answer is sealed: only who opened the release can say that it was taken.
 """
 
@@ -142,7 +142,7 @@ class _Inner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class InnerRequest(_Inner, frozen=True):
-    """An HTTP request. `path` has the query in it; no header can hide another in a line of its own."""
+    """An HTTP request. `path` has the query in it; no header can hide a line break."""
 
     most_bytes = MAX_PLAINTEXT_BYTES
 
@@ -199,7 +199,7 @@ def receive_release(channel_key: ChannelKey, message: bytes) -> tuple[bytearray,
         raise ChannelBroken(f"A key release has at most {MAX_RELEASE_BYTES} bytes.")
     envelope = Envelope.decode(message)
     if envelope.key_id != channel_key.key_id:
-        raise ChannelKeyUnknown("This node does not hold the key the release was sealed to.", hint="Verify it anew.")
+        raise ChannelKeyUnknown("This node does not hold the key the release was sealed to.", hint="Verify it again.")
     if envelope.prompts:
         raise ChannelBroken("A key release holds no prompts.")
     keys = channel_key.accept(envelope.enc, info=_INFO)

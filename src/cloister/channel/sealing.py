@@ -1,4 +1,4 @@
-"""The keys of one request, an HPKE session of its own to the node's channel key, and messages sealed under them.
+"""The keys of one request, from one HPKE session to the node's channel key, and messages sealed under them.
 
 RFC 9180, base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, export-only: the Diffie–Hellman exchange of Petridish §4.1
 made once per request. It gives three keys, so that each holder gets only its own: `request` opens the inner request,
@@ -46,7 +46,7 @@ class RequestKeys:
     response: bytearray
 
     def erase(self) -> None:
-        """Overwrite all three; nothing can be opened with them any more."""
+        """Overwrite all three; they open no more messages."""
         for key in (self.request, self.prompt, self.response):
             key[:] = bytes(len(key))
 
@@ -101,7 +101,7 @@ _KEPT_BYTES = 16
 
 
 class SeenMessages:
-    """The encapsulated keys seen under one channel key: a message that somebody recorded and sends again is refused.
+    """The encapsulated keys seen under one channel key: a message that was recorded and is sent again is refused.
 
     It never forgets while the key lives. Once `full` it refuses everything: the key's holder then makes a new key, and
     clients verify that one before they send again.
@@ -124,11 +124,11 @@ class SeenMessages:
         kept = bytes(enc[:_KEPT_BYTES])
         if kept in self._seen:
             raise MessageRepeated(
-                "This sealed message was received before.", hint="Seal the request anew; every message is taken once."
+                "This sealed message was received before.", hint="Seal the request again; every message is taken once."
             )
         if self.full:
             raise ChannelKeyUnknown(
-                "The channel key has taken as many messages as it may.", hint="Verify the node anew and send again."
+                "The channel key has taken as many messages as it may.", hint="Verify the node and send again."
             )
         self._seen.add(kept)
 

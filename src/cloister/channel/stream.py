@@ -1,7 +1,7 @@
 """The answer's way back: a stream of sealed frames with sequence numbers and an authenticated end.
 
-salt (32, random) ‖ frames; a frame is u32 length ‖ AES-256-GCM ciphertext under nonce = its number. The key comes of
-the response export, `enc` and the salt, so that not even a repeated request makes two streams share one. A frame's
+salt (32, random) ‖ frames; a frame is u32 length ‖ AES-256-GCM ciphertext under nonce = its number. The key is derived
+from the response export, `enc` and the salt, so that not even a repeated request makes two streams share one. A frame's
 plaintext is kind u8 ‖ u32 true length ‖ data ‖ zeros up to a bucket: a token's length does not show. HEAD comes first
 and once, then DATA, then END. Where frames are cut means nothing: data is one stream of bytes.
 

@@ -1,4 +1,4 @@
-"""How long a sealed request may be on its way: who withholds one cannot have it served later.
+"""How long a sealed request may be on its way: a request that was withheld is not served later.
 
 The client writes inside the seal when it sealed the request and for how long it is good, by the *node's* clock: the
 node's evidence says what that shows, so that the client's own may be wrong by any amount. What the client reckons lags
@@ -42,11 +42,10 @@ class Validity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
         if age_s > span_s + CLOCKS_MAY_DIFFER_S:
             raise MessageExpired(
                 "The sealed request is too old to be served.",
-                hint="It was held back on its way, or the client's idea of the node's clock is wrong: verify the node "
-                "anew and seal it again.",
+                hint="It was held back on its way, or the node's clock changed: verify the node and seal it again.",
             )
         if age_s < -CLOCKS_MAY_DIFFER_S:
             raise MessageExpired(
                 "The sealed request is not valid yet.",
-                hint="The node's clock was set back: verify it anew and seal the request again.",
+                hint="The node's clock was set back: verify it and seal the request again.",
             )

@@ -17,7 +17,8 @@ from urllib.parse import quote
 import httpx2
 
 from cloister.addresses import HttpAddress
-from cloister.client.sealed import SealedTransport
+from cloister.client.blocking import BlockingTransport
+from cloister.client.sealed_transport import AsyncSealedTransport
 from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, StartingUp, Unauthorized
 from cloister.levels import OPEN
@@ -46,7 +47,7 @@ class Conversation:
         self._session = secrets.token_hex(16)
         self._session_kept = False
         self._client = httpx2.Client(
-            transport=None if node is None else SealedTransport(node),
+            transport=None if node is None else BlockingTransport(AsyncSealedTransport(node)),
             headers={"Authorization": f"Bearer {api_key}"},
             timeout=httpx2.Timeout(600.0, connect=5.0),
             trust_env=False,

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from cloister.cli.generated import settings_command
 from cloister.cli.options import AsJson
 from cloister.config import at_least, option
-from cloister.errors import EvidenceInvalid, SetupError
+from cloister.errors import EvidenceInvalid
 from cloister.files import needed, read_bounded
 
 if TYPE_CHECKING:
@@ -132,20 +132,15 @@ def _guest(launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: byt
 def _trust_domain(
     launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: bytes, initrd_bytes: int
 ) -> dict[str, bytes]:
-    from cloister.image import tdx
+    from cloister.image import event_log, tdx
 
     return {
         "mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first),
-        **({"rtmr0": _rtmr0(launch.event_log)} if launch.event_log else {}),
+        **(
+            {"rtmr0": event_log.rtmr0_of(read_bounded(launch.event_log, event_log.MAX_LOG_BYTES))}
+            if launch.event_log
+            else {}
+        ),
         "rtmr1": tdx.rtmr1(kernel, initrd_bytes, launch.memory_mib << 20),
         "rtmr2": tdx.rtmr2(launch.append, initrd_digest),
     }
-
-
-def _rtmr0(log: Path) -> bytes:
-    from cloister.attest.tdx.event_log import MAX_BYTES, read_event_log, replay
-
-    events = [event for event in read_event_log(read_bounded(log, MAX_BYTES)) if event.register == 0]
-    if not events:
-        raise SetupError("The event log has no event of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
-    return replay(events)[0]

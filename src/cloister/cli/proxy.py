@@ -37,8 +37,7 @@ def proxy(options: ProxyOptions) -> None:
       cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
       cloister proxy https://api.example/v1 --obfuscate --insecure-plaintext --fakes 7
     """
-    from cloister.client.obfuscating_proxy import ObfuscatingProxy
-    from cloister.client.proxy import LocalEndpoint, Proxy, run_proxy
+    from cloister.client.proxy import Proxy, run_proxy
 
     sampling = options.sampling
     if options.insecure_plaintext and (options.policy or options.allow_software_tee or not options.obfuscate):
@@ -48,11 +47,8 @@ def proxy(options: ProxyOptions) -> None:
     node = None if options.insecure_plaintext else options.verified(options.url)
     obfuscation = sampling.obfuscation() if options.obfuscate else None
 
-    def make() -> LocalEndpoint:
-        if obfuscation is not None:
-            return ObfuscatingProxy(options.url if node is None else node, obfuscation)
-        assert node is not None
-        return Proxy(node)
+    def make() -> Proxy:
+        return Proxy(options.url if node is None else node, obfuscation)
 
     def ready(local: str) -> None:
         typer.echo(f"Verified  {node.address}" if node else f"In the clear to {HttpAddress.parse(options.url)}")

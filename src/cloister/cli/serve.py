@@ -27,7 +27,7 @@ def serve(settings: Settings) -> None:
       cloister serve --mpc-parties parties.toml
     """
     begun = monotonic()
-    from cloister.attest.attester import find_attester
+    from cloister.attest.machine import find_attester
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
     from cloister.controller.vault_host import check_remote_vaults

@@ -42,7 +42,7 @@ def serve(settings: VaultHostSettings) -> None:
       cloister serve --vault-host 10.0.0.2:7000 --vault-host-key vault-host.key    # on the other machine
     """
     begun = monotonic()
-    from cloister.attest.attester import find_attester
+    from cloister.attest.machine import find_attester
     from cloister.controller.evidence import find_release
     from cloister.link.network.address import Address
     from cloister.link.network.credentials import read_secret

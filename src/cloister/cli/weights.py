@@ -185,7 +185,7 @@ def release(options: ReleaseOptions) -> None:
       cloister weights release https://node.example --key content.key --policy policy.toml
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
-    from cloister.client.provider import release_key
+    from cloister.client.key_release import release_key
     from cloister.sealed_weights.header import read_content_key
 
     verification = release_key(options.url, read_content_key(options.key), options.load())

@@ -1,4 +1,4 @@
-"""What a user runs, to be read in an hour: verify a node, then speak to it through a sealed channel only.
+"""What a user runs: verify a node, then speak to it through a sealed channel only. To be read in an hour.
 
-Of the rest of Cloister it imports messages, attest, channel and transparency, and nothing of the server.
+It imports attest, channel, transparency and obfuscation, and no part of the server.
 """

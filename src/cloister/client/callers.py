@@ -1,11 +1,10 @@
-"""What the obfuscating proxy remembers of secrets, caller by caller: every program of this machine can reach it.
+"""The secrets that the obfuscating proxy remembers, by caller: every program of this machine can reach the proxy.
 
-Who asks is whose API key it is; those with the same key are one caller. Nobody's answer depends on what another said:
-else a stranger could ask whether a word is somebody's secret. A request without a key is nobody's: nothing is
-remembered of it.
+An API key is one caller. What is obfuscated for a caller does not depend on the requests of others: otherwise a program
+could find out whether a word is another's secret. Of a request without a key nothing is remembered.
 
-A caller whose secrets are known is not forgotten as long as the proxy runs: its secrets would go among other
-substitutes next time, and only the real ones would come again. Where there are too many, a new one is refused.
+A caller with known secrets is remembered as long as the proxy runs: otherwise its secrets would later go among other
+substitutes, and only the real ones would repeat. When there is no room, a new caller is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +14,12 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import httpx2
+
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport
 from cloister.client.winnow import CREDENTIALS
 from cloister.errors import ObfuscationRefused
 from cloister.obfuscation.requests import Obfuscation
@@ -36,7 +38,7 @@ class _Caller:
 
 
 class Callers:
-    """`like` says how to obfuscate; of what it remembers itself nothing is used."""
+    """`like` has the settings of the obfuscation; its memory is not used."""
 
     def __init__(self, like: Obfuscation, most: int = MOST_CALLERS) -> None:
         self._like, self._most = like, most
@@ -45,7 +47,7 @@ class Callers:
 
     @contextmanager
     def asking(self, headers: Iterable[tuple[str, str]]) -> Iterator[Obfuscation]:
-        """The memory of whose request has these headers. ObfuscationRefused where there is no room for one more."""
+        """The memory of the caller with these headers. ObfuscationRefused where there is no room for one more."""
         shown = sorted((name.lower(), value) for name, value in headers if name.lower() in CREDENTIALS)
         if not shown:
             yield self._like.another()
@@ -69,3 +71,14 @@ class Callers:
                 )
             self._known[name] = _Caller(self._like.another())
         return self._known[name]
+
+
+class PerCallerTransport(AsyncObfuscatingTransport):
+    """Obfuscates each request by what its own caller said before."""
+
+    def __init__(self, wire: httpx2.AsyncBaseTransport, like: Obfuscation) -> None:
+        super().__init__(wire, like)
+        self._callers = Callers(like)
+
+    def _memory(self, request: httpx2.Request) -> AbstractContextManager[Obfuscation]:
+        return self._callers.asking(request.headers.multi_items())

@@ -1,7 +1,7 @@
 """The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out.
 
-It knows HTTP and who may ask: programs of this machine, and no web page whose name was made to lead here. It does not
-know what becomes of a request.
+It serves programs of this machine, and no web page whose host name was made to lead here (DNS rebinding). It does not
+know how a request is answered.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from cloister.addresses import is_loopback
 from cloister.channel.envelope import InnerHead
 from cloister.channel.sealing import MAX_PLAINTEXT_BYTES
 from cloister.client.message import HOP_BY_HOP, Refusal
-from cloister.client.upstream import Upstream
 
 MAX_HEAD_BYTES = 64 * 1024
 _HEADER_BYTES = 4
-_NOT_HTTP = Refusal(400, "That is not proper HTTP.", "invalid_request")
+_NOT_HTTP = Refusal(400, "This is not proper HTTP.", "invalid_request")
 _HEAD_TOO_LARGE = Refusal(431, f"A head may have at most {MAX_HEAD_BYTES} bytes.", "head_too_large")
 _BODY_TOO_LARGE = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} bytes.", "body_too_large")
 
@@ -53,7 +52,7 @@ class Unreadable(Exception):
 
 
 class RequestReader:
-    """Feed it bytes, get requests. `go_on` is called where a program waits to be told to send its body."""
+    """Feed it bytes, get requests. `go_on` is called for a program that waits for `100 Continue`."""
 
     def __init__(self, go_on: Callable[[], None]) -> None:
         self._go_on = go_on
@@ -87,7 +86,7 @@ class RequestReader:
         return b""
 
     def _without_offer(self) -> bytes:
-        """The head as if nothing else had been offered, as RFC 9110 §7.8 allows, for a parser to read anew."""
+        """The head without the offered upgrade, which RFC 9110 §7.8 lets a server ignore, for a new parser."""
         lines = [f"{self._parser.get_method().decode()} {self._path.decode('latin-1')} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers if name.lower() != "upgrade"]
         self._parser = httptools.HttpRequestParser(self)
@@ -142,7 +141,7 @@ class RequestReader:
 _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"
 _MAX_WAITING = 8
-"""Requests that may wait for the one at hand. Reading goes on meanwhile: else nobody would notice a program leave."""
+"""Requests that may wait for the current one. Reading goes on meanwhile, to notice that the program leaves."""
 _UNREAD = Request("", "", (), keep_alive=False)
 
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
@@ -152,7 +151,6 @@ class Downstream(asyncio.Protocol):
     """One connection of a program; answers one request after the other.
 
     `task` answers the request at hand, and has `begun` once the answer's head is out, so that no other can be given.
-    `upstream` is where the answer comes from, to be slowed down if the program does not keep up.
     """
 
     def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
@@ -163,7 +161,8 @@ class Downstream(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._request = _UNREAD
         self.task: asyncio.Task[None] | None = None
-        self.upstream: Upstream | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.begun = self._chunked = self._keep_alive = False
 
     def begin(self, head: InnerHead) -> None:
@@ -176,7 +175,7 @@ class Downstream(asyncio.Protocol):
         if self._chunked:
             kept.append("transfer-encoding: chunked")
         elif not sized:
-            self._keep_alive = False  # only the connection's end can tell the body's
+            self._keep_alive = False  # the end of the connection marks the end of the body
         if not self._keep_alive:
             kept.append("connection: close")
         lines = (f"HTTP/1.1 {head.status} {responses.get(head.status, 'Answer')}", *kept, "", "")
@@ -192,13 +191,17 @@ class Downstream(asyncio.Protocol):
         if data:
             self._write(data)
 
+    async def drain(self) -> None:
+        """Wait until the program has read enough that more may be written."""
+        await self._writable.wait()
+
     def refuse(self, refusal: Refusal) -> None:
         """Answer in place of the node."""
         self.begin(InnerHead(refusal.status, refusal.headers))
         self.opened(refusal.body, ended=True)
 
     def abort(self) -> None:
-        """End the connection in the middle of an answer, so that nobody takes it for whole."""
+        """End the connection in the middle of an answer, so that the program does not take it for whole."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -220,12 +223,10 @@ class Downstream(asyncio.Protocol):
         self._lost(self)
 
     def pause_writing(self) -> None:
-        if self.upstream is not None:
-            self.upstream.pause()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        if self.upstream is not None:
-            self.upstream.resume()
+        self._writable.set()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -246,13 +247,12 @@ class Downstream(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         try:
-            if (foreign := refusal_of_strangers(request)) is not None:
+            if (foreign := refuse_foreign(request)) is not None:
                 self.refuse(foreign)
             else:
                 await self._handle(request, self)
         finally:
             self.task = None
-            self.upstream = None
             self._after_answer()
 
     def _after_answer(self) -> None:
@@ -278,7 +278,7 @@ class Downstream(asyncio.Protocol):
             self._transport.write(data)
 
 
-def refusal_of_strangers(request: Request) -> Refusal | None:
+def refuse_foreign(request: Request) -> Refusal | None:
     """Refuse what a web page could make a browser send: another host's name (DNS rebinding), or a page's origin."""
     hosts = request.values("host")
     if len(hosts) != 1 or not is_loopback(_PORT.sub("", hosts[0]).strip("[]")):

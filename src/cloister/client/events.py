@@ -1,8 +1,8 @@
 """A streamed answer of OpenAI's API as it comes in, cut into positions (server-sent events, HTML standard §9.2.6).
 
-A position is an event that says something, with those before it that say nothing (a role, a comment). An event without
-words is no position: somebody could send one stream words and another empty events, and see who loses patience. No
-sockets, and no idea of other streams.
+A position is an event with words, and the events without words before it (a role, a comment). Empty events are no
+positions: otherwise a server could send words in one stream and empty events in another, and see which one the client
+gives up. No sockets, and no knowledge of other streams.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ class MalformedStream(Exception):
 
 
 class EventStream:
-    """`pieces` are the positions' bytes. From the event on that says how a choice ended, words are positions without
-    bytes: a reader takes the answer for whole there, so all of that is in `rest`, for when all streams have ended.
-
-    `error` is an event that tells an error, where one came.
+    """`pieces` are the positions' bytes. After an event with a finish reason, a reader takes the answer for whole, so
+    everything from there on goes into `rest`, to be handed over when all streams have ended, and positions have no
+    bytes. `error` is the first event with an error.
     """
 
     def __init__(self) -> None:

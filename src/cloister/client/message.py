@@ -1,10 +1,10 @@
 """One HTTP request as a sealed message, and what comes back for it: an answer under seal, or a gateway's refusal.
 
 Prompts are taken out of the body and sealed one by one for the vault alone; the rest of the request is sealed for the
-process that speaks OpenAI's API. Nothing of the user's is left outside: no header, no path, no length to the byte.
+process that speaks OpenAI's API. Headers and path are inside the seal, and lengths are padded.
 
-An answer is believed frame by frame, and whole only with its authenticated end. A refusal in the clear may come from
-anybody on the way: only its status and, where we know it, its code are passed on. No sockets here.
+An answer is believed frame by frame, and whole only with its authenticated end. A refusal in the clear may be forged on
+the way: only its status and a known code are passed on. No sockets here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_re
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
-"""All that is said outside, the same for every user."""
+"""The headers in the clear, the same for every user."""
 
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 
@@ -46,7 +46,7 @@ PARAMETERS = frozenset(
         *("protection", "session", "mpc_reveal", "cache_salt", "obfuscation"),
     )
 )
-"""What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
+"""Fields that the process with OpenAI's API reads. It reads the answer too, but no prompt."""
 # RFC 9110 §7.6.1, and what describes the user's machine rather than the request.
 HOP_BY_HOP = frozenset(
     (
@@ -54,7 +54,7 @@ HOP_BY_HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-_LEFT_OUT = HOP_BY_HOP | {"host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"}
+_LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"))
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 
 _Fields = dict[str, msgspec.Raw]
@@ -96,19 +96,24 @@ def seal_message(
     return SealedMessage(envelope, opener, validity, winnower)
 
 
-def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """The headers that are part of the request: neither of the connection nor of the machine it was made on."""
+def end_to_end(headers: Headers) -> list[tuple[str, str]]:
+    """The headers that are not of one connection alone (RFC 9110 §7.6.1), their names in lower case."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {each.strip() for name, value in pairs if name == "connection" for each in value.lower().split(",")}
+    return [(name, value) for name, value in pairs if name not in HOP_BY_HOP and name not in named]
+
+
+def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """The headers that are part of the request: neither of the connection nor of the machine it was made on."""
     return tuple(
         (name, value)
-        for name, value in pairs
-        if name not in _LEFT_OUT and name not in named and not name.startswith(_LEFT_OUT_PREFIXES)
+        for name, value in end_to_end(headers)
+        if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIXES)
     )
 
 
 class Split(NamedTuple):
-    """A body's parameters; its prompts, each as the JSON it was; and who picks the answer out, where it is hidden."""
+    """A body's parameters, its prompts as JSON, and what picks the real answer out at a level that hides prompts."""
 
     body: bytes
     prompts: tuple[bytes, ...] = ()
@@ -116,10 +121,10 @@ class Split(NamedTuple):
 
 
 def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets) -> Split:
-    """What is sealed for whom.
+    """Split a body into parameters for the API's process and prompts for the vault.
 
-    What else a body says is refused: who is behind the channel would read it, and must not. Where the provider
-    may see all of it (levels.ReadLevel), the body stays whole.
+    Unknown fields are refused: they might hold text that the API's process must not read. At a level where the provider
+    may read the prompt (levels.ReadLevel), the body stays whole.
     """
     field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
     if field is None:
@@ -203,7 +208,7 @@ _CODES = {
     WaitingForKey.code: " It says that it waits for the key of its weights, which their provider releases with "
     "`cloister weights release`.",
 }
-"""Codes that are passed on, and what they say beyond their names."""
+"""Codes that are passed on, and what to add for the user."""
 
 
 class SealedAnswer:
@@ -246,7 +251,7 @@ class SealedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that was not served, in OpenAI's shape and our own words."""
+    """A request that was not served, in OpenAI's format, with our message."""
 
     status: int
     message: str
@@ -254,11 +259,11 @@ class Refusal:
     retry_after: int | None = None
     param: str | None = None
     final: bool = False
-    """Nobody authenticated what it goes by, so programs are told not to send the request again by themselves."""
+    """The refusal is not authenticated, so its headers ask programs not to send the request again."""
 
     @classmethod
     def of(cls, error: CloisterError, status: int = 400) -> Refusal:
-        """The refusal that tells of an error met on this machine."""
+        """The refusal for an error on this machine."""
         param = error.param if isinstance(error, InvalidRequest) else None
         return cls(status, str(error), error.code, param=param, final=isinstance(error, ChannelBroken))
 
@@ -285,18 +290,16 @@ def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
     if not 400 <= status <= 599:
         raise ChannelBroken(
             f"The node answered a sealed request without a seal (HTTP {status}).",
-            hint="Somebody stands between, or that is no Cloister node. The answer was not read.",
+            hint="Another server answers in its place, or it is no Cloister node. The answer was not read.",
         )
     code = _code(body)
     if status == 409 and code == ChannelKeyUnknown.code:
-        raise ChannelKeyUnknown("The node does not hold the channel key it was verified with any more.")
+        raise ChannelKeyUnknown("The node no longer holds the channel key that it was verified with.")
     if status == 409 and code == MessageRepeated.code:
-        raise MessageRepeated(
-            "The node has received this very message before.", hint="Somebody on the way repeats messages."
-        )
+        raise MessageRepeated("The node has received this message before.", hint="Messages are repeated on the way.")
     if status == 409 and code == MessageExpired.code:
         raise MessageExpired(
-            "The node says that the sealed request came too late.", hint="Somebody on the way holds messages back."
+            "The node says that the sealed request came too late.", hint="Messages are held back on the way."
         )
     if code == ChannelBroken.code:
         raise ChannelBroken("The node could not open the sealed request.", hint="It was altered on its way.")

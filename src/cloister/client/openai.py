@@ -3,7 +3,7 @@
 Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. The constructor verifies, before there is anything to send
 with. What would bypass the sealed transport (another HTTP client, WebSockets, another server in a copy) is refused.
 With `obfuscate` a prompt with secrets goes among made-up ones; with `insecure_plaintext` beside it to any server that
-speaks OpenAI's API, unverified and in the clear. This module knows the SDK; `sealed` knows the channel.
+speaks OpenAI's API, unverified and in the clear. This module knows the SDK; `sealed_transport` knows the channel.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import openai
 
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy, load_policy
-from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
-from cloister.client.sealed import AsyncSealedTransport, SealedTransport
+from cloister.client.blocking import BlockingTransport
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
+from cloister.client.sealed_transport import AsyncSealedTransport
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
 from cloister.obfuscation.requests import Obfuscation
@@ -43,59 +44,33 @@ class ChannelBrokenError(_OfBothFamilies, ChannelBroken):
 
 
 class NodeNotVerifiedError(_OfBothFamilies, VerificationFailed):
-    """A node that could not be verified anew. Nothing was sent to it."""
+    """A node that could not be verified again. Nothing was sent to it."""
 
     code = VerificationFailed.code
 
 
-class SealedHttpClient(httpx2.Client):
-    """The SDK's way out: it knows one node, and no other way to send."""
+class HttpClient(httpx2.Client):
+    """The SDK's HTTP client: it sends to one verified node, or obfuscated to one URL, and nowhere else."""
 
-    def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
-        self.node = node
-        transport: httpx2.BaseTransport = SealedTransport(node, raising=_error_of_both_families)
-        if obfuscate is not None:
-            wire = AsyncSealedTransport(node, raising=_error_of_both_families)
-            transport = ObfuscatingTransport(AsyncObfuscatingTransport(wire, obfuscate))
-        super().__init__(transport=transport, timeout=timeout, **_only_to(node))
+    def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
+        self.node = server if isinstance(server, VerifiedNode) else None
+        super().__init__(
+            transport=BlockingTransport(_transport(server, obfuscate)), timeout=timeout, **_only_to(server)
+        )
 
 
-class PlainHttpClient(httpx2.Client):
-    """To any server, unverified and in the clear, but obfuscated."""
+class AsyncHttpClient(httpx2.AsyncClient):
+    """As `HttpClient`, for an event loop."""
 
-    node = None
-
-    def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
-        transport = ObfuscatingTransport(AsyncObfuscatingTransport(plain_wire(base_url), obfuscate))
-        super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
-
-
-class AsyncPlainHttpClient(httpx2.AsyncClient):
-    """As `PlainHttpClient`, for an event loop."""
-
-    node = None
-
-    def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
-        transport = AsyncObfuscatingTransport(plain_wire(base_url), obfuscate)
-        super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
-
-
-class AsyncSealedHttpClient(httpx2.AsyncClient):
-    """As `SealedHttpClient`, for an event loop."""
-
-    def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
-        self.node = node
-        transport: httpx2.AsyncBaseTransport = AsyncSealedTransport(node, raising=_error_of_both_families)
-        if obfuscate is not None:
-            transport = AsyncObfuscatingTransport(transport, obfuscate)
-        super().__init__(transport=transport, timeout=timeout, **_only_to(node))
+    def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
+        self.node = server if isinstance(server, VerifiedNode) else None
+        super().__init__(transport=_transport(server, obfuscate), timeout=timeout, **_only_to(server))
 
 
 class _Verified:
     """What both clients add to OpenAI's."""
 
-    _http_kind: ClassVar[type[SealedHttpClient | AsyncSealedHttpClient]]
-    _plain_kind: ClassVar[type[PlainHttpClient | AsyncPlainHttpClient]]
+    _http_kind: ClassVar[type[HttpClient | AsyncHttpClient]]
 
     def __init__(
         self,
@@ -119,12 +94,11 @@ class _Verified:
         _refuse_websockets(websocket_base_url)
         if http_client is None and insecure_plaintext:
             _check_plain(obfuscate, policy, allow_software_tee)
-            assert obfuscate is not None
-            http_client = self._plain_kind(str(base_url), timeout, obfuscate)
+            http_client = self._http_kind(str(base_url), timeout, obfuscate)
         elif http_client is None:
             node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
             http_client = self._http_kind(node, timeout, obfuscate)
-        if not isinstance(http_client, self._http_kind | self._plain_kind):
+        if not isinstance(http_client, self._http_kind):
             raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
         self._node = http_client.node
         url = str(base_url) if self._node is None else _same_server(self._node, base_url)
@@ -141,7 +115,7 @@ class _Verified:
 
     @property
     def verification(self) -> Verification:
-        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
+        """The last verification: all checks with their outcomes, and the node's statements."""
         if self._node is None:
             raise SetupError("Nothing was verified: this client speaks in the clear.", hint="Ask a Cloister node.")
         return self._node.verification
@@ -158,15 +132,13 @@ class _Verified:
 class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL is an attribute
     """`openai.OpenAI` for a verified node."""
 
-    _http_kind = SealedHttpClient
-    _plain_kind = PlainHttpClient
+    _http_kind = HttpClient
 
 
 class AsyncClient(_Verified, openai.AsyncOpenAI):  # type: ignore[misc]
     """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
 
-    _http_kind = AsyncSealedHttpClient
-    _plain_kind = AsyncPlainHttpClient
+    _http_kind = AsyncHttpClient
 
 
 # The SDK's `copy` asks the client for its WebSocket URL unless it is given one, and a sealed client has none to give.
@@ -178,6 +150,14 @@ def _error_of_both_families(error: CloisterError, request: httpx2.Request) -> Ex
     return kind(error, request)
 
 
+def _transport(server: VerifiedNode | str, obfuscate: Obfuscation | None) -> httpx2.AsyncBaseTransport:
+    if isinstance(server, VerifiedNode):
+        sealed = AsyncSealedTransport(server, raising=_error_of_both_families)
+        return sealed if obfuscate is None else AsyncObfuscatingTransport(sealed, obfuscate)
+    assert obfuscate is not None, "only obfuscated prompts go in the clear"
+    return AsyncObfuscatingTransport(plain_wire(server), obfuscate)
+
+
 def _refuse_websockets(url: object) -> None:
     if url not in (None, _NO_WEBSOCKETS):
         raise _websockets()
@@ -187,11 +167,9 @@ def _websockets() -> SetupError:
     return SetupError("WebSockets are not sealed.", hint="Use the HTTP endpoints, or `openai.OpenAI` in the clear.")
 
 
-_NOWHERE_ELSE: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
-
-
-def _only_to(node: VerifiedNode) -> dict[str, Any]:
-    return {"base_url": node.address.url("/v1/"), **_NOWHERE_ELSE}
+def _only_to(server: VerifiedNode | str) -> dict[str, Any]:
+    base_url = server if isinstance(server, str) else server.address.url("/v1/")
+    return {"base_url": base_url, "trust_env": False, "follow_redirects": False}
 
 
 def _check_plain(obfuscate: Obfuscation | None, policy: object, allow_software_tee: bool) -> None:

@@ -1,44 +1,52 @@
-"""A local OpenAI endpoint for programs in any language: what they ask in the clear on this machine leaves it sealed
-(`Proxy`), or otherwise protected (`client/obfuscating_proxy.py`).
+"""A local OpenAI endpoint for programs in any language: their requests leave this machine sealed, obfuscated, or both.
 
-Runs on the loopback address only, and sends nothing before the node is verified. Every other user and program of this
-machine can reach it too: API keys are the programs' own and pass through, sealed. It keeps and logs nothing.
+It listens on the loopback address, and only after the node was verified. Every other user and program of this machine
+can reach it too: API keys belong to the programs and pass through, sealed. It keeps and logs no request; with
+obfuscation it remembers the secrets of each caller (`client/callers.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import httpx2
+
+from cloister.addresses import HttpAddress
+from cloister.channel.envelope import InnerHead
+from cloister.client.blocking import raw_pieces
+from cloister.client.callers import PerCallerTransport
 from cloister.client.downstream import Downstream, Request
-from cloister.client.message import Refusal, SealedMessage, seal_message
-from cloister.client.resending import DENIED, check_denial
-from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
-from cloister.client.verification import Verification, VerifiedNode
-from cloister.client.winnow import IndexSecrets
+from cloister.client.message import Refusal, end_to_end
+from cloister.client.obfuscating_transport import plain_wire
+from cloister.client.sealed_transport import AsyncSealedTransport
+from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError
+from cloister.obfuscation.requests import Obfuscation
 
 HOST = "127.0.0.1"
 _GRACE_S = 5.0
 _RETRY_AFTER_S = 2
+_TIMEOUT = httpx2.Timeout(None, connect=10.0)
+_LEFT_OUT = ("host", "content-length", "expect")
 
 
-class LocalEndpoint(ABC):
-    """Answers local programs; how, `_exchange` knows."""
+class Proxy:
+    """Answers local programs with the answers of a verified node. With `obfuscation`, prompts with secrets go among
+    made-up ones, and the server may also be any URL, which gets them in the clear."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: VerifiedNode | str, obfuscation: Obfuscation | None = None) -> None:
+        if isinstance(server, str):
+            if obfuscation is None:
+                raise SetupError("Only obfuscated prompts may go to a server that is not verified.")
+            self._address = HttpAddress.parse(server)
+        else:
+            self._address = server.address
+        wire = plain_wire(server) if isinstance(server, str) else AsyncSealedTransport(server)
+        self._transport = wire if obfuscation is None else PerCallerTransport(wire, obfuscation)
         self._downstream: set[Downstream] = set()
         self._stop = asyncio.Event()
-
-    @abstractmethod
-    async def _exchange(self, request: Request, downstream: Downstream) -> Refusal | None:
-        """Answer the request, or say why not."""
-
-    @abstractmethod
-    async def _close(self) -> None:
-        """Let go of connections that answers came from."""
 
     async def serve(self, port: int, on_ready: Callable[[str], None]) -> None:
         """Serve until `stop`; `on_ready` gets the URL once it listens. Answers under way get a moment to end."""
@@ -67,19 +75,51 @@ class LocalEndpoint(ABC):
 
     async def _handle(self, request: Request, downstream: Downstream) -> None:
         try:
-            refusal = await self._exchange(request, downstream)
+            await self._exchange(request, downstream)
+            return
         except InvalidRequest as wrong:
             refusal = Refusal.of(wrong)
         except ServiceUnavailable as gone:
             refusal = Refusal(503, str(gone), gone.code, _RETRY_AFTER_S)
         except CloisterError as error:
             refusal = Refusal.of(error, 502)
-        if refusal is None:
-            return
         if downstream.begun:
             downstream.abort()
         else:
             downstream.refuse(refusal)
+
+    async def _exchange(self, request: Request, downstream: Downstream) -> None:
+        try:
+            answer = await self._transport.handle_async_request(self._outer(request))
+            downstream.begin(InnerHead(answer.status_code, tuple(answer.headers.multi_items())))
+            try:
+                async for piece in raw_pieces(answer):
+                    downstream.opened(piece, ended=False)
+                    await downstream.drain()
+            finally:
+                await answer.aclose()
+        except httpx2.RequestError as wrong:
+            raise ServiceUnavailable(f"No proper answer came from {self._address} ({type(wrong).__name__}).") from None
+        downstream.opened(b"", ended=True)
+
+    def _outer(self, request: Request) -> httpx2.Request:
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in end_to_end(request.headers)
+            if name not in _LEFT_OUT
+        ]
+        try:
+            if not request.path.startswith("/"):
+                raise httpx2.InvalidURL("another server's")
+            return httpx2.Request(
+                request.method,
+                self._address.url(request.path),
+                headers=headers,
+                content=request.body,
+                extensions={"timeout": _TIMEOUT.as_dict()},
+            )
+        except httpx2.InvalidURL:
+            raise InvalidRequest("The request's path is not a path of this server.") from None
 
     async def _drain(self) -> None:
         for connection in tuple(self._downstream):
@@ -91,58 +131,10 @@ class LocalEndpoint(ABC):
             connection.abort()
         if answering:
             await asyncio.wait(answering)
-        await self._close()
+        await self._transport.aclose()
 
 
-class Proxy(LocalEndpoint):
-    """Answers local programs with what a verified node answers."""
-
-    def __init__(self, node: VerifiedNode) -> None:
-        super().__init__()
-        self._node = node
-        self._pool = UpstreamPool(node.address)
-        self._secrets = IndexSecrets()
-
-    async def _exchange(self, request: Request, downstream: Downstream) -> Refusal | None:
-        verification = await self._node.verified_beside()
-        message = self._sealed(request, verification)
-        try:
-            return await self._attempt(request, downstream, verification, message)
-        except DENIED as said:
-            now = await self._node.verified_beside(after=verification)
-            check_denial(said, message, verification, now)
-            return await self._attempt(request, downstream, now, self._sealed(request, now))
-
-    def _sealed(self, request: Request, verification: Verification) -> SealedMessage:
-        key, now = verification.channel_key, verification.node_ms()
-        return seal_message(key, request.method, request.path, request.headers, request.body, now, self._secrets)
-
-    async def _attempt(
-        self, request: Request, downstream: Downstream, verification: Verification, message: SealedMessage
-    ) -> Refusal | None:
-        connection = await self._pool.take()
-        kept = connection.used
-        try:
-            return await self._send(message, downstream, connection)
-        except NeverAnswered:
-            if not kept:
-                raise
-            # A kept connection that the node had closed meanwhile. Sealed anew: no message is ever sent twice.
-            return await self._send(self._sealed(request, verification), downstream, await self._pool.open())
-
-    async def _send(self, message: SealedMessage, downstream: Downstream, connection: Upstream) -> Refusal | None:
-        downstream.upstream = connection
-        try:
-            return await connection.exchange(message, downstream)
-        finally:
-            downstream.upstream = None
-            self._pool.give_back(connection)
-
-    async def _close(self) -> None:
-        self._pool.close()
-
-
-def run_proxy(make: Callable[[], LocalEndpoint], port: int, on_ready: Callable[[str], None]) -> None:
+def run_proxy(make: Callable[[], Proxy], port: int, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. `make` is called where the event loop runs."""
     import uvloop
 

@@ -28,7 +28,7 @@ from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
-from cloister.client.address import ask_for_evidence
+from cloister.client.node_http import ask_for_evidence
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 from cloister.transparency.dev_log import ORIGIN_PREFIX
@@ -39,7 +39,7 @@ from cloister.transparency.seen import SeenLogs, SeenMoved
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
 _TRIES = 3
 KEY_MARGIN_S = 30.0
-"""How long before the node drops the channel key it is verified anew, so that requests under way still find it."""
+"""The node is verified again this long before it drops the channel key: requests under way must still find the key."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Verification:
     """The time by the node's clock when it made its evidence; the client reckons on from when it `arrived`."""
     arrived: float = 0.0
     took_s: float = 0.0
-    """From the question to the evidence: so much later the node's clock may be than the client reckons."""
+    """From the question to the evidence. The node's clock may be up to this much later than `node_ms`."""
     key_held_s: float | None = None
     """How long from then on the node holds the channel key, by its own word."""
 
@@ -73,7 +73,7 @@ class Verification:
         return key_id(self.channel_key).hex() if self.channel_key else ""
 
     def as_json(self) -> dict[str, Any]:
-        """The document: what was asked, every check and its outcome, and what the node says of itself."""
+        """The document: the nonce, every check with its outcome, and the node's statements."""
         return {
             "url": self.url,
             "time": self.time.isoformat(timespec="seconds"),
@@ -142,7 +142,7 @@ def examine(
             return visit.make()
         except SeenMoved:
             continue
-    raise VerificationFailed("The memory of logs changes all the time.", checks=("log consistency",), hint="Try again.")
+    raise VerificationFailed("The memory of logs keeps changing.", checks=("log consistency",), hint="Try again.")
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) ->
     given = evidence.release.log_key if evidence.release else ""
     if not given:
         found.failed(name, "the node does not show its log")
-    elif not given.startswith(ORIGIN_PREFIX):  # any other name belongs to a log that somebody may really rely on
+    elif not given.startswith(ORIGIN_PREFIX):  # any other name may belong to a real log
         found.failed("release", f"it is in a log that no policy names, {given.partition('+')[0][:256]!r}")
     elif VerifierKey.parse(given).algorithm is not Algorithm.ED25519:
         found.failed(name, "the key is not a log's")

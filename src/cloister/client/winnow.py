@@ -1,8 +1,8 @@
-"""The client's part at the level `obfuscated`: it draws the secret that the real answer's place comes from, seals it
+"""The client's part at the level `obfuscated`: it draws the secret that decides the real answer's index, seals it
 with the prompt for the vault alone, and picks the real answer out of the λ+1 that come ("winnowing", §3.2).
 
-No sockets. What comes may be cut anywhere; what is handed on is one ordinary answer. A word of it is handed on when all
-streams are as far, and all end together: when somebody hears what, and when it ends, says nothing of which is real.
+No sockets. Bytes may be cut anywhere; what is handed on is one ordinary answer. A word is handed on when all streams
+are as far, and all streams end together, so that timing does not show which one is real.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _EVENT_END = b"\n\n"
 _DATA = b"data: "
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CREDENTIALS = frozenset(("authorization", "api-key", "x-api-key"))
-"""Headers that say who asks."""
-_WHOSE = CREDENTIALS | {SESSION_HEADER.lower()}
+"""Headers that identify the caller."""
+_CALLER_HEADERS = CREDENTIALS | {SESSION_HEADER.lower()}
 
 Fields = dict[str, msgspec.Raw]
 Headers = Iterable[tuple[str, str]]
@@ -43,9 +43,8 @@ def obfuscates(levels: Iterable[str]) -> bool:
 class IndexSecrets:
     """The secrets that answers' places come from: one for each prompt of each caller, for the life of a client.
 
-    A prompt that is sent again, by whom and for whatever reason, has the same secret again. Its vault then draws the
-    same substitutes and the same order: somebody who makes a client send again sees the same λ+1 prompts again, and not
-    the real one among others.
+    A prompt that is sent again has the same secret again. Its vault then draws the same substitutes in the same order:
+    an attacker that makes a client send again sees the same λ+1 prompts, and not the real one among others.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class IndexSecrets:
 
     def of(self, headers: Headers, fields: Fields, prompt: bytes) -> bytes:
         """The secret of a prompt. What else is asked of it (a temperature, a seed) makes no difference."""
-        named = [(name.lower(), value) for name, value in headers if name.lower() in _WHOSE]
+        named = [(name.lower(), value) for name, value in headers if name.lower() in _CALLER_HEADERS]
         asked = [bytes(fields.get(name, b"null")) for name in ("session", "obfuscation")]
         return self._prf.secret(msgspec.msgpack.encode((named, asked, prompt)))
 

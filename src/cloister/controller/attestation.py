@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from time import time
 
-from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
+from cloister.attest.machine import find_attester
 from cloister.config import Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys

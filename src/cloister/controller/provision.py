@@ -11,8 +11,8 @@ from time import time
 import msgspec
 from rich.console import Console
 
-from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
+from cloister.attest.machine import find_attester
 from cloister.channel.envelope import receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings

@@ -1,4 +1,4 @@
-"""OVMF, and what it says about itself at its end: a table of entries by GUID (edk2, OvmfPkg/ResetVector).
+"""OVMF and the table at its end: entries by GUID (edk2, OvmfPkg/ResetVector).
 
 The table ends 32 bytes before the file does. Entries are read backwards: data, length (of the whole entry), GUID.
 """

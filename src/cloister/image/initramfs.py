@@ -46,9 +46,7 @@ def write_image(root: Path, source: Path, manifest: bytes, out: BinaryIO) -> str
     entries = {entry.name: entry for entry in _entries_of(root)}
     for entry in (*_release_entries(source, manifest), *_needed()):
         if entry.mode != FOLDER and entry.name in entries:
-            raise SetupError(
-                f"The root folder has a {entry.name} of its own.", hint="Remove it: the release brings it."
-            )
+            raise SetupError(f"The root folder has a file {entry.name}.", hint="Remove it: the release brings it.")
         entries.setdefault(entry.name, entry)
     whole = hashlib.sha256()
     for number, name in enumerate(sorted(entries), 1):

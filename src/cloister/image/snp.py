@@ -68,7 +68,7 @@ class Boot:
     command: str
 
     def page(self, offset: int) -> bytes:
-        """QEMU's table of hashes (target/i386/sev.c), in a page of its own."""
+        """QEMU's table of hashes (target/i386/sev.c), as one page."""
         hashed = (
             ("97d02dd8-bd20-4c94-aa78-e7714d36ab2a", hashlib.sha256(self.command.encode() + b"\0").digest()),
             ("44baf731-3a2f-4bd7-9af1-41e29169781d", self.initrd),

@@ -1,4 +1,4 @@
-"""The registers of a TD that QEMU starts with a kernel of its own choice (`-kernel`, `-initrd`, `-append`).
+"""The registers of a TD that QEMU starts with a given kernel (`-kernel`, `-initrd`, `-append`).
 
 | register | of what | computed here |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Weights encrypted and signed at rest (Petridish §5, the second way): a model's folder as one file nobody can read.
+"""Weights encrypted and signed at rest (Petridish §5, the second way): a model's folder as one encrypted file.
 
 "CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed note) ‖ chunks: AES-256-GCM, 1 MiB of plaintext each, under
 a key derived from the content key, the header's salt and the header itself. A chunk's nonce is its number and whether
@@ -85,7 +85,7 @@ def seal_weights(
 
 
 class WeightsBundle:
-    """A file of sealed weights whose header the provider signed. Nothing of its chunks is believed yet."""
+    """A file of sealed weights whose header the provider signed. Its chunks are not yet verified."""
 
     def __init__(self, file: BinaryIO, provider: VerifierKey) -> None:
         self._file = file

@@ -44,7 +44,7 @@ def read_content_key(path: Path) -> bytes:
 
 
 def key_check(content_key: bytes | bytearray) -> bytes:
-    """A name for the key that tells nothing of it."""
+    """A name for the key that does not reveal it."""
     return hashlib.sha256(b"cloister weights key check v1\0" + content_key).digest()[:8]
 
 

@@ -1,1 +1,1 @@
-"""Which software a node may run, told to everyone: release manifests in a log that cannot take anything back."""
+"""Which software a node may run, in public: release manifests in an append-only log."""

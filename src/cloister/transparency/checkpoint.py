@@ -1,5 +1,5 @@
-"""C2SP checkpoints (a log's name, how many entries it has, and the root over them, as a signed note), and whom a
-verifier trusts for them: logs by key, witnesses and how many of them, and perhaps a Sigstore identity.
+"""C2SP checkpoints (a log's name, its number of entries and the root over them, as a signed note), and what a verifier
+trusts: logs by key, a quorum of witnesses, and perhaps a Sigstore identity.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ def read_checkpoint(data: str) -> SignedCheckpoint:
 
 
 class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may sign releases through Sigstore, and the roots to check that with. Nothing is fetched."""
+    """The accepted signer of releases through Sigstore, and the roots to check signatures with. Nothing is fetched."""
 
     trusted_root: bytes
     """The JSON of Sigstore's trusted root (`trusted_root.json`)."""
     identity: str
     """The signer: an e-mail address or a workflow's address, exactly."""
     issuer: str
-    """Who vouched for the identity: the OIDC issuer's address, exactly."""
+    """The OIDC issuer's address, exactly: it vouched for the identity."""
     repository: str = ""
-    """The source repository's address, exactly; "" asks nothing. An identity may build from any of its repositories."""
+    """The source repository's address, exactly; "" accepts any. An identity may build from any of its repositories."""
     ref: str = ""
     """The branch or tag it was built from (`refs/tags/v1.2`), exactly."""
     workflow: str = ""
@@ -101,7 +101,7 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
     logs: tuple[str, ...] = ()
     witnesses: tuple[str, ...] = ()
     quorum: int | None = None
-    """How many of the witnesses must have signed; unless said otherwise, all of them."""
+    """How many of the witnesses must have signed; None for all."""
     sigstore: SigstoreTrust | None = None
     max_checkpoint_age_s: float = USUAL_CHECKPOINT_AGE_S
     """How long ago the quorum of witnesses may have signed. More than usual is a relaxation."""

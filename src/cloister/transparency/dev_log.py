@@ -1,6 +1,6 @@
-"""A node without a release keeps a log of its own, so that clients and tests have only one way to check.
+"""The log of a node without a release, so that clients and tests have only one way to check.
 
-Nobody witnesses it. Clients know it by its name, `development/…`.
+It has no witnesses. Clients recognise it by its name, `development/…`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def development_release(folder: Path) -> Release:
             log = _log_in(folder)
             key = read_key_file(folder / _KEY, Algorithm.ED25519)
             if key.verifier != log.key:
-                raise EvidenceInvalid("its key is another's.")
+                raise EvidenceInvalid("its key is not the log's.")
             publish(log, manifest, key)
     except EvidenceInvalid as wrong:
         raise SetupError(
@@ -59,7 +59,7 @@ def development_release(folder: Path) -> Release:
 
 
 def _log_in(folder: Path) -> Log:
-    """The folder's log. It is made anew where a crash left only a part of one: nobody can have seen that."""
+    """The folder's log. A partial log that a crash left is made again: no client can have seen it."""
     key_file, log_dir = folder / _KEY, folder / _LOG
     if not key_file.exists():
         new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))

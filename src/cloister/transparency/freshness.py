@@ -20,7 +20,7 @@ CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
 def order_of(version: str) -> tuple[int, ...] | None:
-    """What versions are compared by; None for one that is more than numbers and dots: who knows where it stands."""
+    """The key that versions are ordered by; None for one that is more than numbers and dots."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,7}", version, re.ASCII):
         return None
     numbers = [int(part) for part in version.split(".")]
@@ -54,7 +54,7 @@ def check_age(found: Examination, cosigned: Iterable[int], trusted: ReleaseTrust
     """
     name = "log freshness"
     if not trusted.needed:
-        found.skipped(name, "no witness is asked for, so nothing says how old the checkpoint is", required=False)
+        found.skipped(name, "the policy names no witness, so the checkpoint's age is unknown", required=False)
         return
     times = sorted(cosigned, reverse=True)
     if len(times) < trusted.needed:

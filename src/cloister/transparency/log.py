@@ -84,7 +84,7 @@ class Log:
             raise SetupError("The key is not this log's.", hint=f"Give the key of {self.key.name}.")
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
-            # A checkpoint says "and all before it": what is no longer on the disk is not signed again.
+            # A checkpoint covers all earlier entries: those that are no longer on the disk are not signed again.
             if now.tiles.root() != now.checkpoint.root:
                 raise EvidenceInvalid("The log's tiles do not add up to its checkpoint.", hint="Restore the log.")
             _publish(self.folder, key, now.tiles.extended(entries))
@@ -95,10 +95,10 @@ class Log:
         """Put a witness's signature under the checkpoint, in place of an older one by the same key."""
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
-            who = (cosignature.name, cosignature.key_id)
-            if who == (self.key.name, self.key.key_id):
+            signer = (cosignature.name, cosignature.key_id)
+            if signer == (self.key.name, self.key.key_id):
                 raise EvidenceInvalid("A log does not witness itself.")
-            kept = [line for line in now.signed.note.signatures if (line.name, line.key_id) != who]
+            kept = [line for line in now.signed.note.signatures if (line.name, line.key_id) != signer]
             if len(kept) >= MAX_SIGNATURES:
                 raise EvidenceInvalid(f"The checkpoint has {MAX_SIGNATURES} signatures already.")
             note = Note(now.signed.note.text, (*kept, cosignature))

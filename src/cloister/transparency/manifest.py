@@ -1,7 +1,7 @@
 """A release's manifest: which bytes it is made of. The same tree gives the same manifest, byte for byte, anywhere.
 
 Names and SHA-256 of files only: no times, owners, modes or machines. A node's report is bound to `measurement`, the
-manifest's own SHA-256. This module knows nothing of logs; it reads source files and runs none of them.
+manifest's own SHA-256. This module does not know logs; it reads source files and runs none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-import cloister
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import sha256_of
@@ -50,7 +49,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None
     """The container or machine image, where there is one."""
     packages: dict[PackageName, Sha256] | None = None
-    """What it runs with, Python included: `cloister release lock`. A node shows no release that does not say."""
+    """What it runs with, Python included: `cloister release lock`. A node serves no release without them."""
     kernels: dict[Sha256, Built] | None = None
     """The built libraries of kernels that it may load, and what built them."""
 
@@ -135,7 +134,7 @@ def _compared(release: Manifest, running: Manifest) -> list[str]:
 
 
 def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
-    """What is installed beside a release's packages does not count: nobody can import it there."""
+    """Other installed packages do not count: a release's processes cannot import them."""
     return [
         f"{name} is {'another' if name in here else 'missing'}"
         for name, each in sorted(wanted.items())
@@ -144,7 +143,7 @@ def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
 
 
 def _running_package() -> Path:
-    return Path(cloister.__file__).resolve().parent
+    return Path(__file__).resolve().parents[1]
 
 
 def _running_tree() -> Path | None:
@@ -177,7 +176,7 @@ def _files_of(package: Path) -> Iterator[Path]:
                 raise SetupError(f"{path} is a link: what it leads to is not part of the source.", hint="Remove it.")
         for name in sorted(names):
             path = Path(folder, name)
-            # Python would import it, and nobody could compare it with a source.
+            # Python would import it, and it cannot be compared with a source.
             if path.suffix in (".pyc", ".pyo"):
                 raise SetupError(f"{path} is compiled code without a source.", hint="Remove it.")
             if not path.is_file():
@@ -202,7 +201,7 @@ def _version_of(source: bytes) -> str:
 
 
 def _checked(manifest: Manifest) -> Manifest:
-    """What we write is what anybody can read."""
+    """The manifest, if readers accept it."""
     try:
         return read_manifest(manifest.encoded())
     except (EvidenceInvalid, UnicodeEncodeError) as wrong:

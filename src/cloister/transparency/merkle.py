@@ -1,6 +1,6 @@
 """RFC 6962 Merkle trees: hashes, roots, and proofs made and checked.
 
-A tree is a function from a complete, aligned subtree to its hash. Nothing here knows of files, signatures or releases.
+A tree is a function from a complete, aligned subtree to its hash. It knows no files, signatures or releases.
 """
 
 from __future__ import annotations

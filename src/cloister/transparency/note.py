@@ -30,7 +30,7 @@ _DASH = "— "
 
 @dataclass(frozen=True)
 class Signature:
-    """One line under a note: who signed (a name and four bytes of key id), and the signature."""
+    """One line under a note: the signer (a name and four bytes of key id), and the signature."""
 
     name: str
     key_id: bytes

@@ -1,16 +1,16 @@
-"""That a release is in a log everybody else sees too: made for a node's evidence, checked by its clients.
+"""The proof that a release is in a public log: made for a node's evidence, checked by its clients.
 
 The log has a short entry that names version and measurement; the manifest lies in a file beside it, because it would
 outgrow the 64 KiB that C2SP allows an entry.
 
-`verify_release` is pure: it gets what is trusted and what was seen before; it fetches and writes nothing. Its checks:
+`verify_release` is pure: it gets the trust and the last checkpoint seen; it fetches and writes nothing. Its checks:
 
     release manifest     the manifest hashes to the measurement the machine's report is bound to
     release version …    not too old, not expired; see `freshness`
     log checkpoint       a trusted log signed the checkpoint, under its own name
     log inclusion        the release is in the tree under the checkpoint
     log witnesses        enough trusted witnesses cosigned the checkpoint
-    log revocation       all entries after the release's are shown, and none of them takes it back
+    log revocation       all entries after the release's are shown, and none of them revokes it
     log freshness        the witnesses signed lately
     log consistency      the tree continues the one seen last: no fork, no rollback
     sigstore …           in their place, where Sigstore is accepted and the proof has a bundle and no checkpoint
@@ -113,7 +113,7 @@ class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
     expires: date | None = None
     """The release's last day, as its entry has it."""
     later: Annotated[tuple[Annotated[bytes, Meta(max_length=256)], ...], Meta(max_length=MAX_LATER_ENTRIES)] = ()
-    """Every entry after the release's: what took it back would be among them."""
+    """Every entry after the release's: a revocation would be among them."""
     log_key: Annotated[str, Meta(max_length=1024)] = ""
     """The log's verifier key as the node knows it. A client compares it with its own, or pins it on first use."""
     sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
@@ -244,20 +244,20 @@ def _check_revocation(found: Examination, proof: ReleaseProof, now: Checkpoint) 
     if not verify_rest(proof.index, now.size, [leaf_hash(entry) for entry in proof.later], proof.inclusion):
         found.failed(name, "the entries shown are not all that follow the release's: a revocation may be among them")
     elif None in entries:
-        found.failed(name, "an entry after the release's is of a kind not known here: it may take the release back")
+        found.failed(name, "an entry after the release's is of a kind not known here: it may revoke the release")
     else:
-        taken_back = Revoked(measurement_of(proof.manifest)) in entries
-        found.check(name, not taken_back, "the release was revoked", found=f"none in {len(entries)} later entries")
+        revoked = Revoked(measurement_of(proof.manifest)) in entries
+        found.check(name, not revoked, "the release was revoked", found=f"none in {len(entries)} later entries")
 
 
 def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> Collection[int]:
-    """The check `log witnesses`; when those who are trusted signed."""
+    """The check `log witnesses`; the times at which trusted witnesses signed."""
     cosigned = {
         witness.name: when for witness in trusted.witness_keys() if (when := signed.cosigned_by(witness)) is not None
     }
     found.claim("log_witnesses", {name: _utc(when) for name, when in cosigned.items()})
     if not trusted.needed:
-        found.skipped("log witnesses", "no witnesses are asked for", required=False)
+        found.skipped("log witnesses", "the policy names no witnesses", required=False)
         return cosigned.values()
     have = f"{len(cosigned)} of {len(trusted.witnesses)} trusted witnesses signed the checkpoint"
     found.check("log witnesses", len(cosigned) >= trusted.needed, f"{have}; {trusted.needed} are needed", found=have)

@@ -1,4 +1,4 @@
-"""Sigstore bundles as another way to say that a release is public: signed by a known identity, logged in Rekor.
+"""Sigstore bundles, another proof that a release is public: signed by a known identity, logged in Rekor.
 
 The `sigstore` package checks them offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, signature.
 It is imported only when there is a bundle. Accepted are bundles v0.1 to v0.3, over the manifest (message signature,
@@ -37,7 +37,7 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
     if len(bundle) > MAX_BUNDLE_BYTES:
         raise EvidenceInvalid(f"A Sigstore bundle may have at most {MAX_BUNDLE_BYTES} bytes.")
     if not trust.identity or not trust.issuer:
-        raise SetupError("Sigstore needs both an identity and an issuer to trust.", hint="Anybody can get a signature.")
+        raise SetupError("Sigstore needs both an identity and an issuer to trust.", hint="Anyone can get one.")
     from sigstore.errors import Error as SigstoreError
     from sigstore.hashes import Hashed
     from sigstore.models import Bundle, TrustedRoot
@@ -51,7 +51,7 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
         verifier = Verifier(trusted_root=TrustedRoot(TrustedRootFile.from_json(trust.trusted_root)))
     except Exception as wrong:  # the package's parsers raise what their own libraries raise
         raise SetupError(
-            f"The Sigstore trusted root cannot be used ({type(wrong).__name__}).", hint="Fetch trusted_root.json anew."
+            f"The Sigstore trusted root cannot be used ({type(wrong).__name__}).", hint="Fetch trusted_root.json again."
         ) from None
     try:
         parsed = Bundle.from_json(bundle)
@@ -83,7 +83,7 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
 
 
 def signer_policy(trust: SigstoreTrust) -> VerificationPolicy:
-    """Who may have signed: identity and issuer."""
+    """The accepted signer: identity and issuer."""
     from sigstore.verify import policy
 
     return policy.AllOf([policy.Identity(identity=trust.identity), _Issuer(trust.issuer)])

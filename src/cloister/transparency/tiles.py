@@ -3,7 +3,7 @@
     tile/<level>/<index>[.p/<width>]     256 hashes, or fewer at the right edge of the tree
     tile/entries/<index>[.p/<width>]     the entries themselves, each after its length in two bytes
 
-Knows nothing of checkpoints: the caller says which tree size counts. Tiles beyond it are leftovers of a crash; they are
+Does not know checkpoints: the caller gives the tree size. Tiles beyond it are leftovers of a crash; they are
 overwritten, never read.
 """
 
@@ -113,7 +113,7 @@ class Tiles:
     def extended(self, entries: Sequence[bytes]) -> Tiles:
         """Write the tiles of the tree with these entries after its own; each file is on the disk before the next.
 
-        They count only once a checkpoint says so: until then `self` is still the log.
+        They count only once a checkpoint covers them: until then `self` is still the log.
         """
         if any(len(entry) > MAX_ENTRY_BYTES for entry in entries):
             raise EvidenceInvalid(f"A log entry may have at most {MAX_ENTRY_BYTES} bytes.")

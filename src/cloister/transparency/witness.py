@@ -1,8 +1,8 @@
-"""Those who watch a log. A witness signs its checkpoint only if it continues the last one it signed, so that all see
-the same log. An auditor recomputes the whole log from its entries and believes nothing else in it.
+"""Witnesses and auditors of a log. A witness signs a checkpoint only if it continues the last one that it signed, so
+that all clients see the same log. An auditor recomputes the whole log from its entries alone.
 
-C2SP tlog-cosignature, by the rules of tlog-witness. What a witness signed is on its disk before its signature leaves.
-It knows the logs it was given keys for, and nothing of what is in them. The auditor's checks, beside those of `proof`:
+C2SP tlog-cosignature, by the rules of tlog-witness. A witness stores what it signs before its signature leaves. It
+knows the keys of logs, and not what is in them. The auditor's checks, beside those of `proof`:
 
     log entries       all entries together hash to the checkpoint's root
     log tiles         every tile a client may ask for is what the entries make it
@@ -142,21 +142,21 @@ def _check_manifests(found: Examination, log: Log, entries: list[bytes]) -> None
     releases: dict[str, str] = {}
     revoked: list[str] = []
     for index, entry in enumerate(entries):
-        said = read_entry(entry)
-        if said is None:
+        read = read_entry(entry)
+        if read is None:
             found.failed("log manifests", f"entry {index} is neither a release's nor a revocation")
             return
-        measured = said.measurement
+        measured = read.measurement
         try:
             if measured.hex() in revoked:
-                raise EvidenceInvalid(f"Entry {index} speaks of a release that was revoked before.")
-            if isinstance(said, Revoked):
+                raise EvidenceInvalid(f"Entry {index} names a release that was revoked before.")
+            if isinstance(read, Revoked):
                 if measured.hex() not in releases:
                     raise EvidenceInvalid(f"Entry {index} revokes what was never published.")
                 revoked.append(measured.hex())
                 continue
             releases[measured.hex()] = read_manifest(published_manifest(log, measured)).version
-            if releases[measured.hex()] != said.version:
+            if releases[measured.hex()] != read.version:
                 raise EvidenceInvalid(f"Entry {index} names another version than its manifest.")
         except EvidenceInvalid as wrong:
             found.failed("log manifests", wrong.message)

@@ -19,8 +19,8 @@ from time import time
 
 import msgspec
 
-from cloister.attest.attester import find_attester
 from cloister.attest.evidence import HOST_DOMAIN, Statement, write_evidence
+from cloister.attest.machine import find_attester
 from cloister.config import VaultHostSettings
 from cloister.controller.attested_settings import attested_host_settings
 from cloister.controller.channel_keys import ShownKey

@@ -1,9 +1,9 @@
-"""The attester of an Azure confidential VM: its vTPM's quote over the asker's bytes, beside the hardware's report.
+"""The attester of an Azure confidential VM: its vTPM's quote over the client's bytes, beside the hardware's report.
 
-The guest cannot ask the hardware itself: Microsoft's paravisor does, when the VM starts, and leaves the report with its
-runtime data in the vTPM (NV index 0x01400001). The runtime data names the attestation key, and this key signs a quote
-over what is asked now: SHA-256 of the 64 bytes, which every TPM takes as qualifying data. The quote is compared with
-key, nonce and PCRs before it is shown, so that a VM without the right key says so at its start.
+The guest cannot ask the hardware: Microsoft's paravisor does, when the VM starts, and leaves the report with its
+runtime data in the vTPM (NV index 0x01400001). The runtime data names the attestation key, which signs a quote over
+SHA-256 of the client's 64 bytes. The attester checks the quote against key, nonce and PCRs before it shows it, so a VM
+with another key fails at its start.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ HCL_INDEX: Final = 0x01400001
 ATTESTATION_KEY_HANDLE: Final = 0x81000003
 TD_REPORT_BYTES: Final = 1024
 ENDORSED_S: Final = 3600.0
-"""For how long certificates and a TD's quote are shown again: the host's firmware may be updated meanwhile."""
+"""How long certificates and a TD's quote are reused: the host's firmware may be updated meanwhile."""
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True)
 class Endorsement:
-    """What shows that the hardware's report is genuine: AMD's certificates, or Intel's quote."""
+    """Proof that the hardware's report is genuine: AMD's certificates, or Intel's quote."""
 
     certificates: tuple[bytes, ...] = ()
     td_quote: bytes = b""
@@ -54,7 +54,7 @@ class AzureAttester:
         self._metadata = metadata or Metadata()
         self._clock = clock
         self._endorsed: tuple[bytes, float, Endorsement] | None = None
-        self.attest(bytes(REPORT_DATA_BYTES))  # what is wrong is told at the start
+        self.attest(bytes(REPORT_DATA_BYTES))  # fails at the start, not at the first client
 
     @property
     def tee(self) -> Tee:
@@ -64,7 +64,7 @@ class AzureAttester:
         if len(report_data) != REPORT_DATA_BYTES:
             raise SetupError(f"A report covers {REPORT_DATA_BYTES} bytes, not {len(report_data)}.")
         hcl_report = self._read_hcl()
-        hcl = _understood(hcl_report)
+        hcl = _parsed(hcl_report)
         quote = self._quote(hcl, quote_nonce(report_data))
         endorsement = self._endorsement(hcl)
         document = {"version": 1, "hcl_report": _text(hcl_report), "tpm_quote": quote}
@@ -82,7 +82,7 @@ class AzureAttester:
             ) from None
 
     def _quote(self, hcl: HclReport, nonce: bytes) -> dict[str, object]:
-        """The vTPM's quote of all PCRs over this nonce. A PCR may change between quote and reading: then again."""
+        """The vTPM's quote of all PCRs over this nonce. A PCR may change between the two: then it tries again."""
         key = attestation_key(hcl.runtime)
         if key is None:
             raise SetupError("The paravisor's runtime data names no key of the vTPM that could sign.")
@@ -99,7 +99,7 @@ class AzureAttester:
             if quoted.covers(pcrs):
                 values = [pcrs[index].hex() for index in range(PCRS)]
                 return {"message": message.hex(), "signature": signature.hex(), "pcrs": values}
-        raise SetupError("The PCRs of this machine change all the time.", hint="Does its boot still go on?")
+        raise SetupError("The PCRs of this machine keep changing.", hint="Wait until it has booted.")
 
     def _endorsement(self, hcl: HclReport) -> Endorsement:
         now = self._clock()
@@ -115,11 +115,11 @@ class AzureAttester:
         return found
 
 
-def _understood(report: bytes) -> HclReport:
+def _parsed(report: bytes) -> HclReport:
     try:
         return read_hcl(report)
     except EvidenceInvalid as wrong:
-        raise SetupError(f"The paravisor's report is of no use: {wrong.message}") from None
+        raise SetupError(f"The paravisor's report cannot be used: {wrong.message}") from None
 
 
 def _text(data: bytes) -> str:

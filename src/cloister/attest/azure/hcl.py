@@ -37,7 +37,7 @@ class _Key(Struct, frozen=True):
 
 
 class RuntimeData(Struct, frozen=True, rename="kebab"):
-    """What the paravisor says of the guest: the vTPM's keys, the VM's configuration, 64 bytes of the guest's own."""
+    """The paravisor's description of the guest: the vTPM's keys, the VM's configuration, 64 bytes from the guest."""
 
     keys: Annotated[tuple[_Key, ...], Meta(max_length=16)]
     vm_configuration: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""Azure's instance metadata service, for what the vTPM does not have: AMD's certificates, and a quote of a TD report.
+"""Azure's instance metadata service, which has what the vTPM lacks: AMD's certificates, and a quote of a TD report.
 
-It answers over plain HTTP at an address of the host's. Nothing it says is trusted: clients verify all of it.
+It answers over plain HTTP at an address of the host. Its answers are not trusted: clients verify them.
 
     GET  /metadata/THIM/amd/certification    "Trusted Hardware Identity Management", Microsoft
     POST /acc/tdquote                        "Confidential VM guest attestation design", Microsoft
@@ -44,15 +44,15 @@ class Metadata:
 
     def amd_certificates(self) -> tuple[bytes, bytes]:
         """The chip's certificate (VCEK) and those of its issuers, as PEM."""
-        told = self._ask("GET", "/metadata/THIM/amd/certification", None, _Certificates)
-        return told.vcek_cert.encode(), told.certificate_chain.encode()
+        answer = self._ask("GET", "/metadata/THIM/amd/certification", None, _Certificates)
+        return answer.vcek_cert.encode(), answer.certificate_chain.encode()
 
     def td_quote(self, report: bytes) -> bytes:
         """Intel's quote of a TD report, which only its own processor can have made."""
         body = json.dumps({"report": base64.urlsafe_b64encode(report).decode()})
-        told = self._ask("POST", "/acc/tdquote", body, _Quoted)
+        answer = self._ask("POST", "/acc/tdquote", body, _Quoted)
         try:
-            return base64.urlsafe_b64decode(told.quote + "=" * (-len(told.quote) % 4))
+            return base64.urlsafe_b64decode(answer.quote + "=" * (-len(answer.quote) % 4))
         except (binascii.Error, ValueError):
             raise SetupError("Azure's metadata service gave a quote that is not base64.") from None
 

@@ -1,6 +1,6 @@
 """The bytes of a TPM's quote, taken apart. Checks only their form.
 
-TCG TPM 2.0 Library part 2, §10.12: TPMS_ATTEST with magic, type, the signer's name, the asker's data (the nonce),
+TCG TPM 2.0 Library part 2, §10.12: TPMS_ATTEST with magic, type, the signer's name, the client's data (the nonce),
 clock, firmware, and for a quote the PCRs selected and the digest over them. All numbers are big-endian.
 """
 
@@ -22,7 +22,7 @@ PCRS: Final = 24
 
 @dataclass(frozen=True)
 class TpmQuote:
-    """What the TPM signed: `nonce` is the asker's, `digest` is over the PCRs `selected`, lowest first (SHA-256)."""
+    """What the TPM signed: `nonce` is the client's, `digest` is over the PCRs `selected`, lowest first (SHA-256)."""
 
     nonce: bytes
     selected: tuple[int, ...]
@@ -36,7 +36,7 @@ class TpmQuote:
 
 
 class Reader:
-    """Takes a TPM's bytes apart, front to back; what is not there is an error of the kind `wrong`."""
+    """Takes a TPM's bytes apart, front to back; raises `wrong` where the data ends early."""
 
     def __init__(self, data: bytes, wrong: type[CloisterError] = EvidenceInvalid) -> None:
         self._data = data
@@ -45,7 +45,7 @@ class Reader:
 
     def take(self, count: int) -> bytes:
         if count > len(self._data) - self.at:
-            raise self._wrong("What the TPM says ends early.")
+            raise self._wrong("The TPM's data ends early.")
         self.at += count
         return self._data[self.at - count : self.at]
 
@@ -61,16 +61,15 @@ class Reader:
     def selection(self) -> tuple[int, ...]:
         """TPML_PCR_SELECTION: the PCRs selected, of SHA-256's bank alone."""
         if self.number(4) != 1 or self.number(2) != SHA256:
-            raise self._wrong("What the TPM says is not over one bank of SHA-256.")
+            raise self._wrong("The TPM's data is not over one bank of SHA-256.")
         bitmap = int.from_bytes(self.take(self.number(1)), "little")
         if bitmap >> PCRS:
-            raise self._wrong("What the TPM says is over PCRs that no TPM has.")
+            raise self._wrong("The TPM's data is over PCRs that no TPM has.")
         return tuple(index for index in range(PCRS) if bitmap >> index & 1)
 
 
 def quote_nonce(report_data: bytes) -> bytes:
-    """What a quote carries for the 64 bytes of a node's binding: 32, because a TPM whose longest hash is SHA-384 takes
-    50 at most."""
+    """The quote's nonce for the 64 bytes of a node's binding. A TPM whose longest hash is SHA-384 takes at most 50."""
     return hashlib.sha256(report_data).digest()
 
 
@@ -80,12 +79,12 @@ def read_tpm_quote(data: bytes) -> TpmQuote:
         raise EvidenceInvalid(f"A TPM's quote may have at most {MAX_BYTES} bytes.")
     quote = Reader(data)
     if quote.take(4) != MAGIC or quote.number(2) != QUOTE:
-        raise EvidenceInvalid("That is no quote of a TPM.")
+        raise EvidenceInvalid("This is not a TPM's quote.")
     quote.sized()
     nonce = quote.sized()
     quote.take(CLOCK_BYTES + 8)
     selected = quote.selection()
     digest = quote.sized()
     if quote.at != len(data):
-        raise EvidenceInvalid("The TPM's quote has bytes too many.")
+        raise EvidenceInvalid("The TPM's quote has too many bytes.")
     return TpmQuote(nonce, selected, digest)

@@ -21,7 +21,7 @@ DEVICE: Final = Path("/dev/tpmrm0")
 MAX_RESPONSE_BYTES: Final = 4096
 MAX_NV_BYTES: Final = 16384
 _NV_CHUNK: Final = 512
-"""Every TPM reads as much at once."""
+"""Every TPM can read this much at once."""
 _NO_SESSIONS, _SESSIONS = 0x8001, 0x8002
 _NV_READ_PUBLIC, _NV_READ, _QUOTE, _PCR_READ = 0x169, 0x14E, 0x158, 0x17E
 _OWNER: Final = 0x40000001
@@ -96,20 +96,20 @@ class Tpm:
         answer = Reader(self._command(_SESSIONS, _QUOTE, asked), SetupError)
         message = answer.sized()
         if (answer.number(2), answer.number(2)) != (_RSASSA, SHA256):
-            raise SetupError("The TPM signs its quotes otherwise than by RSASSA with SHA-256.")
+            raise SetupError("The TPM does not sign its quotes by RSASSA with SHA-256.")
         return message, answer.sized()
 
     def read_pcrs(self, pcrs: Sequence[int]) -> dict[int, bytes]:
-        """Their values in the SHA-256 bank. A TPM tells a few at a time."""
+        """Their values in the SHA-256 bank. A TPM returns a few at a time."""
         values: dict[int, bytes] = {}
         while missing := [index for index in pcrs if index not in values]:
             answer = Reader(self._command(_NO_SESSIONS, _PCR_READ, _selection(missing)), SetupError)
             answer.take(4)
-            told = answer.selection()
+            selected = answer.selection()
             digests = [answer.sized() for _ in range(answer.number(4))]
-            if not told or len(told) != len(digests) or not set(told) <= set(missing):
-                raise SetupError("The TPM does not tell the PCRs it was asked for.", hint="Is its SHA-256 bank on?")
-            values |= dict(zip(told, digests, strict=True))
+            if not selected or len(selected) != len(digests) or not set(selected) <= set(missing):
+                raise SetupError("The TPM does not return the requested PCRs.", hint="Is its SHA-256 bank on?")
+            values |= dict(zip(selected, digests, strict=True))
         return values
 
     def _command(self, tag: int, code: int, body: bytes) -> bytes:
@@ -118,12 +118,12 @@ class Tpm:
         for _ in range(_TRIES):
             response = self._transport.transmit(command)
             if len(response) < 10 or len(response) != int.from_bytes(response[2:6], "big"):
-                raise SetupError("The TPM's answer is not as long as it says.")
+                raise SetupError("The TPM's answer has another length than it states.")
             result = int.from_bytes(response[6:10], "big")
             if result != _RETRY:
                 break
         if result & 0x80 and result & 0xBF == _BAD_HANDLE:
-            raise NoSuchHandle(f"The TPM has not what command {code:#x} needs.")
+            raise NoSuchHandle(f"The TPM lacks what command {code:#x} needs.")
         if result:
             raise SetupError(f"The TPM refuses command {code:#x} with {result:#x}.")
         parameters = Reader(response[10:], SetupError)

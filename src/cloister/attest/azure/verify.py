@@ -1,7 +1,8 @@
 """Whether evidence of an Azure confidential VM proves what a policy asks for.
 
-Evidence is the JSON that Confidential Containers' tools write (HCL report, TPM quote, the VCEK or the TD quote), or an
-HCL report alone. The hardware's report is judged by `cloister.attest.snp` and `cloister.attest.tdx`.
+Evidence is JSON with the HCL report, the TPM quote, and the VCEK or the TD quote, as a node and the tools of
+Confidential Containers write it, or an HCL report alone. `cloister.attest.snp` and `cloister.attest.tdx` judge the
+hardware's report.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ from cloister.errors import EvidenceInvalid
 
 MAX_EVIDENCE_BYTES = 262144
 
-_Octets = Annotated[tuple[Annotated[int, Meta(ge=0, le=255)], ...], Meta(max_length=16384)]
-Blob = str | _Octets
-"""Text in hex or base64, or a list of numbers as the oldest tools wrote it."""
+Blob = Annotated[str, Meta(max_length=131072)]
+"""Hex or base64."""
 
 
 class _Quote(Struct, frozen=True):
@@ -43,10 +43,8 @@ class _Quote(Struct, frozen=True):
 
 
 class _Document(Struct, frozen=True):
-    hcl_report: Blob | None = None
+    hcl_report: Blob
     tpm_quote: _Quote | None = None
-    report: Blob | None = None
-    quote: _Quote | None = None
     vcek: Blob | None = None
     td_quote: Blob | None = None
 
@@ -56,7 +54,7 @@ class AzurePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     pcrs: dict[str, tuple[str, ...]] = {}
     """Accepted values (hex, SHA-256 bank) by the number of the PCR; those not named may be anything. Without any,
-    nothing passes: hardware and paravisor do not say which guest runs."""
+    nothing passes: hardware and paravisor do not name the guest."""
 
     def __post_init__(self) -> None:
         for index, values in self.pcrs.items():
@@ -83,8 +81,8 @@ def verify_azure(
     `certificates` are AMD's, with revocation lists among them; `collateral` is Intel's. EvidenceInvalid if the evidence
     is malformed.
     """
-    document = _Document(hcl_report=tuple(evidence)) if evidence.startswith(MAGIC) else _read_document(evidence)
-    hcl = read_hcl(_bytes(document.hcl_report or document.report))
+    document = _Document(evidence.hex()) if evidence.startswith(MAGIC) else _read_document(evidence)
+    hcl = read_hcl(_bytes(document.hcl_report))
     found = Examination()
     bound = hcl.report_data
     if hcl.tee == "sev-snp":
@@ -102,12 +100,12 @@ def verify_azure(
     found.claim("platform", "azure")
     found.claim("vm_configuration", {key: str(value)[:80] for key, value in hcl.runtime.vm_configuration.items()})
     found.claim("user_data", hcl.runtime.user_data)
-    _examine_tpm(hcl, document.tpm_quote or document.quote, nonce, policy, found)
+    _examine_tpm(hcl, document.tpm_quote, nonce, policy, found)
     return found.verdict()
 
 
 def _about_runtime_data(verdict: Verdict) -> Verdict:
-    """The same verdict, with what its report data is compared with called by its name."""
+    """The same verdict with the check `report data` renamed: here it compares the runtime data."""
     reason = "the hardware's report is not over this runtime data"
     return Verdict(
         tuple(
@@ -157,20 +155,15 @@ def _examine_pcrs(quote: TpmQuote, values: list[bytes], policy: AzurePolicy, fou
         for index, accepted in policy.pcrs.items()
         if pcrs.get(int(index), b"").hex() not in {one.lower() for one in accepted}
     ]
-    found.check("pcrs", quoted and not wrong, f"not as the policy has them: {', '.join(wrong) or 'not quoted'}")
+    found.check("pcrs", quoted and not wrong, f"not in the policy: {', '.join(wrong) or 'not quoted'}")
 
 
 def _read_document(data: bytes) -> _Document:
     hint = "It is JSON with `hcl_report`, `tpm_quote`, and `vcek` or `td_quote`, or an HCL report alone."
-    document = decode_evidence(data, _Document, "Azure's evidence", limit=MAX_EVIDENCE_BYTES, hint=hint)
-    if document.hcl_report is None and document.report is None:
-        raise EvidenceInvalid("Azure's evidence holds no HCL report.", hint=hint)
-    return document
+    return decode_evidence(data, _Document, "Azure's evidence", limit=MAX_EVIDENCE_BYTES, hint=hint)
 
 
-def _bytes(blob: Blob | None) -> bytes:
-    if not isinstance(blob, str):
-        return bytes(blob or ())
+def _bytes(blob: Blob) -> bytes:
     if re.fullmatch("([0-9a-fA-F]{2})+", blob):
         return bytes.fromhex(blob)
     try:
@@ -180,4 +173,4 @@ def _bytes(blob: Blob | None) -> bytes:
 
 
 def _certificate(blob: Blob) -> bytes:
-    return blob.encode() if isinstance(blob, str) and "-----BEGIN" in blob else _bytes(blob)
+    return blob.encode() if "-----BEGIN" in blob else _bytes(blob)

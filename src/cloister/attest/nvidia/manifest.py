@@ -96,7 +96,7 @@ def _signed_part(data: bytes, leaf: x509.Certificate, at: datetime) -> Any:
         location="./",
         signature_methods=frozenset({SignatureMethod.ECDSA_SHA384}),
         digest_algorithms=frozenset({DigestAlgorithm.SHA384}),
-        # The certificate's dates are a check of their own.
+        # `find_chain` checks the certificate's dates.
         verification_time=max(leaf.not_valid_before_utc, min(at, leaf.not_valid_after_utc)),
     )
     try:

@@ -1,8 +1,8 @@
 """NVIDIA's management library (NVML), as far as evidence needs it: the confidential mode, reports, certificate chains.
 
 Three structures and six functions of `nvml.h` (drivers from 535 on), called by ctypes: NVIDIA's own binding has 430
-functions, and a release lists every file it runs with (docs/adr/0012). The library answers slowly, or not at all: who
-calls it does so in a process that may be killed. Nothing that it answers is verified here.
+functions, and a release lists every file it runs with (docs/adr/0012). The library answers slowly, or not at all: call
+it in a process that may be killed. Its answers are not verified here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 class Gpus(Protocol):
-    """What a machine's driver says of its GPUs. Each method raises SetupError where there is no answer."""
+    """The driver of a machine's GPUs. Each method raises SetupError where there is no answer."""
 
     def count(self) -> int: ...
 
@@ -137,17 +137,17 @@ class Nvml:
             raise _refusal(name, code, self._words(code))
 
     def _words(self, code: int) -> str:
-        """NVIDIA's own words for a code, as far as they are plain text."""
-        say = getattr(self._library, "nvmlErrorString", None)
-        if say is None:
+        """NVIDIA's description of a code, in ASCII."""
+        describe = getattr(self._library, "nvmlErrorString", None)
+        if describe is None:
             return ""
-        say.argtypes, say.restype = (c_int,), c_char_p
-        return ascii((say(code) or b"").decode("ascii", "replace"))[1:-1][:80]
+        describe.argtypes, describe.restype = (c_int,), c_char_p
+        return ascii((describe(code) or b"").decode("ascii", "replace"))[1:-1][:80]
 
 
 def _taken(buffer: Any, size: int, what: str) -> bytes:
     if not 0 < size <= len(buffer):
-        raise SetupError(f"{what} has {size} bytes by the driver's word, and its place {len(buffer)}.")
+        raise SetupError(f"The driver says that {what} has {size} bytes; there is room for {len(buffer)}.")
     return bytes(buffer[:size])
 
 
@@ -159,5 +159,5 @@ def _refusal(name: str, code: int, words: str) -> SetupError:
             f"This machine's GPU or driver has no confidential mode ({name}: {words or 'no such function'}).",
             hint="It takes a Hopper or later with driver 535 or later, in a confidential VM.",
         )
-    hint = "Run as a user who may open /dev/nvidia*." if code == _NO_PERMISSION else None
+    hint = "Run as a user with access to /dev/nvidia*." if code == _NO_PERMISSION else None
     return SetupError(f"NVIDIA's driver refuses {name} with code {code} ({words}).", hint=hint)

@@ -1,4 +1,4 @@
-"""OCSP responses that somebody fetched before: what NVIDIA's responder said of a chain's certificates, and when.
+"""OCSP responses that were fetched before: the status of a chain's certificates by NVIDIA's responder, and when.
 
 RFC 6960 §2.2, §4.2.2.2: a response counts if the certificate's issuer signed it, or a responder that this issuer named.
 Nothing is fetched here. An answer without `nextUpdate` counts for a day.
@@ -62,7 +62,7 @@ def examine_revocation(
     *,
     required: bool,
 ) -> None:
-    """Add the check `revocation` for this chain (its root last, which nobody revokes)."""
+    """Add the check `revocation` for this chain (its root last, which has no status)."""
     wrong, unanswered = [], []
     for certificate, issuer in pairwise(chain):
         problems = [_problem(one, issuer, at) for one in responses if _is_about(one, certificate, issuer)]
@@ -112,7 +112,7 @@ def _problem(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime
 
 
 def _responders(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime) -> list[x509.Certificate]:
-    """The certificates beside the response by which the issuer lets somebody else answer."""
+    """The certificates beside the response of responders that the issuer named."""
     return [
         one
         for one in response.certificates

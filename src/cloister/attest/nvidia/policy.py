@@ -36,7 +36,7 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     require_ocsp: bool = False
     """For reports: refuse a GPU or a manifest without a current OCSP response for each certificate NVIDIA issued."""
     issuers: tuple[str, ...] = ("https://nras.attestation.nvidia.com",)
-    """For tokens: who may have issued them."""
+    """For tokens: the accepted issuers."""
     leeway_seconds: Annotated[int, Meta(ge=0, le=3600)] = 0
     """Relaxation, for tokens: how far clocks may differ."""
 
@@ -49,7 +49,7 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError("measurements: hexadecimal values by the number of the measurement")
 
     def relaxations(self) -> tuple[str, ...]:
-        """What this policy lets go that the default does not."""
+        """The demands of the default that this policy drops."""
         named = [name for name in ("allow_unmeasured", "allow_unseen") if getattr(self, name)]
         return (*named, *([f"leeway_seconds {self.leeway_seconds}"] if self.leeway_seconds else ()))
 
@@ -67,7 +67,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def examine_versions(
     driver: str, vbios: str, policy: GpuPolicy, found: Examination, known: Architecture | None = None
 ) -> None:
-    """Add the checks `driver` and `vbios`. A switch has no driver of its own."""
+    """Add the checks `driver` and `vbios`. A switch has no driver."""
     if policy.min_driver and known != SWITCH:
         ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
         found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)

@@ -100,7 +100,7 @@ def _verify_manifests(
         return None
     if len(references.manifests) > MAX_MANIFESTS:
         raise EvidenceInvalid(f"At most {MAX_MANIFESTS} reference manifests are read.")
-    from cloister.attest.nvidia.manifest import verify_manifest  # XML is read by nobody else
+    from cloister.attest.nvidia.manifest import verify_manifest  # only this function needs an XML parser
 
     verified = []
     for number, data in enumerate(references.manifests):
@@ -199,7 +199,7 @@ def _examine_measurements(
             for index, accepted in policy.measurements.items()
             if report.measurements.get(int(index) + 1, b"").hex() not in {one.lower() for one in accepted}
         ]
-        found.check("measurements", not wrong, f"not as the policy has them: {', '.join(wrong)}")
+        found.check("measurements", not wrong, f"not in the policy: {', '.join(wrong)}")
     if manifests is not None:
         _examine_golden(report, manifests, found, switch=switch)
     elif not policy.measurements:

@@ -1,7 +1,7 @@
 """The bytes of a GPU's report, taken apart, and what the GPU is by them and by its certificate. Checks only their form.
 
-Reports come as NVIDIA's JSON of several, or as one with its chain beside it. What the JSON says of them is not
-believed; where it is wrong, that is shown.
+Reports come as NVIDIA's JSON of several, or as one with its chain beside it. Statements in the JSON are compared with
+the reports.
 
 DMTF DSP0274 (SPDM) 1.1 §10.11: the GET_MEASUREMENTS request, which holds the asker's nonce, then the MEASUREMENTS
 response. The signature covers both, up to itself. The opaque data is NVIDIA's list of (type, size, value). All numbers
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from cryptography import x509
 from msgspec import Meta, Struct
 
+from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid
 
 MAX_REPORT_BYTES = 65536
@@ -117,16 +117,8 @@ class _Entry(Struct, frozen=True):
 _Entries = Annotated[tuple[_Entry, ...], Meta(max_length=MAX_DEVICES)]
 
 
-class _Request(Struct, frozen=True):
-    """What NVIDIA's service takes: the same entries under one nonce."""
-
-    evidence_list: _Entries
-    arch: str = ""
-    nonce: str = ""
-
-
 class DeviceEvidence(Struct, frozen=True):
-    """One device's report and certificates, and what the bundle says of it (`""` where it says nothing)."""
+    """One device's report and certificates, and what the bundle states (`""` where it states nothing)."""
 
     report: GpuReport
     chain: bytes
@@ -141,7 +133,7 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
     if data.startswith(bytes((VERSION, GET_MEASUREMENTS))):
         return (DeviceEvidence(read_report(data), chain or b""),)
     text = data.strip()
-    if not text.startswith((b"[", b"{")):
+    if not text.startswith(b"["):
         return (DeviceEvidence(read_report(_decode_text(text)), chain or b""),)
     entries = _read_entries(text)
     if not entries:
@@ -158,20 +150,8 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
 
 
 def _read_entries(text: bytes) -> tuple[_Entry, ...]:
-    try:
-        if text.startswith(b"["):
-            entries: tuple[_Entry, ...] = msgspec.json.decode(text, type=_Entries)
-            return entries
-        request = msgspec.json.decode(text, type=_Request)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
-        raise EvidenceInvalid(
-            f"The GPU evidence does not decode ({type(wrong).__name__}).",
-            hint="It is a JSON list of objects with `evidence` and `certificate`, or one report in hex or base64.",
-        ) from None
-    return tuple(
-        msgspec.structs.replace(entry, arch=entry.arch or request.arch, nonce=entry.nonce or request.nonce)
-        for entry in request.evidence_list
-    )
+    hint = "It is a JSON list of objects with `evidence` and `certificate`, or one report in hex or base64."
+    return decode_evidence(text, _Entries, "The GPU evidence", hint=hint)
 
 
 def _decode_chain(certificate: bytes) -> bytes:

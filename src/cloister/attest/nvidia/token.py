@@ -1,8 +1,8 @@
 """Whether a token of NVIDIA's attestation service proves what a policy asks for.
 
 It is a detached EAT bundle: one overall token and one per device (RFC 9711 §4.2.18, JWT). The caller passes the keys in
-(RFC 7517); only P-384 counts. The service has checked reports, revocation and reference manifests. Here is checked that
-the service says so, now, for our nonce, and that it found nothing wrong with any GPU.
+(RFC 7517); only P-384 counts. The service has checked reports, revocation and reference manifests. This module checks
+that the service signed this now, for our nonce, and that it found every GPU in order.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Header(Struct, frozen=True):
 
 
 class SignedToken(Struct, frozen=True):
-    """One JWT. `claims` are what it says, believed only if `why_unsigned` is empty."""
+    """One JWT. `claims` count only if `why_unsigned` is empty."""
 
     text: str
     claims: dict[str, Any]

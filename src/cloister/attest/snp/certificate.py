@@ -232,12 +232,12 @@ def authority_name(report: Report, product: Product) -> str:
 
 
 def product_in(leaf: x509.Certificate) -> Product | None:
-    """What the certificate says of its chip."""
+    """The chip's product by the certificate."""
     return product_of_name(_text(_extension(leaf, "2")))
 
 
 def provider_in(leaf: x509.Certificate) -> str:
-    """Whose VLEK this is."""
+    """The provider that this VLEK belongs to."""
     return _text(_extension(leaf, "5"))
 
 

@@ -164,7 +164,7 @@ def read_report(data: bytes) -> Report:
             f"SEV-SNP reports of version {report.version} are not known here; {VERSIONS[0]} to {VERSIONS[-1]} are.",
             hint="Is this a report of an SEV-SNP guest? If its firmware is newer than this program, update it.",
         )
-    # Nobody signs the rest of the signature's field: it must not hide anything.
+    # The rest of the signature's field is not signed: it must not hide anything.
     if any(data[_LAYOUT.size :]):
         raise EvidenceInvalid("The bytes after the report's signature are not zero.")
     return report

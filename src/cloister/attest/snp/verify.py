@@ -1,6 +1,6 @@
 """The verdict on an SEV-SNP report: one named check for each thing that could be wrong with it.
 
-A check that needs a certificate nobody gave is skipped and required: the verdict is then incomplete, never passed.
+A check that needs a missing certificate is skipped and required: the verdict is then incomplete and does not pass.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def verify_snp(
 ) -> Verdict:
     """Check a report against certificates (PEM, DER or a host's table, in any order; revocation lists among them).
 
-    `report_data` is what the asker's 64 bytes must be; None if nobody asked. EvidenceInvalid if the report or a
-    certificate is malformed.
+    `report_data` is the client's 64 bytes, None to skip this check. EvidenceInvalid if the report or a certificate is
+    malformed.
     """
     read = read_report(report)
     bundle = read_bundle(certificates)
@@ -84,7 +84,7 @@ def _check_product(found: Examination, report: Report, chain: Chain, policy: Snp
         family, model, _ = report.cpuid
         found.failed("product", f"no root is known for CPUID family {family:#x}, model {model:#x}")
     elif chain.leaf and certified != product:
-        found.failed("product", f"the report is of a {product}, its certificate of a {certified or 'stranger'}")
+        found.failed("product", f"the report is of a {product}, its certificate of {certified or 'no known product'}")
     elif chain.leaf and product is None:
         found.failed("product", "the certificate does not say for which chip it is")
     elif product is None:
@@ -295,7 +295,7 @@ def _check_tcb(found: Examination, report: Report, product: Product | None, poli
     elif any(floor != Tcb() for floor in floors):
         found.check("tcb floor", not old, ", ".join(dict.fromkeys(old)), str(reported))
     else:
-        found.skipped("tcb floor", "the policy has none of its own", required=False)
+        found.skipped("tcb floor", "the policy names none", required=False)
     vulnerable = reported.below(shipped_floor(report, product))
     found.check(
         "shipped tcb floor",

@@ -31,7 +31,7 @@ _BODIES: Final = {2: ("1.0", 584), 3: ("1.5", 648), 4: ("1.5 extended", 885)}
 
 @dataclass(frozen=True)
 class TdReport:
-    """What the TDX module measured and was told, in the order of `_TD_10`, then of `_TD_15` (zeros in 1.0)."""
+    """What the TDX module measured and was given, in the order of `_TD_10`, then of `_TD_15` (zeros in 1.0)."""
 
     version: str
     tee_tcb_svn: bytes
@@ -96,7 +96,7 @@ class _Reader:
 
     def done(self, what: str) -> None:
         if self.at != len(self._data):
-            raise EvidenceInvalid(f"The quote's {what} has {len(self._data) - self.at} bytes too many.")
+            raise EvidenceInvalid(f"The quote's {what} has {len(self._data) - self.at} bytes more than expected.")
 
 
 def read_quote(data: bytes) -> Quote:
@@ -152,7 +152,7 @@ Status = Literal[
     "TDRelaunchAdvised",
     "TDRelaunchAdvisedConfigurationNeeded",
 ]
-"""Intel's words for a platform's TCB. `Revoked` is not among them: nobody can accept that."""
+"""Intel's words for a platform's TCB. `Revoked` is not among them: no policy can accept it."""
 
 Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]
 """A measurement of 48 bytes in hex."""
@@ -165,7 +165,7 @@ class Launch(Struct, frozen=True, forbid_unknown_fields=True):
     """One way to start that is accepted, whole: one platform's MRTD does not go with another's RTMR0.
 
     MRTD is the firmware, RTMR0 its settings, RTMR1 boot loader and kernel, RTMR2 command line and initial disk. Where
-    RTMR0 cannot be foretold (it holds the machine's memory map), `rtmr0 = "any"` says so; it is a relaxation.
+    RTMR0 cannot be predicted (it holds the machine's memory map), `rtmr0 = "any"` is a relaxation.
     """
 
     mrtd: Register
@@ -214,22 +214,16 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0
     """Collateral older than this `tcbEvaluationDataNumber` is refused, even if it has not expired."""
     min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""
-    """Hex of 16 bytes, each a minimum of its own."""
+    """Hex of 16 bytes, each a minimum."""
     require_sept_ve_disable: bool = False
     """Refuse its absence by name, and whatever `allow_sept_ve` says. dcap-qvl refuses it with the collateral."""
     allow_sept_ve: bool = False
     """Relaxation: accept a TD whose host may take pages from it and make it fault, as Azure's paravisor runs them."""
-    runtime_events: dict[str, tuple[str, ...]] = {}
-    """Accepted payloads (hex) of events that the software in the TD measured into RTMR3, by their names, such as
-    dstack's `compose-hash`. Each must be in the event log exactly once."""
 
     def __post_init__(self) -> None:
         for name, digits in (("td_attributes", 16), ("xfam", 16), ("fmspcs", 12)):
             if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
                 raise ValueError(f"{name}: each has {digits} hexadecimal digits")
-        for name, values in self.runtime_events.items():
-            if not values or not all(re.fullmatch("([0-9a-fA-F]{2})*", one) for one in values):
-                raise ValueError(f"runtime_events: {name} has hexadecimal payloads")
         if not re.fullmatch("([0-9a-fA-F]{32})?", self.min_tee_tcb_svn):
             raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
 

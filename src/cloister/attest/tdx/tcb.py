@@ -54,7 +54,7 @@ def _numbers(level: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _module_level(tcb_info: dict[str, Any], tee_tcb_svn: bytes) -> dict[str, Any] | None:
-    """Modules of version 0 have no identity of their own."""
+    """Modules of version 0 have no identity."""
     identities = tcb_info.get("tdxModuleIdentities") or ()
     if not tee_tcb_svn[1] or not identities:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,7 +21,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.chain import ecdsa_signed, find_chain, read_certificates
-from cloister.attest.tdx.event_log import RUNTIME_KIND, Event, read_event_log, replay
 from cloister.attest.tdx.quote import ANY, Quote, TdReport, TdxPolicy, read_quote
 from cloister.attest.tdx.tcb import read_levels
 from cloister.checks import Examination, Verdict
@@ -30,10 +28,9 @@ from cloister.errors import EvidenceInvalid
 
 MAX_COLLATERAL_BYTES = 262144
 MAX_REASON = 200
-RUNTIME_REGISTER = 3
 NO_LEVEL = "No matching TCB level"
 EXPOSED = "SEPT_VE_DISABLE is not enabled"
-"""Last of all that dcap-qvl looks at: whatever else is wrong, it says that instead."""
+"""dcap-qvl checks this last: it reports any other problem instead."""
 
 
 class CollateralRefused(Exception):
@@ -42,7 +39,7 @@ class CollateralRefused(Exception):
 
 @dataclass(frozen=True)
 class Standing:
-    """What Intel says of the platform a quote is from."""
+    """Intel's status of the platform that a quote is from."""
 
     status: str
     advisories: tuple[str, ...]
@@ -122,7 +119,6 @@ def verify_tdx(
     at: datetime,
     policy: TdxPolicy,
     report_data: bytes | None,
-    event_log: bytes | None = None,
     roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
     """The verdict on a quote at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
@@ -134,7 +130,6 @@ def verify_tdx(
     _examine_model(chain, policy, found)
     _examine_standing(quote, read.report, collateral, chain, at, policy, found)
     examine_report(read.report, policy, report_data, found)
-    _examine_log(read.report, event_log, policy, found)
     return found.verdict()
 
 
@@ -296,7 +291,7 @@ UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
 HARMLESS = 1 << 30 | 1 << 31
-"""Protection keys and key locker, which the TD uses for itself."""
+"""Protection keys and key locker, which only the TD uses."""
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
@@ -341,7 +336,7 @@ def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination)
         found.skipped("sept ve disable", f"{exposed}; no collateral passes with this", required=False)
     else:
         found.check("sept ve disable", False, exposed, allowed_by="allow_sept_ve")
-        # Whoever stops at this bit has not looked at the others.
+        # dcap-qvl stopped at this bit and did not check the others.
         found.check("attributes", not attributes & ~HARMLESS, f"{attributes:#x} has bits set that are not understood")
     found.check("migration", not attributes & MIGRATABLE, "the TD can be migrated by a TD that is not attested")
     if report.version != "1.0":
@@ -363,39 +358,3 @@ def _examine_module(report: TdReport, policy: TdxPolicy, found: Examination) -> 
         all(have >= want for have, want in zip(report.tee_tcb_svn, floor, strict=True)),
         f"{report.tee_tcb_svn.hex()} lies below {floor.hex()}",
     )
-
-
-def _examine_log(report: TdReport, log: bytes | None, policy: TdxPolicy, found: Examination) -> None:
-    """What the log says was measured, held against the registers. Without a log nothing is named."""
-    if log is None:
-        for name in policy.runtime_events:
-            found.skipped(f"event {name}", "no event log was given")
-        return
-    events = read_event_log(log)
-    found.claim("events", [event.describe() for event in events])
-    for index, register in enumerate(replay(events)):
-        ours = [event for event in events if event.register == index]
-        told: bytes = getattr(report, f"rtmr{index}")
-        if not ours and any(told):
-            found.skipped(f"rtmr{index} log", "the log does not tell what was measured", required=False)
-        else:
-            names = dict.fromkeys(event.name or event.kind for event in ours)
-            reason = "the log's events do not give the quote's register"
-            found.check(
-                f"rtmr{index} log",
-                hmac.compare_digest(register, told),
-                reason,
-                _shown(f"{len(ours)} events: {', '.join(names)}"),
-            )
-    _examine_runtime_events([event for event in events if event.register == RUNTIME_REGISTER], policy, found)
-
-
-def _examine_runtime_events(events: Sequence[Event], policy: TdxPolicy, found: Examination) -> None:
-    """An event under another name, or none, might be the one looked for, and the one found somebody else's."""
-    unknown = not all(event.covered and event.kind == RUNTIME_KIND for event in events)
-    for name, accepted in policy.runtime_events.items():
-        values = [event.value.hex() for event in events if event.name == name]
-        known = len(values) == 1 and values[0] in {one.lower() for one in accepted}
-        shown = ", ".join(value[:96] for value in values) or "not in the log"
-        reason = "RTMR3 has events that are not named" if unknown else f"{shown}: not once, or not accepted"
-        found.check(f"event {name}", known and not unknown, reason, shown)

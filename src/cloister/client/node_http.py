@@ -1,6 +1,6 @@
-"""A question to a node: bounded in time and size, telling nothing of who asks.
+"""HTTP requests to a node in the clear, for its evidence and for key releases: bounded in time and size.
 
-TLS hides who asks from the network; trust does not rest on it, and answers are not checked here.
+Trust does not rest on TLS here. Answers are not checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable
 
 
 def tls_to(address: HttpAddress) -> ssl.SSLContext:
-    """The context for https. For http one that trusts nobody: cheap to make, and useless if it is used by mistake."""
+    """The context for https. For http one without trusted roots: cheap, and useless if it is used by mistake."""
     if address.scheme == "https":
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

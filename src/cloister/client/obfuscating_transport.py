@@ -1,22 +1,26 @@
-"""λ+1 requests under way, of which one is real, and when what of its answer is handed over.
+"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server.
 
-What the user's program hears, and when, does not depend on which request is real; so neither does what it does next.
-Heads are handed over when all have come. A word of a streamed answer is handed over when every stream has as many, or
-has ended (`obfuscation.positions`); where the real one has ended before, a comment goes in its place. The end is handed
-over when all have ended. If one fails, all of it fails there and then, whichever it was. Headers are those that all
-answers have in common: a cookie of one would come back with the next request.
-
-Every answer is read to its end as fast as it comes, whether anybody waits for it or not.
+What can be observed from outside does not depend on which request is real. All bodies are made before the first is
+sent, in an order drawn from a secret. Heads are handed over when all have come. A word of a streamed answer is handed
+over when every stream has as many, or has ended (`obfuscation.positions`); where the real one has ended before, a
+comment goes in its place. The end is handed over when all have ended. If one fails, all fail at that moment. Headers
+are those that all answers share: a cookie of one would come back with the next request. Every answer is read to its end
+as fast as it comes, even if the program has stopped reading.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 
 import httpx2
 
+from cloister.addresses import HttpAddress
 from cloister.client.events import EventStream, MalformedStream, spoken
+from cloister.client.message import Refusal
+from cloister.client.node_http import tls_to
+from cloister.errors import InvalidRequest
 from cloister.obfuscation.positions import Positions
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
 
@@ -44,7 +48,7 @@ class _Answer:
 
     @property
     def kind(self) -> tuple[int, str]:
-        """What must be alike in all of them."""
+        """Status and media type, which must be the same in all answers."""
         head = self.head.result()
         return head.status_code, head.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -71,7 +75,7 @@ class _Answer:
             self.failure = httpx2.RemoteProtocolError(f"The answer is malformed: {failure}.") if malformed else failure
             if not self.head.done():
                 self.head.set_exception(failure)
-                self.head.exception()  # it is looked at here: nobody else may ask
+                self.head.exception()  # marks it as retrieved: it may have no other reader
         finally:
             self._exchange.moved.set()
 
@@ -120,11 +124,11 @@ class Exchange:
         await self._ended.wait()
         self._raise_failure()
         if refused := [answer for answer in self._answers if answer.refused]:
-            # The first in the order of sending, with all it says: which one was refused does not matter.
+            # The first in the order of sending: which one was refused does not matter.
             head = refused[0].head.result()
             return _made(head, head.headers.multi_items(), _Whole(bytes(refused[0].whole)), request)
         if len({answer.kind for answer in self._answers}) > 1:
-            raise httpx2.RemoteProtocolError("The answers to requests that are alike are not.")
+            raise httpx2.RemoteProtocolError("The answers have different statuses or media types.")
         return self._response(request, _Whole(bytes(self._real.whole)))
 
     def count(self, size: int) -> None:
@@ -162,9 +166,9 @@ class Exchange:
 
     @property
     def _error(self) -> bytes | None:
-        """As a failure, but told by the server in a stream."""
-        told = (answer.events.error for answer in self._answers if answer.events is not None)
-        return next((error for error in told if error is not None), None)
+        """An error that the server sent inside a stream."""
+        errors = (answer.events.error for answer in self._answers if answer.events is not None)
+        return next((error for error in errors if error is not None), None)
 
     def _raise_failure(self) -> None:
         if (failure := self._failure) is not None:
@@ -173,7 +177,7 @@ class Exchange:
     def _response(self, request: httpx2.Request, body: httpx2.AsyncByteStream) -> httpx2.Response:
         first, *others = [answer.head.result().headers.multi_items() for answer in self._answers]
         common = [header for header in first if all(header in other for other in others)]
-        # Alike but for parameters such as a charset: the kind is common to all.
+        # The media type is the same in all; parameters such as a charset may differ.
         common = [(name, value) for name, value in common if name.lower() != "content-type"]
         common.append(("content-type", self._real.kind[1]))
         return _made(self._real.head.result(), common, body, request)
@@ -208,3 +212,47 @@ def _made(
 ) -> httpx2.Response:
     kept = [(name, value) for name, value in headers if name.lower() not in _NOT_HANDED]
     return httpx2.Response(head.status_code, headers=kept, stream=body, request=request)
+
+
+class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
+    """Over any other transport: one to a verified node, or one in the clear."""
+
+    def __init__(self, wire: httpx2.AsyncBaseTransport, obfuscation: Obfuscation) -> None:
+        self._wire, self._obfuscation = wire, obfuscation
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """What cannot be obfuscated is refused as a server refuses a malformed request, and nothing is sent."""
+        content = await request.aread()
+        if request.method != "POST":
+            return await self._wire.handle_async_request(request)
+        try:
+            with self._memory(request) as obfuscation:
+                sent = await asyncio.to_thread(obfuscation.obfuscate, request.url.path, content)
+        except InvalidRequest as wrong:
+            refusal = Refusal.of(wrong)
+            return httpx2.Response(refusal.status, headers=refusal.headers, content=refusal.body, request=request)
+        if sent is None:
+            return await self._wire.handle_async_request(request)
+        exchange = Exchange(sent, obfuscation)
+        task = asyncio.get_running_loop().create_task(exchange.run(self._wire, request))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await exchange.response(request)
+
+    def _memory(self, request: httpx2.Request) -> AbstractContextManager[Obfuscation]:
+        """By what this request is obfuscated: all are one user's."""
+        return nullcontext(self._obfuscation)
+
+    async def aclose(self) -> None:
+        """All that is under way is cut off at once."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await self._wire.aclose()
+
+
+def plain_wire(url: str) -> httpx2.AsyncHTTPTransport:
+    """To any server in the clear, with as many connections as there are variants."""
+    verify = tls_to(HttpAddress.parse(url))
+    return httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=httpx2.Limits())

@@ -11,8 +11,8 @@ import httpx2
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
 from cloister.channel.envelope import release_to
-from cloister.client.address import post
 from cloister.client.message import MAX_REFUSAL_BYTES, OUTER_HEADERS, is_sealed, read_refusal
+from cloister.client.node_http import post
 from cloister.client.verification import Verification, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
 

@@ -1,0 +1,155 @@
+"""The attester of this machine: its firmware through the kernel's configfs, Azure's vTPM, or software.
+
+configfs-tsm (Documentation/ABI/testing/configfs-tsm) is the same for SEV-SNP and TDX guests: make a folder, write 64
+bytes into it, read the report out of it. The firmware's reports are not verified here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from cloister.attest.attester import (
+    REPORT_DATA_BYTES,
+    Attestation,
+    Attester,
+    NoFirmware,
+    SoftwareAttester,
+    Tee,
+    certificates_of,
+)
+from cloister.attest.azure.attester import AzureAttester
+from cloister.errors import SetupError
+
+TSM_ROOT = Path("/sys/kernel/config/tsm/report")
+MAX_BLOB_BYTES = 1 << 18
+CHASSIS = Path("/sys/class/dmi/id/chassis_asset_tag")
+AZURE = "7783-7084-3265-9085-8269-3286-77"
+"""The chassis tag of every Azure VM."""
+_PROVIDERS: dict[str, Tee] = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}
+_TRIES = 3
+_Answer = TypeVar("_Answer")
+
+
+class ReportFolder:
+    """One request to the firmware: a folder of the kernel's, with files for question and answer."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / f"cloister-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def make(self) -> None:
+        self.path.mkdir()
+
+    def write(self, name: str, data: bytes) -> None:
+        """In one write: the kernel takes it when the file is closed."""
+        file = os.open(self.path / name, os.O_WRONLY)
+        try:
+            written = os.write(file, data)
+        finally:
+            os.close(file)
+        if written != len(data):
+            raise OSError(errno.EIO, "short write")
+
+    def read(self, name: str) -> bytes:
+        with (self.path / name).open("rb") as file:
+            data = file.read(MAX_BLOB_BYTES + 1)
+        if len(data) > MAX_BLOB_BYTES:
+            raise OSError(errno.EFBIG, "blob too large")
+        return data
+
+    def remove(self) -> None:
+        """The kernel removes the files with the folder."""
+        self.path.rmdir()
+
+
+class TsmAttester:
+    def __init__(self, root: Path = TSM_ROOT, *, folder: Callable[[Path], ReportFolder] = ReportFolder) -> None:
+        self._root = root
+        self._folder = folder
+        self._tee = self._ask(lambda request: _provider(request.read("provider")))
+
+    @property
+    def tee(self) -> Tee:
+        return self._tee
+
+    def attest(self, report_data: bytes) -> Attestation:
+        if len(report_data) != REPORT_DATA_BYTES:
+            raise SetupError(f"A report covers {REPORT_DATA_BYTES} bytes, not {len(report_data)}.")
+        for _ in range(_TRIES):
+            attestation = self._ask(lambda request: self._report(request, report_data))
+            if attestation:
+                return attestation
+        raise SetupError("Another process writes to our report requests.", hint=f"Find it: it uses {self._root}.")
+
+    def _report(self, request: ReportFolder, report_data: bytes) -> Attestation | None:
+        """None if the question changed between our write and our read."""
+        before = int(request.read("generation"))
+        request.write("inblob", report_data)
+        report = request.read("outblob")
+        table = request.read("auxblob") if self._tee == "sev-snp" else b""  # only SNP's hosts hand out certificates
+        if _provider(request.read("provider")) != self._tee or int(request.read("generation")) != before + 1:
+            return None
+        return Attestation(self._tee, report, certificates_of(table))
+
+    def _ask(self, question: Callable[[ReportFolder], _Answer]) -> _Answer:
+        request = self._folder(self._root)
+        try:
+            request.make()
+            try:
+                return question(request)
+            finally:
+                request.remove()
+        except (OSError, ValueError) as wrong:
+            raise _no_report(self._root, wrong) from None
+
+
+def find_attester(kind: Literal["auto", "software", "tsm", "azure"], root: Path = TSM_ROOT) -> Attester:
+    """The firmware of this machine, or its vTPM; software where there is neither or where it was asked for."""
+    if kind == "software":
+        return SoftwareAttester()
+    if kind != "azure":
+        try:
+            return TsmAttester(root)
+        except NoFirmware:
+            if kind == "tsm":
+                raise
+    if kind == "auto" and not _runs_on_azure(CHASSIS):
+        return SoftwareAttester()
+    try:
+        return AzureAttester()
+    except NoFirmware:
+        if kind == "azure":
+            raise
+        return SoftwareAttester()
+
+
+def _runs_on_azure(chassis: Path) -> bool:
+    """Whether the firmware names Azure. A false name only chooses an attester that does not work here."""
+    try:
+        return chassis.read_text().strip() == AZURE
+    except (OSError, ValueError):
+        return False
+
+
+def _provider(name: bytes) -> Tee:
+    tee = _PROVIDERS.get(name.decode("ascii", "replace").strip())
+    if tee is None:
+        raise SetupError(f"Reports of this machine's kind are not known here; {', '.join(_PROVIDERS)} are.")
+    return tee
+
+
+def _no_report(root: Path, wrong: Exception) -> SetupError:
+    """ENXIO: no firmware registered with the kernel. Any other error: it did not answer."""
+    number = wrong.errno if isinstance(wrong, OSError) else None
+    if not root.is_dir() or number == errno.ENXIO:
+        return NoFirmware(
+            "This machine's kernel offers no attestation reports.",
+            hint="Run in an SEV-SNP or TDX guest of Linux 6.7 or newer, with configfs and its guest driver.",
+        )
+    if number in (errno.EACCES, errno.EPERM):
+        return SetupError(f"No right to ask for reports in {root}.", hint="Run as root, or hand the folder over.")
+    return SetupError(f"The firmware gave no report ({type(wrong).__name__}, {errno.errorcode.get(number or 0, '?')}).")
