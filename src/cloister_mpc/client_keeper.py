@@ -23,8 +23,10 @@ import msgspec
 from cloister.config import MpcSettings, cache_folder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
 from cloister.messages.generation import VERSION
-from cloister.messages.vault import (
-    AssignPrompt,
+from cloister.messages.vault import AssignPrompt
+from cloister.models.source import ModelFolder
+from cloister.process.handle import ModuleHandle
+from cloister_mpc.controller_messages import (
     FromLocalParties,
     FromMpcClient,
     LocalPartiesReady,
@@ -32,8 +34,6 @@ from cloister.messages.vault import (
     StartLocalParties,
     StartMpcClient,
 )
-from cloister.models.source import ModelFolder
-from cloister.process.handle import ModuleHandle
 from cloister_mpc.offer import require_memory
 from cloister_mpc.route import MpcRoute
 

@@ -1,4 +1,4 @@
-"""Whether this server can offer the level `mpc`, and whether this machine has the memory for parties of its own.
+"""Whether this server can offer the level `mpc`, and whether this machine has the memory for three parties.
 
 Looks at what is installed and at sizes; imports none of it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cloister.config import Settings
-from cloister.errors import CloisterError, ModelUnsupported, ServiceUnavailable, SetupError
+from cloister.errors import ModelUnsupported, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
 from cloister_mpc.packages import require_packages
 
@@ -20,22 +20,8 @@ BYTES_BESIDE_WEIGHTS = 700 << 20
 _MODELS = ("llama", "gpt2")
 
 
-def why_not_mpc(settings: Settings, folder: ModelFolder) -> str | None:
-    """None where `mpc` is offered; else what keeps this server from it, and what its operator can do about that.
-    An error where `mpc` was asked for and cannot be offered."""
-    mpc = settings.mpc
-    if mpc.mode == "off" and mpc.parties is None:
-        return "It was started with `--mpc off`; without that, its operator may offer 'mpc'."
-    try:
-        _require(settings, folder)
-    except CloisterError as reason:
-        if mpc.mode == "auto" and mpc.parties is None:
-            return f"For its operator: {reason}"
-        raise
-    return None
-
-
-def _require(settings: Settings, folder: ModelFolder) -> None:
+def require(settings: Settings, folder: ModelFolder) -> None:
+    """CloisterError, with what its operator can do, where this server cannot offer the level."""
     require_packages()
     if settings.controller.sealed_weights is not None and settings.mpc.parties is None:
         raise SetupError(

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+from cloister.controller.external_level import ExternalRoute
 from cloister.controller.requests import Request
-from cloister.controller.routes.base import Node, Route
+from cloister.controller.routes.base import Node
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, VaultLost
 from cloister.levels import LEVELS
@@ -24,7 +25,7 @@ class MpcClient(Protocol):
     def send(self, message: msgspec.Struct) -> None: ...
 
 
-class MpcRoute(Route):
+class MpcRoute(ExternalRoute):
     """Frontend → MPC client → frontend. The client may only speak of requests it has."""
 
     level = LEVELS["mpc"]

@@ -159,7 +159,7 @@ def test_prompts_are_hidden_among_others_unless_vaults_on_a_gpu_answer_themselve
     node = SimpleNamespace(
         _preloaded=Preloaded(4, 64, 2, partitionable=True, meets=meets),
         _ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
-        _why_not_mpc="not here",
+        _external="not here",
         _unfit=frozenset(),
         _settings=settings,
     )

@@ -21,7 +21,6 @@ from cloister.cli.serve import key, serve
 from cloister.cli.vault import vault
 from cloister.cli.verify import proxy, verify
 from cloister.cli.weights import models, weights
-from cloister_mpc.cli import mpc
 
 
 class Commands(FriendlyGroup):
@@ -74,7 +73,6 @@ app.add_typer(attest, name="attest")
 app.add_typer(cache, name="cache")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
-app.add_typer(mpc, name="mpc")
 release.command("image")(image)
 release.command("measure")(measure)
 app.add_typer(release, name="release")

@@ -113,6 +113,7 @@ def _become_vault_host(settings: VaultHostSettings, model: str | None) -> NoRetu
     begun = monotonic()
     from cloister.attest.attester import find_attester
     from cloister.controller.evidence import find_release
+    from cloister.controller.external_level import installed_packages
     from cloister.link.network.address import Address
     from cloister.link.network.credentials import read_secret
     from cloister.models.source import find_model
@@ -122,7 +123,7 @@ def _become_vault_host(settings: VaultHostSettings, model: str | None) -> NoRetu
     Address.parse(settings.listen)
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
     find_attester(settings.attester)
-    release = find_release(settings.release)
+    release = find_release(settings.release, installed_packages())
     with error_console().status("Starting…"):
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})

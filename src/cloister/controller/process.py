@@ -27,6 +27,7 @@ from cloister.controller.cache_file import cache_file
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.detector import find_detector
 from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.external_level import ExternalLevel, find_offer, measured_packages
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.link_slots import LinkSlots
@@ -46,8 +47,6 @@ from cloister.messages.generation import Ready
 from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.process.watchdog import SILENT
-from cloister_mpc.client_keeper import MpcClientKeeper
-from cloister_mpc.offer import why_not_mpc
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class Controller:
         self._gpus = GpuEvidenceKeeper(settings.controller.gpu_evidence)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
-            running_release(settings.controller.release),
+            running_release(settings.controller.release, measured_packages(settings)),
             lambda: self._keys.shown,
             self._statement,
             gpus=self._gpus,
@@ -92,8 +91,9 @@ class Controller:
         self._attention: AttentionProcesses | None = None
         self._places: LinkSlots | None = None
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
-        self._why_not_mpc = why_not_mpc(settings, folder)
-        self._client: MpcClientKeeper | None = None
+        self._external = find_offer(settings, folder)
+        if isinstance(self._external, ExternalLevel):
+            self.relay.add_level(self._external)
         self._detector = find_detector(settings.controller, self.relay.labelled)
         self._broken, self._untried = asyncio.Event(), asyncio.Event()
         self._unfit: frozenset[LevelName] = frozenset()
@@ -110,7 +110,7 @@ class Controller:
         had = {
             Needs.LINKS: facts.partitionable,
             Needs.WIDE_LINKS: facts.partitionable and wide,
-            Needs.PARTIES: self._why_not_mpc is None,
+            Needs.PARTIES: isinstance(self._external, ExternalLevel),
         }
         able = served(*(need for need, there in had.items() if there))
         levels = tuple(level for level in able if level not in self._unfit)
@@ -120,8 +120,14 @@ class Controller:
             levels=levels,
             missing_layers=facts.missing,
             quantised={level: step_ms for level in levels if step_ms and self.relay.shares(level)},
-            why_not={} if self._why_not_mpc is None else {MPC: self._why_not_mpc},
+            why_not={MPC: self._external} if isinstance(self._external, str) else {},
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines about levels of other distributions, for the operator."""
+        level = self._external
+        return (level.banner(self._settings),) if isinstance(level, ExternalLevel) else ()
 
     async def start(self) -> Serving:
         self._launch_forkserver()
@@ -135,8 +141,8 @@ class Controller:
             self.relay.examine = self._detector.classify
         keeping = self._keep(), self._keep_rehearsed(), self._keep_keys()
         self._keepers = [asyncio.create_task(keeper) for keeper in keeping]
-        if self._why_not_mpc is None:
-            self._offer_mpc(self.serving)
+        if isinstance(self._external, ExternalLevel):
+            self._external.start(self._folder, self._settings, self.serving, self._attested.parties)
         return self.serving
 
     async def close(self) -> None:
@@ -147,8 +153,8 @@ class Controller:
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
-        if self._client:
-            await self._client.close()
+        if isinstance(self._external, ExternalLevel):
+            await self._external.close()
         if self._detector:
             await self._detector.close()
         if self._remote:
@@ -177,19 +183,6 @@ class Controller:
         return Statement(
             self._folder.name, digest, settings, settings.hash, serving.levels, serving.missing_layers, self._started
         )
-
-    def _offer_mpc(self, serving: Serving) -> None:
-        client = self._client = MpcClientKeeper(
-            self._folder,
-            self._settings.mpc,
-            self.relay.mpc,
-            vocabulary=serving.vocabulary,
-            max_context=serving.max_context,
-            identity=b"" if self._attested.parties is None else self._attested.parties.identity,
-        )
-        if self._settings.mpc.mode == "local" or self._settings.mpc.parties is not None:
-            client.start()
-        self.relay.mpc.open(client)
 
     async def _start_what_is_missing(self) -> None:
         if self._mps:

@@ -18,6 +18,7 @@ from cloister.config import ControllerSettings
 from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.detector import BlockLabel
+from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.judge import JudgeKeeper, case_of
 from cloister.controller.probes import Probes
 from cloister.controller.requests import Request, Requests, frontend_of, local, sanitised, wide
@@ -34,7 +35,7 @@ from cloister.controller.totals import Totals
 from cloister.controller.vault_queue import PendingRequest, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.views import Views
-from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
+from cloister.errors import LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, JudgeForm, KeyEntry, Serving
@@ -44,7 +45,6 @@ from cloister.messages.service import AskView, Forget, Label, Paused, Probed, Vi
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, PromptAccepted, Release, WantCores
 from cloister.prefix.policy import POLICIES
 from cloister.process.watchdog import SILENT
-from cloister_mpc.route import MpcRoute
 
 
 class Frontend(Protocol):
@@ -115,14 +115,18 @@ class Relay:
         self._tenants: frozenset[str] = frozenset()
         self.probes = Probes()
         self._partitioned = PartitionedRoute(self._node)
-        self.mpc = MpcRoute(self._node)
         by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
-        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults, self.mpc)
+        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults)
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
 
     @property
     def service(self) -> Service | None:
         return self._node.service
+
+    def add_level(self, level: ExternalLevel) -> None:
+        """Requests at this level go by its own route."""
+        route = level.route(self._node)
+        self.routes[route.level.name] = route
 
     def shares(self, level: str) -> bool:
         """Whether requests of this level may find what was computed for other tenants."""
@@ -230,11 +234,14 @@ class Relay:
             asked = PendingRequest(
                 message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
             )
-            if message.level == self.mpc.level.name:
-                self.mpc.ask(asked)
-            else:
-                self._queue.enter(asked)
-        except (QueueFull, ServiceUnavailable) as reason:
+            match self.routes.get(message.level):
+                case VaultRoute():
+                    self._queue.enter(asked)
+                case ExternalRoute() as route:
+                    route.ask(asked)
+                case _:
+                    raise LevelUnavailable(f"This server does not offer the level {message.level}.", param="protection")
+        except (LevelUnavailable, QueueFull, ServiceUnavailable) as reason:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
 

@@ -1,12 +1,11 @@
 """What the controller and whoever holds a prompt say to each other.
 
-A vault speaks to the controller and through its link, to nobody else. At the level `mpc` the holder is the MPC client:
-to the controller a vault that never asks for cores. The process that keeps local parties never sees a prompt.
+A vault speaks to the controller and through its link, to nobody else. The MPC client gets prompts in the same messages.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -18,7 +17,6 @@ from cloister.messages.generation import (
     Cancel,
     Failed,
     FinishReason,
-    Name,
     OfRequest,
     SamplingParams,
     SequenceNumber,
@@ -26,7 +24,7 @@ from cloister.messages.generation import (
     TokenLogprob,
     Tokens,
 )
-from cloister.messages.lifecycle import Path, Ping, Pong, StartFailed
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
@@ -150,46 +148,3 @@ ToVault = AssignPrompt | Release | Cancel | Answered | LeaseCores | Verify | Pin
 AboutPrompts = PromptAccepted | Prefilled | Verified | Tokens | Failed
 FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong
 """StartFailed is for a bridge that gets no vault; a vault that was sealed must not say it."""
-
-
-class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown_fields=True):
-    """Controller → MPC client, first: the model whose tokenizer it needs, and the file that names the parties, which
-    must still be those of `identity` where there is one: evidence has told users so."""
-
-    version: int
-    name: Name
-    path: Path
-    parties: Path
-    max_context: Annotated[int, Meta(ge=1)]
-    vocabulary: Annotated[int, Meta(ge=1)]
-    draft_tokens: Annotated[int, Meta(ge=0, le=15)] = 0
-    identity: Annotated[bytes, Meta(max_length=32)] = b""
-    cache: Literal["full", "mpcache"] = "full"
-
-
-class MpcClientReady(Struct, frozen=True, tag="mpc_client_ready", forbid_unknown_fields=True):
-    """MPC client → controller, once: the parties answer, and have the model."""
-
-    version: int
-
-
-class StartLocalParties(Struct, frozen=True, tag="start_local_parties", forbid_unknown_fields=True):
-    """Controller → local parties, first: start three parties here and deal them this model. `folder` is theirs: keys,
-    settings and shares; the controller removes it when they have ended."""
-
-    version: int
-    name: Name
-    path: Path
-    folder: Path
-
-
-class LocalPartiesReady(Struct, frozen=True, tag="local_parties_ready", forbid_unknown_fields=True):
-    """Local parties → controller, once: the parties have the model; this file says where they are."""
-
-    parties: Path
-
-
-ToMpcClient = StartMpcClient | AssignPrompt | Cancel | Ping
-FromMpcClient = MpcClientReady | StartFailed | PromptAccepted | Tokens | Failed | Pong
-ToLocalParties = StartLocalParties | Ping
-FromLocalParties = LocalPartiesReady | StartFailed | Pong
