@@ -41,7 +41,7 @@ def keys(
 ) -> None:
     """Make an authority and certificates for parties, provider and clients.
 
-    Hand every party its own key only, and put `ca.key` away: who has it can make more of them. The fingerprints go into
+    Hand every party its own key only, and put `ca.key` away: it can make more of them. The fingerprints go into
     the settings, so that not even the authority can replace a party.
 
     Example:
@@ -97,7 +97,7 @@ def up(
 ) -> None:
     """Start all parties on this machine, deal them a model, and keep them running until interrupted.
 
-    To try it out, and for tests: parties protect secrets from each other only where nobody has all of them.
+    To try it out, and for tests: parties protect secrets only while no operator runs all of them.
 
     Examples:
 
@@ -251,8 +251,8 @@ def proxy(
 ) -> None:
     """Give programs on this machine an OpenAI endpoint whose prompts leave it as secret shares alone.
 
-    The parties compute the answer's tokens on shares and this process puts them together: no party, and nobody who
-    runs fewer than two of them, learns the prompt or the answer. See docs/mpc.md for what they do learn.
+    The parties compute the answer's tokens on shares and this process puts them together: an
+    operator of one party learns neither the prompt nor the answer. See docs/mpc.md for what they do learn.
 
     Examples:
 
@@ -327,7 +327,7 @@ async def _say_what_is_awaited(file: Path, key: Path | None) -> None:
     typer.secho("Waiting for the parties…", dim=True, err=True)
     own = key or file.parent / DEFAULT_CLIENT_KEY
     if not own.is_file():
-        return  # who reaches for the parties says so
+        return  # ModelAtParties.reach raises the error
     for each in await ask_all(read_config(file), Credentials.beside(own)):
         if not each.ready:
             dealt = f"; `cloister mpc deal --config {file}` deals them" if "dealt" in each.problem else ""

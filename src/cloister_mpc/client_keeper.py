@@ -1,9 +1,9 @@
-"""The controller's handle on the MPC client, which holds prompts at the level `mpc`, and on parties of its own.
+"""Starts the MPC client, which holds prompts at the level `mpc`, and local parties, for the controller.
 
     (parties on this machine, dealt the model) → client → requests
 
-Started at once or with the first request, and again when it ends; its requests fail at once when it does. Requests that
-come while all this starts are told so, and for about how long.
+Started at once or with the first request, and again when it ends; its requests fail at once when it does. A request
+that comes while they start fails with an estimate of the time left.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
 SECONDS_FOR_CLIENT_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
-"""To start three parties and deal them the default model on two cores; what a first request is told."""
+"""To start three parties and deal them the default model on two cores: the estimate for a first request."""
 
 
 class MpcClientKeeper:
-    """`route` gets what the client says of requests. `start` begins; otherwise the first request does."""
+    """`route` gets the client's messages about requests. The first request starts the client if `start` did not."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class MpcClientKeeper:
             self._begun = monotonic()
             self._keeping = asyncio.create_task(self._keep())
 
-    def confide(self, confided: AssignPrompt) -> None:
+    def assign(self, prompt: AssignPrompt) -> None:
         """Give the client a prompt; StartingUp, with an honest guess, while there is none."""
         if self._up and self._client is not None:
-            self._client.send(confided)
+            self._client.send(prompt)
             return
         self.start()
         if self._trouble is not None:
@@ -142,7 +142,7 @@ class MpcClientKeeper:
         self._any_ended.clear()
         parties = self._settings.parties or await self._started_parties()
         self._client = ModuleHandle(
-            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._hear, on_end=self._any_ended.set
+            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._handle, on_end=self._any_ended.set
         )
         folder = self._folder
         self._client.send(
@@ -162,7 +162,7 @@ class MpcClientKeeper:
         self._up, self._trouble = True, None
         log.info("The level mpc is served.")
 
-    def _hear(self, message: msgspec.Struct) -> None:
+    def _handle(self, message: msgspec.Struct) -> None:
         if self._client is None or not self._client.started:
             raise ProtocolError("The client spoke before it was ready.")
         self._route.handle(message)
@@ -185,19 +185,18 @@ class MpcClientKeeper:
             self._local_parties.send(
                 StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
             )
-        told = await asyncio.shield(self._local_parties.ready)
-        return Path(told.parties)
+        return Path((await asyncio.shield(self._local_parties.ready)).parties)
 
 
 _PREFIX, _OWNER = "serve-", "owner"
 
 
 class SharesFolder:
-    """Where parties of our own keep their shares: a new folder within `parent`, for as long as this process lives.
+    """A new folder within `parent` for the shares of local parties, for as long as this process lives.
 
-    All parties' shares together are the weights: gigabytes that nobody else may find. A server that was killed leaves
-    its folder behind, and the next one removes it: a folder whose owner lives is locked. It is on disk: a folder for
-    temporary files may be in memory.
+    All parties' shares together are the weights, so the folder is private. A server that was killed leaves its folder
+    behind, and the next server removes it: the lock of a living owner keeps its folder. Not in /tmp, which may be in
+    memory: shares take gigabytes.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -208,7 +207,7 @@ class SharesFolder:
         fcntl.flock(self._owner, fcntl.LOCK_EX)
 
     def clear(self) -> None:
-        """Remove what is in it, but for the lock: what a party that still starts may write, the next server finds."""
+        """Remove all but the lock. The next server removes what a party that is still starting writes after this."""
         for each in self.path.glob("*"):
             if each.is_dir():
                 shutil.rmtree(each, ignore_errors=True)
@@ -216,7 +215,7 @@ class SharesFolder:
                 each.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """With all that is in it, once nobody writes there."""
+        """Remove the folder, once no party writes there."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 
@@ -224,7 +223,7 @@ class SharesFolder:
 def sweep(parent: Path) -> None:
     """Remove folders whose owners are gone."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # somebody else's, or being made or swept this moment
+        with suppress(OSError):  # locked by its owner, or being made or swept now
             owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)

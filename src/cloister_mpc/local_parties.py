@@ -1,9 +1,8 @@
-"""All parties on one machine: keys, settings, supervised processes. As a process of its own
-(`python -m cloister_mpc.local_parties FD`) it also deals them the model.
+"""All parties on one machine: keys, settings, supervised processes. Run as `python -m cloister_mpc.local_parties FD`,
+it also deals them the model.
 
-The controller starts that process where no parties are named. It never sees a prompt, and ends with all parties when
-the controller hangs up. Nobody is protected from the machine's owner: parties protect each other's secrets only
-where nobody has them all.
+The controller starts that process where no parties are named. The process gets no prompt, and ends with all parties
+when the controller hangs up. Parties on one machine protect no secret from the owner of that machine.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ async def serve(controller: socket.socket) -> None:
 
 
 async def _until_hung_up(connection: Connection) -> None:
-    """Say that we are here as often as we are asked."""
+    """Answer every Ping."""
     while await connection.receive() is not None:
         connection.post(Pong())
 

@@ -53,7 +53,7 @@ def require_memory(folder: ModelFolder, meminfo: Path = Path("/proc/meminfo")) -
         raise ServiceUnavailable(
             f"Three parties on this machine would take {needed / 1e9:.1f} GB of memory for this model, and "
             f"{available / 1e9:.1f} GB are free.",
-            hint="Run them on machines of their own (docs/mpc.md), or choose another level.",
+            hint="Run them on three machines (docs/mpc.md), or choose another level.",
         )
 
 

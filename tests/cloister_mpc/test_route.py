@@ -35,10 +35,10 @@ class FakeMpcClient(Inbox):
 
     up = True
 
-    def confide(self, confided: AssignPrompt) -> None:
+    def assign(self, prompt: AssignPrompt) -> None:
         if not self.up:
             raise StartingUp("The parties are being dealt the model.", retry_after=40)
-        self.put(confided)
+        self.put(prompt)
 
     def send(self, message: msgspec.Struct) -> None:
         self.put(message)

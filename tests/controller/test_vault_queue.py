@@ -175,7 +175,7 @@ def test_a_prompt_for_many_answers_is_held_once() -> None:
     line.enter(answers(200, 2, b"x" * (MAX_BYTES_PER_TENANT // 4)))
     assert len(line) == 102
     assert line.leave(1) and line.leave(50) and not line.leave(50) and 50 not in line
-    confided = asked.confided
+    confided = asked.assignment
     assert confided.request_id == 2 and confided.params.seed == 1 and len(confided.also) == 97
     assert confided.prompt is asked.prompt
     vaults.free = 1

@@ -51,7 +51,7 @@ class PendingRequest:
         return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
 
     @property
-    def confided(self) -> AssignPrompt:
+    def assignment(self) -> AssignPrompt:
         """The same for the process that is to have the prompt."""
         (first, params), *others = self.params.items()
         also = tuple(Also(one, each.seed) for one, each in others)

@@ -121,7 +121,7 @@ class Parties:
         return name
 
     def run(self, programs: Sequence[Program]) -> list[Cost]:
-        """What each costs on random numbers, run one after another without a message in between."""
+        """What each costs on random numbers, run in sequence without a message in between."""
         run = Run(tuple(self._executable(program) for program in programs))
         begins = [log.stat().st_size for log in self._logs]
         replies = self._ask([run] * self.count)

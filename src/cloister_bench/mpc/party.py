@@ -39,7 +39,7 @@ class Keep(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Run(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Run these executables, one after another; the log says what each cost."""
+    """Run these executables in sequence; the log says what each cost."""
 
     executables: Annotated[tuple[bytes, ...], Meta(max_length=4096)]
 

@@ -11,7 +11,7 @@ The life of one layer's cache:
     prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
               cache = method.build(prompt, eviction)
     step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
-              choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
+              choice = method.choose(queries, cache, …)  or the leader's
               out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
 
 All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
@@ -37,7 +37,7 @@ class Eviction(NamedTuple):
     """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens; shared between layers."""
 
     rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
-    scores: Array | None  # (G, …) attention that the kept tokens have had, for methods that need it later
+    scores: Array | None  # (G, …) attention that the kept tokens received, for methods that need it later
 
 
 class Cache(NamedTuple):
@@ -48,7 +48,7 @@ class Cache(NamedTuple):
     marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
     pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
-    scores: Array | None  # (G, S) attention the body's tokens have had so far, for methods that need it
+    scores: Array | None  # (G, S) attention that the body's tokens received so far, for methods that need it
 
 
 class Choice(NamedTuple):

@@ -42,7 +42,7 @@ class VaultRoute(Route):
                     obfuscation=ask.obfuscation,
                 )
             )
-        session.vault.send(asked.confided)
+        session.vault.send(asked.assignment)
 
     def check(self) -> None:
         """Whether this way is open now; the reason why not is raised."""
