@@ -5,12 +5,12 @@ Looks at what is installed and at sizes; imports none of it.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from cloister.config import Settings
 from cloister.errors import ModelUnsupported, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
-from cloister_mpc.packages import require_packages
 
 PARTIES = 3
 BYTES_PER_NUMBER = 16
@@ -18,6 +18,16 @@ BYTES_PER_NUMBER = 16
 BYTES_BESIDE_WEIGHTS = 700 << 20
 """What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""
 _MODELS = ("llama", "gpt2")
+_PACKAGES = ("spu", "jax")
+
+
+def require_packages() -> None:
+    """SetupError that names the missing packages; imports none."""
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise SetupError(
+            f"The level mpc needs {' and '.join(missing)}.",
+            hint="`make mpc` installs them. (SPU has packages for Python 3.11 on Linux, x86-64 and ARM.)",
+        )
 
 
 def require(settings: Settings, folder: ModelFolder) -> None:

@@ -26,7 +26,7 @@ def loaded_by(*arguments: str) -> str:
 def test_a_command_of_the_product_imports_no_other_distribution() -> None:
     assert loaded_by("serve", "--help") == ""
     assert "cloister_bench.cli" in loaded_by("bench", "--help")
-    assert loaded_by("mpc", "--help") == "cloister_mpc cloister_mpc.cli"
+    assert "cloister_mpc.cli" in loaded_by("mpc", "--help")
 
 
 @pytest.mark.parametrize("name", extensions.EXTENSIONS)

@@ -11,7 +11,7 @@ from cloister.config import ControllerSettings, MpcSettings, Settings
 from cloister.controller.external_level import find_offer
 from cloister.errors import CloisterError, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
-from cloister_mpc import packages
+from cloister_mpc import offer
 from cloister_mpc.level import MpcLevel
 from cloister_mpc.offer import BYTES_BESIDE_WEIGHTS, bytes_per_party, require_memory
 
@@ -21,7 +21,7 @@ LLAMA = ModelFolder("m", Path("."), {"model_type": "llama"})
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     there = {"spu": True, "jax": True}
-    monkeypatch.setattr(packages, "find_spec", lambda name: there[name] or None)
+    monkeypatch.setattr(offer, "find_spec", lambda name: there[name] or None)
     return there
 
 

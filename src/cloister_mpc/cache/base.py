@@ -66,11 +66,9 @@ class Softmax(Protocol):
 
     def weigh(self, scores: Array, offset: Array) -> Array:
         """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per head: (H, 1, 1)."""
-        ...
 
     def divide(self, sums: Array) -> Array:
         """(…, d + 1) → (…, d): all columns divided by the last."""
-        ...
 
 
 class Method(Protocol):
@@ -79,34 +77,27 @@ class Method(Protocol):
     @property
     def window(self) -> int:
         """How many of the prompt's last queries `evict` looks at (at least 1, at most T)."""
-        ...
 
     @property
     def first_free(self) -> int:
         """The pinned slot of the first generated token; there is room for the plan's new tokens from there on."""
-        ...
 
     @property
     def evict_shuffles(self) -> tuple[int, ...]:
         """Sizes of the permutations `evict` uses up: one (G, C, C) each."""
-        ...
 
     @property
     def choose_shuffles(self) -> tuple[int, ...]:
         """Sizes of the permutations `choose` uses up, at every call."""
-        ...
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
         """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
-        ...
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
         """The cache after the prefill, with its clusters' marks (§4.3) where the method has them."""
-        ...
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         """Query-aware selection (§4.3), one for all of queries (H, n, d); None where a method reads all it keeps."""
-        ...
 
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
@@ -117,7 +108,6 @@ class Method(Protocol):
         a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
         Only methods that forget while decoding change the cache.
         """
-        ...
 
 
 def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:
