@@ -69,7 +69,7 @@ class MpcClientKeeper:
         self._local_parties: ModuleHandle[LocalPartiesReady] | None = None
         self._client: ModuleHandle[MpcClientReady] | None = None
         self._up = False
-        self._place: SharesFolder | None = None
+        self._shares_folder: SharesFolder | None = None
         self._begun = 0.0
         self._trouble: CloisterError | None = None
         self._any_ended = asyncio.Event()
@@ -111,8 +111,8 @@ class MpcClientKeeper:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        if self._place is not None:
-            self._place.clear()  # first: parties may take longer to end than the server has
+        if self._shares_folder is not None:
+            self._shares_folder.clear()  # first: parties may take longer to end than the server has
         if self._client is not None:
             await self._client.close(SECONDS_FOR_CLIENT_TO_END)
         if self._local_parties is not None:
@@ -168,9 +168,9 @@ class MpcClientKeeper:
         self._route.handle(message)
 
     def _forget_shares(self) -> None:
-        if self._place is not None:
-            self._place.remove()
-            self._place = None
+        if self._shares_folder is not None:
+            self._shares_folder.remove()
+            self._shares_folder = None
 
     async def _started_parties(self) -> Path:
         """The file that says where our own parties are; they are started if they do not run."""
@@ -178,12 +178,12 @@ class MpcClientKeeper:
             if self._local_parties is not None:
                 await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
             self._forget_shares()
-            self._place = SharesFolder(cache_folder() / "mpc")
+            self._shares_folder = SharesFolder(cache_folder() / "mpc")
             self._local_parties = ModuleHandle(
                 "parties", LOCAL_PARTIES, FromLocalParties, LocalPartiesReady, on_end=self._any_ended.set
             )
             self._local_parties.send(
-                StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
+                StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._shares_folder.path))
             )
         return Path((await asyncio.shield(self._local_parties.ready)).parties)
 

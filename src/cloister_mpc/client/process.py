@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 READY_S = 120.0
 """How long parties may take to be ready; they may just be loading the weights."""
 
-"""Of landlock(7)."""
-
 
 def main() -> None:
     """Harden first, then import what is heavy."""
