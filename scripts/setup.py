@@ -32,10 +32,11 @@ import cloister.forkserver.process, cloister.gateway.process, cloister.sealed_ap
 compile thousands of modules that nobody imports, which takes half of the time). Ctrl-C ends it without a word."""
 
 
-PARTS = {"mpc": "what the level mpc needs", "bench": "what benchmarks need", "test": "what tests need"}
+PARTS = {"mpc": "the level mpc", "bench": "the benchmarks", "test": "what tests need"}
 KINDS: dict[str, set[str]] = {"runtime": set(), "mpc": {"mpc"}, "bench": {"bench"}, "test": set(PARTS)}
 """What each kind of environment has beside what serving needs."""
-BENCH = ROOT / "src" / "cloister_bench"
+DISTRIBUTIONS = {"mpc": ROOT / "src" / "cloister_mpc", "bench": ROOT / "src" / "cloister_bench"}
+"""Parts that are distributions of this repository. SPU's packages, which the level mpc needs, end with Python 3.11."""
 
 
 class SetupFailed(Exception):
@@ -89,10 +90,11 @@ def install(which: str) -> None:
         try:
             if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
                 pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
-            if "bench" in KINDS[which]:
-                pip(PARTS["bench"], "-c", str(CONSTRAINTS), "-e", str(BENCH))
-            if names := [name for name in PARTS if name in KINDS[which] and name != "bench"]:
-                pip(PARTS[names[-1]], "-c", str(CONSTRAINTS), *extras(*names))
+            if "test" in KINDS[which]:
+                pip(PARTS["test"], "-c", str(CONSTRAINTS), *extras("test"))
+            for name, folder in DISTRIBUTIONS.items():
+                if name in KINDS[which] and not (name == "mpc" and which == "test" and sys.version_info >= (3, 12)):
+                    pip(PARTS[name], "-c", str(CONSTRAINTS), "-e", str(folder))
             conversion.wait()
         except KeyboardInterrupt:
             conversion.terminate()
@@ -101,10 +103,10 @@ def install(which: str) -> None:
         raise SetupFailed("The default model could not be converted; the reason is above.")
 
 
-def extras(*names: str) -> list[str]:
-    """What pyproject.toml asks for under these names: to build the checkout again for it would take ten seconds."""
-    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return [requirement for name in names for requirement in optional[name]]
+def extras(name: str) -> list[str]:
+    """What pyproject.toml asks for under this name: to build the checkout again for it would take ten seconds."""
+    extra: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][name]
+    return extra
 
 
 def check_machine() -> None:
@@ -152,7 +154,8 @@ def say(what: str) -> None:
 
 def wanted_stamp() -> str:
     digest = hashlib.sha256(sys.version.encode() + str(ROOT).encode())
-    for source in (ROOT / "pyproject.toml", BENCH / "pyproject.toml", CONSTRAINTS, Path(__file__)):
+    projects = (folder / "pyproject.toml" for folder in (ROOT, *DISTRIBUTIONS.values()))
+    for source in (*projects, CONSTRAINTS, Path(__file__)):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 

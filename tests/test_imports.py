@@ -50,7 +50,6 @@ FORBIDDEN = {
     "attention": {"vault", "service", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
     "gateway": {"controller", "vault", "service", "engine", "compute", "attest", "client", "cli"},
     "controller": {"gateway", "vault", "service", "engine", "compute", "prompts", "client", "cli"} | {"attention"},
-    "mpc": {"controller", "gateway", "service", "attest", "client", "cli"},
 }
 """Packages that may not import these."""
 
@@ -124,7 +123,7 @@ def test_a_package_does_not_know(package: str) -> None:
 def test_the_product_imports_no_other_distribution() -> None:
     """Not inside a function either: a node's release measures `cloister` alone."""
     others = {path.name for path in SOURCE.parent.iterdir() if path.is_dir()} - {"cloister"}
-    assert "cloister_bench" in others
+    assert {"cloister_bench", "cloister_mpc"} <= others
     found = {
         f"{file.relative_to(SOURCE)}:{line}"
         for file in SOURCE.rglob("*.py")
@@ -132,6 +131,22 @@ def test_the_product_imports_no_other_distribution() -> None:
         if module.split(".")[0] in others
     }
     assert not found
+
+
+ON_SHARES = ("client", "party", "provider", "model", "cache", "functions")
+"""Packages of `cloister_mpc` that compute or hold shares. They may run on machines without a node."""
+
+
+@pytest.mark.parametrize("package", ON_SHARES)
+def test_computing_on_shares_does_not_know_the_node(package: str) -> None:
+    node = {"controller", "gateway", "service", "attest", "client", "cli"}
+    wrong = {
+        f"{file.name}:{line}"
+        for file in (SOURCE.parent / "cloister_mpc" / package).rglob("*.py")
+        for module, line in imported_modules(ast.parse(file.read_text()))
+        if module.split(".")[0] == "cloister" and module.split(".")[1] in node
+    }
+    assert not wrong
 
 
 def test_nobody_imports_the_commands() -> None:

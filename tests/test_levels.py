@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from cloister.config import ControllerSettings
+from cloister.controller.external_level import PACKAGES, load_level
 from cloister.controller.relay import Relay
 from cloister.errors import InvalidRequest
 from cloister.levels import (
@@ -41,6 +42,9 @@ def test_the_names_are_those_of_the_table() -> None:
 
 async def test_every_built_level_has_a_route_and_no_other_has() -> None:
     relay = Relay(ControllerSettings(), lambda: SERVING, 1, nothing_is_sealed)
+    assert set(relay.routes) == set(get_args(LevelName)) - PACKAGES.keys()
+    for name in PACKAGES:
+        relay.add_level(load_level(name))
     assert set(relay.routes) == set(get_args(LevelName))
     assert all(route.level is LEVELS[name] for name, route in relay.routes.items())
 

@@ -55,7 +55,7 @@ class Needs(Enum):
 
     LINKS = "kernels that can answer a link"
     WIDE_LINKS = "links that answer for several prompts at once"
-    PARTIES = "the extra [mpc], or parties elsewhere"
+    PARTIES = "the distribution cloister-mpc"
 
 
 @dataclass(frozen=True, slots=True)

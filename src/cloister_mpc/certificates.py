@@ -47,7 +47,7 @@ class Role:
 
     @classmethod
     def parse(cls, uri: str) -> Role | None:
-        """None where the URI is not one of ours."""
+        """None where the URI names no role."""
         if not _URI.fullmatch(uri):
             return None
         kind, _, name = uri.partition(":")[2].partition("/")
@@ -68,7 +68,7 @@ class Credentials:
 
 
 class Authority:
-    """Signs certificates; whoever has its key can let anyone in who is not pinned by fingerprint."""
+    """Signs certificates. Its key can let any peer in that is not pinned by fingerprint."""
 
     def __init__(self, folder: Path) -> None:
         """Writes a new `ca.crt` and `ca.key`; what it issues goes into the same folder."""
@@ -145,12 +145,12 @@ def fingerprint(certificate: Path) -> str:
 
 
 def server_tls(authority: Path, own: Credentials) -> ssl.SSLContext:
-    """For whoever listens: refuses connections without a certificate of the authority."""
+    """For the listening side: refuses connections without a certificate of the authority."""
     return _tls(ssl.PROTOCOL_TLS_SERVER, authority, own)
 
 
 def client_tls(authority: Path, own: Credentials) -> ssl.SSLContext:
-    """For whoever connects; `require` then checks the peer's role and fingerprint."""
+    """For the connecting side; `require` then checks the peer's role and fingerprint."""
     return _tls(ssl.PROTOCOL_TLS_CLIENT, authority, own)
 
 
@@ -168,7 +168,7 @@ def role_of(connection: ssl.SSLObject | ssl.SSLSocket) -> Role:
 def require(connection: ssl.SSLObject | ssl.SSLSocket, role: Role, pinned: str) -> None:
     """Raises unless the peer has this role and, where pinned, this very certificate."""
     if role_of(connection) != role:
-        raise Unauthorized(f"Who answers is not {role.uri}.", hint="Compare the addresses in the settings.")
+        raise Unauthorized(f"The peer is not {role.uri}.", hint="Compare the addresses in the settings.")
     check_pin(connection, pinned)
 
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from contextlib import closing
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
+from rich.console import Console
 
 from cloister.config import GatewaySettings, MpcCache, MpcSettings, cache_folder
+from cloister.errors import SetupError
+from cloister_mpc.certificates import (
+    DEFAULT_CLIENT,
+    DEFAULT_CLIENT_KEY,
+    Credentials,
+    Keys,
+    Role,
+    fingerprint,
+    make_keys,
+)
+from cloister_mpc.config import read_config, refuse_insecure
+from cloister_mpc.offer import require_packages
 
 if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
@@ -41,15 +59,13 @@ def keys(
 ) -> None:
     """Make an authority and certificates for parties, provider and clients.
 
-    Hand every party its own key only, and put `ca.key` away: who has it can make more of them. The fingerprints go into
+    Hand every party its own key only, and put `ca.key` away: it can make more of them. The fingerprints go into
     the settings, so that not even the authority can replace a party.
 
     Example:
 
       cloister mpc keys keys --parties 3 --client clerk
     """
-    from cloister_mpc.certificates import DEFAULT_CLIENT, Role, fingerprint, make_keys
-
     made = make_keys(folder, parties, tuple(client or [DEFAULT_CLIENT]))
     for rank in range(parties):
         certificate = made.of(Role("party", str(rank))).certificate
@@ -69,9 +85,6 @@ def party(
 
       cloister mpc party --config parties.toml --rank 0
     """
-    from cloister.errors import SetupError
-    from cloister_mpc.config import read_config, refuse_insecure
-    from cloister_mpc.packages import require_packages
 
     settings = read_config(config)
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
@@ -97,7 +110,7 @@ def up(
 ) -> None:
     """Start all parties on this machine, deal them a model, and keep them running until interrupted.
 
-    To try it out, and for tests: parties protect secrets from each other only where nobody has all of them.
+    To try it out, and for tests: parties protect secrets only while no operator runs all of them.
 
     Examples:
 
@@ -105,17 +118,8 @@ def up(
 
       cloister mpc status --config ~/.cache/cloister/mpc/aby3/parties.toml
     """
-    import asyncio
-    import signal
-    from contextlib import closing
-
-    from rich.console import Console
-
     from cloister.models.source import find_model
-    from cloister_mpc.certificates import Keys
-    from cloister_mpc.config import refuse_insecure
     from cloister_mpc.local_parties import CONFIG_FILE, KEYS, Supervisor, make_local
-    from cloister_mpc.packages import require_packages
 
     console = Console(stderr=True, highlight=False)
     place = folder or cache_folder() / "mpc" / protocol
@@ -161,15 +165,7 @@ def deal(
 
       cloister mpc deal --config parties.toml --model ./my-model
     """
-    import asyncio
-
-    from rich.console import Console
-
-    from cloister.errors import SetupError
     from cloister.models.source import find_model
-    from cloister_mpc.certificates import Credentials
-    from cloister_mpc.config import read_config
-    from cloister_mpc.packages import require_packages
 
     settings = read_config(config)
     require_packages()
@@ -198,13 +194,7 @@ def status(
 
       cloister mpc status --config parties.toml --json
     """
-    import asyncio
-
-    import msgspec
-
-    from cloister_mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
     from cloister_mpc.client.parties import ask_all
-    from cloister_mpc.config import read_config
 
     settings = read_config(config)
     own = Credentials.beside(key or config.parent / DEFAULT_CLIENT_KEY)
@@ -251,8 +241,8 @@ def proxy(
 ) -> None:
     """Give programs on this machine an OpenAI endpoint whose prompts leave it as secret shares alone.
 
-    The parties compute the answer's tokens on shares and this process puts them together: no party, and nobody who
-    runs fewer than two of them, learns the prompt or the answer. See docs/mpc.md for what they do learn.
+    The parties compute the answer's tokens on shares and this process puts them together: an
+    operator of one party learns neither the prompt nor the answer. See docs/mpc.md for what they do learn.
 
     Examples:
 
@@ -262,13 +252,9 @@ def proxy(
 
       cloister chat --url http://127.0.0.1:8002 --insecure-plaintext    # plain HTTP, but only to this machine
     """
-    import asyncio
-
     from cloister.gateway.port import bind
     from cloister.models.source import find_model
     from cloister.process.hardening import forbid_core_dumps
-    from cloister_mpc.config import read_config
-    from cloister_mpc.packages import require_packages
 
     forbid_core_dumps()
     settings = GatewaySettings(port=port, request_timeout_s=_REQUEST_S)
@@ -288,8 +274,6 @@ async def _serve_proxy(
     drafts: int,
     cache: MpcCache,
 ) -> None:
-    from time import time
-
     from cloister.gateway.app import create_app
     from cloister.gateway.server import serve
     from cloister.prompts.tokenizer import Tokenizer
@@ -320,14 +304,12 @@ async def _serve_proxy(
 
 
 async def _say_what_is_awaited(file: Path, key: Path | None) -> None:
-    from cloister_mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
     from cloister_mpc.client.parties import ask_all
-    from cloister_mpc.config import read_config
 
     typer.secho("Waiting for the parties…", dim=True, err=True)
     own = key or file.parent / DEFAULT_CLIENT_KEY
     if not own.is_file():
-        return  # who reaches for the parties says so
+        return  # ModelAtParties.reach raises the error
     for each in await ask_all(read_config(file), Credentials.beside(own)):
         if not each.ready:
             dealt = f"; `cloister mpc deal --config {file}` deals them" if "dealt" in each.problem else ""

@@ -1,9 +1,9 @@
-"""The controller's handle on the MPC client, which holds prompts at the level `mpc`, and on parties of its own.
+"""Starts the MPC client, which holds prompts at the level `mpc`, and local parties, for the controller.
 
     (parties on this machine, dealt the model) → client → requests
 
-Started at once or with the first request, and again when it ends; its requests fail at once when it does. Requests that
-come while all this starts are told so, and for about how long.
+Started at once or with the first request, and again when it ends; its requests fail at once when it does. A request
+that comes while they start fails with an estimate of the time left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ import msgspec
 
 from cloister.config import MpcSettings, cache_folder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
-from cloister.messages.controller_mpc import (
+from cloister.messages.controller_vault import AssignPrompt
+from cloister.messages.types import VERSION
+from cloister.models.source import ModelFolder
+from cloister.process.handle import ModuleHandle
+from cloister.process.supervisor import Supervisor
+from cloister_mpc.controller_messages import (
     FromLocalParties,
     FromMpcClient,
     LocalPartiesReady,
@@ -30,11 +35,6 @@ from cloister.messages.controller_mpc import (
     StartLocalParties,
     StartMpcClient,
 )
-from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.types import VERSION
-from cloister.models.source import ModelFolder
-from cloister.process.handle import ModuleHandle
-from cloister.process.supervisor import Supervisor
 from cloister_mpc.offer import require_memory
 from cloister_mpc.route import MpcRoute
 
@@ -44,11 +44,11 @@ CLIENT, LOCAL_PARTIES = "cloister_mpc.client.process", "cloister_mpc.local_parti
 SECONDS_FOR_CLIENT_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
-"""To start three parties and deal them the default model on two cores; what a first request is told."""
+"""To start three parties and deal them the default model on two cores: the estimate for a first request."""
 
 
 class MpcClientKeeper:
-    """`route` gets what the client says of requests. `start` begins; otherwise the first request does."""
+    """`route` gets the client's messages about requests. The first request starts the client if `start` did not."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class MpcClientKeeper:
         self._local_parties: ModuleHandle[LocalPartiesReady] | None = None
         self._client: ModuleHandle[MpcClientReady] | None = None
         self._up = False
-        self._place: SharesFolder | None = None
+        self._shares_folder: SharesFolder | None = None
         self._begun = 0.0
         self._trouble: CloisterError | None = None
         self._supervisor = Supervisor("MPC client or a party", self._start, self._clean_up)
@@ -86,10 +86,10 @@ class MpcClientKeeper:
             self._begun = monotonic()
             self._supervisor.keep()
 
-    def confide(self, confided: AssignPrompt) -> None:
+    def assign(self, prompt: AssignPrompt) -> None:
         """Give the client a prompt; StartingUp, with an honest guess, while there is none."""
         if self._up and self._client is not None:
-            self._client.send(confided)
+            self._client.send(prompt)
             return
         self.start()
         if self._trouble is not None:
@@ -108,8 +108,8 @@ class MpcClientKeeper:
     async def close(self) -> None:
         """End the client, then the parties that are ours."""
         await self._supervisor.close()
-        if self._place is not None:
-            self._place.clear()  # first: parties may take longer to end than the server has
+        if self._shares_folder is not None:
+            self._shares_folder.clear()  # first: parties may take longer to end than the server has
         if self._client is not None:
             await self._client.close(SECONDS_FOR_CLIENT_TO_END)
         if self._local_parties is not None:
@@ -133,7 +133,7 @@ class MpcClientKeeper:
     async def _start_once(self) -> None:
         parties = self._settings.parties or await self._started_parties()
         self._client = ModuleHandle(
-            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._hear, on_end=self._supervisor.ended
+            "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._handle, on_end=self._supervisor.ended
         )
         folder = self._folder
         self._client.send(
@@ -153,15 +153,15 @@ class MpcClientKeeper:
         self._up, self._trouble = True, None
         log.info("The level mpc is served.")
 
-    def _hear(self, message: msgspec.Struct) -> None:
+    def _handle(self, message: msgspec.Struct) -> None:
         if self._client is None or not self._client.started:
             raise ProtocolError("The client spoke before it was ready.")
         self._route.handle(message)
 
     def _forget_shares(self) -> None:
-        if self._place is not None:
-            self._place.remove()
-            self._place = None
+        if self._shares_folder is not None:
+            self._shares_folder.remove()
+            self._shares_folder = None
 
     async def _started_parties(self) -> Path:
         """The file that says where our own parties are; they are started if they do not run."""
@@ -169,26 +169,25 @@ class MpcClientKeeper:
             if self._local_parties is not None:
                 await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
             self._forget_shares()
-            self._place = SharesFolder(cache_folder() / "mpc")
+            self._shares_folder = SharesFolder(cache_folder() / "mpc")
             self._local_parties = ModuleHandle(
                 "parties", LOCAL_PARTIES, FromLocalParties, LocalPartiesReady, on_end=self._supervisor.ended
             )
             self._local_parties.send(
-                StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
+                StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._shares_folder.path))
             )
-        told = await asyncio.shield(self._local_parties.ready)
-        return Path(told.parties)
+        return Path((await asyncio.shield(self._local_parties.ready)).parties)
 
 
 _PREFIX, _OWNER = "serve-", "owner"
 
 
 class SharesFolder:
-    """Where parties of our own keep their shares: a new folder within `parent`, for as long as this process lives.
+    """A new folder within `parent` for the shares of local parties, for as long as this process lives.
 
-    All parties' shares together are the weights: gigabytes that nobody else may find. A server that was killed leaves
-    its folder behind, and the next one removes it: a folder whose owner lives is locked. It is on disk: a folder for
-    temporary files may be in memory.
+    All parties' shares together are the weights, so the folder is private. A server that was killed leaves its folder
+    behind, and the next server removes it: the lock of a living owner keeps its folder. Not in /tmp, which may be in
+    memory: shares take gigabytes.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -199,7 +198,7 @@ class SharesFolder:
         fcntl.flock(self._owner, fcntl.LOCK_EX)
 
     def clear(self) -> None:
-        """Remove what is in it, but for the lock: what a party that still starts may write, the next server finds."""
+        """Remove all but the lock. The next server removes what a party that is still starting writes after this."""
         for each in self.path.glob("*"):
             if each.is_dir():
                 shutil.rmtree(each, ignore_errors=True)
@@ -207,7 +206,7 @@ class SharesFolder:
                 each.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """With all that is in it, once nobody writes there."""
+        """Remove the folder, once no party writes there."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 
@@ -215,7 +214,7 @@ class SharesFolder:
 def sweep(parent: Path) -> None:
     """Remove folders whose owners are gone."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # somebody else's, or being made or swept this moment
+        with suppress(OSError):  # locked by its owner, or being made or swept now
             owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,8 @@
-"""All parties on one machine: keys, settings, supervised processes. As a process of its own
-(`python -m cloister_mpc.local_parties FD`) it also deals them the model.
+"""All parties on one machine: keys, settings, supervised processes. Run as `python -m cloister_mpc.local_parties FD`,
+it also deals them the model.
 
-The controller starts that process where no parties are named. It never sees a prompt, and ends with all parties when
-the controller hangs up. Nobody is protected from the machine's owner: parties protect each other's secrets only
-where nobody has them all.
+The controller starts that process where no parties are named. The process gets no prompt, and ends with all parties
+when the controller hangs up. Parties on one machine protect no secret from the owner of that machine.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from rich.console import Console
 
 from cloister.config import cache_folder
 from cloister.errors import CloisterError, ProtocolError
-from cloister.messages.controller_mpc import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister.messages.lifecycle import Pong, StartFailed, start_failed
 from cloister.messages.types import VERSION
 from cloister.models.source import open_folder
@@ -32,6 +30,7 @@ from cloister.process.hardening import begin_child
 from cloister_mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister_mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister_mpc.connection import Connection
+from cloister_mpc.controller_messages import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister_mpc.party.party import command
 from cloister_mpc.party.program_folder import PROGRAMS
 from cloister_mpc.provider.dealing import serve_weights
@@ -193,7 +192,7 @@ async def serve(controller: socket.socket) -> None:
 
 
 async def _until_hung_up(connection: Connection) -> None:
-    """Say that we are here as often as we are asked."""
+    """Answer every Ping."""
     while await connection.receive() is not None:
         connection.post(Pong())
 

@@ -1,7 +1,7 @@
-"""What is said around a computation on shares: dealers to parties, parties among themselves, a party to its workers.
+"""Messages around a computation on shares: dealers to parties, parties among themselves, a party to its workers.
 
-Nobody sends code, and nobody names what to fetch: a party compiles its own programs from `GenerationSpec`, and sends
-the results of a run, and nothing else, to the connection that opened the session. A share travels as its size and
+No message carries code or names a variable to fetch: a party compiles its own programs from `GenerationSpec`, and sends
+the results of a run to the connection that opened the session and to no other. A share travels as its size and
 bytes; what kind of share it is follows from the party's own settings.
 """
 
@@ -136,7 +136,7 @@ class Run(_OfSession, frozen=True, tag="run"):
 
 
 class Progress(_OfSession, frozen=True, tag="progress"):
-    """Party → client: so many of so many pieces of work of this run are done."""
+    """Party → client: `done` of this run's `total` programs have run."""
 
     number: Number
     done: Number
@@ -239,7 +239,7 @@ class Beat(Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
 
 class Prepare(_Quiet, _OfEpoch, frozen=True, tag="prepare"):
     """Leader → follower: end your engine, start a new one for this epoch. `key` is in every link connection's first
-    bytes, so that nothing of an earlier epoch gets in."""
+    bytes, so that a connection of an earlier epoch is refused."""
 
     key: Token16
 

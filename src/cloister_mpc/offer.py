@@ -1,16 +1,16 @@
-"""Whether this server can offer the level `mpc`, and whether this machine has the memory for parties of its own.
+"""Whether this server can offer the level `mpc`, and whether this machine has the memory for three parties.
 
 Looks at what is installed and at sizes; imports none of it.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from cloister.config import Settings
-from cloister.errors import CloisterError, ModelUnsupported, ServiceUnavailable, SetupError
+from cloister.errors import ModelUnsupported, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
-from cloister_mpc.packages import require_packages
 
 PARTIES = 3
 BYTES_PER_NUMBER = 16
@@ -18,24 +18,20 @@ BYTES_PER_NUMBER = 16
 BYTES_BESIDE_WEIGHTS = 700 << 20
 """What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""
 _MODELS = ("llama", "gpt2")
+_PACKAGES = ("spu", "jax")
 
 
-def why_not_mpc(settings: Settings, folder: ModelFolder) -> str | None:
-    """None where `mpc` is offered; else what keeps this server from it, and what its operator can do about that.
-    An error where `mpc` was asked for and cannot be offered."""
-    mpc = settings.mpc
-    if mpc.mode == "off" and mpc.parties is None:
-        return "It was started with `--mpc off`; without that, its operator may offer 'mpc'."
-    try:
-        _require(settings, folder)
-    except CloisterError as reason:
-        if mpc.mode == "auto" and mpc.parties is None:
-            return f"For its operator: {reason}"
-        raise
-    return None
+def require_packages() -> None:
+    """SetupError that names the missing packages; imports none."""
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise SetupError(
+            f"The level mpc needs {' and '.join(missing)}.",
+            hint="`make mpc` installs them. (SPU has packages for Python 3.11 on Linux, x86-64 and ARM.)",
+        )
 
 
-def _require(settings: Settings, folder: ModelFolder) -> None:
+def require(settings: Settings, folder: ModelFolder) -> None:
+    """CloisterError, with what its operator can do, where this server cannot offer the level."""
     require_packages()
     if settings.controller.sealed_weights is not None and settings.mpc.parties is None:
         raise SetupError(
@@ -67,7 +63,7 @@ def require_memory(folder: ModelFolder, meminfo: Path = Path("/proc/meminfo")) -
         raise ServiceUnavailable(
             f"Three parties on this machine would take {needed / 1e9:.1f} GB of memory for this model, and "
             f"{available / 1e9:.1f} GB are free.",
-            hint="Run them on machines of their own (docs/mpc.md), or choose another level.",
+            hint="Run them on three machines (docs/mpc.md), or choose another level.",
         )
 
 

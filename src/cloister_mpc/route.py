@@ -1,4 +1,4 @@
-"""`mpc`: the prompt goes to the process that deals shares to the parties; no vault and no service hears of it."""
+"""`mpc`: the prompt goes to the process that deals shares to the parties, not to a vault and not to the service."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+from cloister.controller.external_level import ExternalRoute
 from cloister.controller.requests import Request
-from cloister.controller.routes.base import Node, Route
+from cloister.controller.routes.base import Node
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, VaultLost
 from cloister.levels import LEVELS
@@ -18,13 +19,13 @@ from cloister.messages.generation import Cancel, Failed, Tokens
 class MpcClient(Protocol):
     """The MPC client's process, as far as requests are concerned."""
 
-    def confide(self, confided: AssignPrompt) -> None:
+    def assign(self, prompt: AssignPrompt) -> None:
         """Give it a prompt; ServiceUnavailable while it is not up."""
 
     def send(self, message: msgspec.Struct) -> None: ...
 
 
-class MpcRoute(Route):
+class MpcRoute(ExternalRoute):
     """Frontend → MPC client → frontend. The client may only speak of requests it has."""
 
     level = LEVELS["mpc"]
@@ -42,7 +43,7 @@ class MpcRoute(Route):
         try:
             if self._client is None:
                 raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
-            self._client.confide(asked.assignment)
+            self._client.assign(asked.assignment)
         except CloisterError as reason:
             for request_id in asked.seeds:
                 self.node.requests.refuse(request_id, reason)
@@ -55,7 +56,7 @@ class MpcRoute(Route):
         self._client.send(Cancel(request.request_id))
 
     def handle(self, message: msgspec.Struct) -> None:
-        """What the client says of a request; of one that was cancelled a moment ago it may still speak."""
+        """A message of the client about a request, which may have been cancelled a moment ago."""
         if not isinstance(message, PromptAccepted | Tokens | Failed):
             raise ProtocolError("The client sent a message out of turn.")
         request = self.node.requests.get(message.request_id)

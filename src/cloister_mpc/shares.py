@@ -57,7 +57,7 @@ class Dealer:
         return shares
 
     def publish(self, values: NDArray[np.generic]) -> libspu.Share:
-        """A public value as every party sets it for itself."""
+        """A public value, the same at every party."""
         return self._io.make_shares(_dense(values), libspu.Visibility.VIS_PUBLIC)[0]
 
     def join(self, shares: Sequence[libspu.Share]) -> NDArray[np.generic]:

@@ -26,20 +26,23 @@ def loaded_by(*arguments: str) -> str:
 def test_a_command_of_the_product_imports_no_other_distribution() -> None:
     assert loaded_by("serve", "--help") == ""
     assert "cloister_bench.cli" in loaded_by("bench", "--help")
+    assert "cloister_mpc.cli" in loaded_by("mpc", "--help")
 
 
+@pytest.mark.parametrize("name", extensions.EXTENSIONS)
 @pytest.mark.parametrize("words", [(), ("serve", "--users", "3"), ("--help",)])
 def test_where_it_is_absent_one_line_says_what_to_install(
-    run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(extensions, "entry_points", lambda **_: ())
-    result = run("bench", *words)
+    result = run(name, *words)
     assert result.exit_code == 2
-    assert "cloister-bench, which is not installed" in result.stderr and "pip install cloister-bench" in result.stderr
+    assert f"cloister-{name}, which is not installed" in result.stderr
+    assert f"pip install cloister-{name}" in result.stderr
 
 
 def test_the_list_of_commands_names_it_either_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "bench" in run("--help").stdout
+    assert all(name in run("--help").stdout for name in extensions.EXTENSIONS)
     monkeypatch.setattr(extensions, "entry_points", lambda **_: ())
     assert "Not installed" in run("--help").stdout
 

@@ -63,6 +63,14 @@ def test_what_runs_here_is_built_without_a_source(run: Run, tmp_path: Path) -> N
     assert "src/cloister/cli/log.py" in json.loads(file.read_bytes())["files"]
 
 
+def test_the_code_of_the_level_mpc_is_named_on_request(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "running.json"
+    for options, named in (((), False), (("--with-mpc",), True)):
+        assert run("release", "build", "--out", str(file), *options).exit_code == 0
+        assert ("src/cloister_mpc/level.py" in json.loads(file.read_bytes())["files"]) is named
+        assert run("release", "check", str(file)).exit_code == 0
+
+
 def test_check_says_whether_a_tree_is_the_release(run: Run, tree: Path, release: Path) -> None:
     good = run("release", "check", str(release), "--source", str(tree))
     assert good.exit_code == 0 and "PASS  source" in good.stdout

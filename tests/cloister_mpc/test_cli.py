@@ -59,7 +59,7 @@ def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     make_local(tmp_path, "cheetah")
-    monkeypatch.setattr("cloister_mpc.packages.find_spec", lambda name: None if name == "jax" else object())
+    monkeypatch.setattr("cloister_mpc.offer.find_spec", lambda name: None if name == "jax" else object())
     result = runner.invoke(app, ["mpc", *command.split(), str(tmp_path / "parties.toml")])
     assert result.exit_code == 2 and "needs jax" in result.output and "make mpc" in result.output
 
@@ -68,7 +68,7 @@ def test_a_port_in_use_is_said_before_the_parties_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_local(tmp_path, "cheetah")
-    monkeypatch.setattr("cloister_mpc.packages.find_spec", lambda name: object())
+    monkeypatch.setattr("cloister_mpc.offer.find_spec", lambda name: object())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = ["mpc", "proxy", "--port", str(taken.getsockname()[1]), "--parties", str(tmp_path / "parties.toml")]
         result = runner.invoke(app, words)

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from cloister.config import MpcSettings
-from cloister.controller import mpc_client as client_module
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.types import SamplingParams
 from cloister.models.source import ModelFolder
+from cloister_mpc import client_keeper as client_module
 from cloister_mpc.client_keeper import MpcClientKeeper
-from tests.controller.fakes import Inbox, MpcOnly
+from tests.cloister_mpc.route_alone import MpcOnly
+from tests.controller.fakes import Inbox
 
-STUB = "tests.controller.stub_mpc_client"
+STUB = "tests.cloister_mpc.stub_mpc_client"
 PARAMS = SamplingParams(max_tokens=8)
 
 

@@ -15,6 +15,8 @@ from cloister.messages.controller_vault import AssignPrompt, FirstToken, Prefill
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Progress, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import SamplingParams
+from cloister_mpc.level import MpcLevel
+from cloister_mpc.route import MpcRoute
 from tests.controller.fakes import VOCABULARY, Inbox, Node
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -26,10 +28,10 @@ class FakeMpcClient(Inbox):
 
     up = True
 
-    def confide(self, confided: AssignPrompt) -> None:
+    def assign(self, prompt: AssignPrompt) -> None:
         if not self.up:
             raise StartingUp("The parties are being dealt the model.", retry_after=40)
-        self.put(confided)
+        self.put(prompt)
 
     def send(self, message: msgspec.Struct) -> None:
         self.put(message)
@@ -42,11 +44,22 @@ async def node() -> AsyncIterator[Node]:
     node.close()
 
 
+def offered(node: Node) -> FakeMpcClient:
+    client = FakeMpcClient()
+    node.relay.add_level(MpcLevel())
+    route_of(node).open(client)
+    return client
+
+
+def route_of(node: Node) -> MpcRoute:
+    route = node.relay.routes["mpc"]
+    assert isinstance(route, MpcRoute)
+    return route
+
+
 @pytest.fixture
 def client(node: Node) -> FakeMpcClient:
-    client = FakeMpcClient()
-    node.relay.mpc.open(client)
-    return client
+    return offered(node)
 
 
 async def confided(node: Node, client: FakeMpcClient, request_id: int = 5) -> AssignPrompt:
@@ -57,9 +70,9 @@ async def confided(node: Node, client: FakeMpcClient, request_id: int = 5) -> As
 async def test_a_request_goes_to_the_mpc_client_and_to_nobody_else(node: Node, client: FakeMpcClient) -> None:
     asked = await confided(node, client)
     assert asked.prompt == b"prompt" and asked.level == "mpc"
-    node.relay.mpc.handle(PromptAccepted(asked.request_id, 3))
-    node.relay.mpc.handle(Tokens(asked.request_id, progress=PROGRESS))
-    node.relay.mpc.handle(Tokens(asked.request_id, (4,), finish="stop"))
+    route_of(node).handle(PromptAccepted(asked.request_id, 3))
+    route_of(node).handle(Tokens(asked.request_id, progress=PROGRESS))
+    route_of(node).handle(Tokens(asked.request_id, (4,), finish="stop"))
     assert await node.frontend.next(Accepted) == Accepted(5, 3)
     assert await node.frontend.next(Tokens) == Tokens(5, progress=PROGRESS)
     assert await node.frontend.next(Tokens) == Tokens(5, (4,), finish="stop")
@@ -73,15 +86,17 @@ async def test_a_request_goes_to_the_mpc_client_and_to_nobody_else(node: Node, c
 async def test_a_sealed_prompt_reaches_the_mpc_client_with_its_key() -> None:
     locked = LockedPrompt(b"sealed", bytearray(32), bytes(32), 0, "messages")
     node = await Node.build(lambda prompt, owner: locked, spare_vaults=0)
-    client = FakeMpcClient()
-    node.relay.mpc.open(client)
+    client = offered(node)
     ask = Ask(5, "ann", "mpc", "s", False, b"", PARAMS)
     node.send(AskSealed(ask, SealedPrompt(1, 0, "messages")))
     assert (await client.next(AssignPrompt)).prompt is locked
     node.close()
 
 
-async def test_without_an_mpc_client_the_level_is_refused(node: Node) -> None:
+@pytest.mark.parametrize("installed", [False, True])
+async def test_without_an_mpc_client_the_level_is_refused(node: Node, installed: bool) -> None:
+    if installed:
+        node.relay.add_level(MpcLevel())
     node.ask(5, level="mpc")
     assert (await node.failure()).code == "protection_unavailable"
 
@@ -98,7 +113,7 @@ async def test_cancelled(node: Node, client: FakeMpcClient) -> None:
     asked = await confided(node, client)
     node.send(Cancel(5))
     assert (await client.next(Cancel)).request_id == asked.request_id
-    node.relay.mpc.handle(PromptAccepted(asked.request_id, 3))  # was on its way
+    route_of(node).handle(PromptAccepted(asked.request_id, 3))  # was on its way
     assert not node.frontend.messages
 
 
@@ -113,7 +128,7 @@ async def test_a_dead_mpc_client_fails_its_requests_and_no_others(node: Node, cl
     for request_id in (1, 2):
         await confided(node, client, request_id)
     node.send(SubmitTokens(3, "ann", (1,), PARAMS))
-    node.relay.mpc.client_gone()
+    route_of(node).client_gone()
     failures = [await node.failure(), await node.failure()]
     assert {(failure.request_id, failure.code) for failure in failures} == {(1, "vault_lost"), (2, "vault_lost")}
     assert (await node.service.next(Generate)).prompt == (1,)
@@ -122,7 +137,7 @@ async def test_a_dead_mpc_client_fails_its_requests_and_no_others(node: Node, cl
 async def test_a_dead_service_is_not_the_mpc_clients_affair(node: Node, client: FakeMpcClient) -> None:
     asked = await confided(node, client)
     node.relay.service_gone()
-    node.relay.mpc.handle(PromptAccepted(asked.request_id, 3))
+    route_of(node).handle(PromptAccepted(asked.request_id, 3))
     assert isinstance(node.frontend.messages[0], Accepted)
 
 
@@ -130,20 +145,20 @@ async def test_a_dead_service_is_not_the_mpc_clients_affair(node: Node, client: 
 async def test_what_the_mpc_client_must_not_say(node: Node, client: FakeMpcClient, accepted: bool) -> None:
     asked = await confided(node, client)
     if accepted:
-        node.relay.mpc.handle(PromptAccepted(asked.request_id, 3))
+        route_of(node).handle(PromptAccepted(asked.request_id, 3))
         lies = [PromptAccepted(asked.request_id, 3), Tokens(asked.request_id, (VOCABULARY,))]
     else:
         lies = [Tokens(asked.request_id, (1,)), Prefilled(asked.request_id, (FirstToken(1, 0),), 8), Stats()]
     for lie in lies:
         with pytest.raises(ProtocolError):
-            node.relay.mpc.handle(lie)
+            route_of(node).handle(lie)
 
 
 async def test_the_mpc_client_speaks_of_its_own_requests_only(node: Node, client: FakeMpcClient) -> None:
     node.send(SubmitTokens(3, "ann", (1,), PARAMS))
     submitted = await node.service.next(Generate)
-    node.relay.mpc.handle(Failed(submitted.request_id, "internal_error", "no"))
-    node.relay.mpc.handle(Tokens(submitted.request_id, (1,)))
+    route_of(node).handle(Failed(submitted.request_id, "internal_error", "no"))
+    route_of(node).handle(Tokens(submitted.request_id, (1,)))
     assert not node.frontend.messages
 
 

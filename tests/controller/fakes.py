@@ -9,14 +9,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
-from cloister.controller.requests import Requests
-from cloister.controller.routes import base
 from cloister.controller.service import Service
-from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Ask, Serving
@@ -39,7 +35,6 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import VERSION, SamplingParams
 from cloister.process.child import Child
 from cloister.process.endpoint import Endpoint
-from cloister_mpc.route import MpcRoute
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100
@@ -162,18 +157,6 @@ class FakeForkServer:
             self.given.append(descriptors if weights is None else (*descriptors, weights))
             self.vaults.append(FakeVault(theirs, self.vaults_are_ready))
         return Child(), ours
-
-
-class MpcOnly:
-    """The route of `mpc` by itself: what it tells goes to `tell`."""
-
-    def __init__(self, tell: Callable[[msgspec.Struct], None], vocabulary: int) -> None:
-        requests = Requests(tell, lambda: replace(SERVING, vocabulary=vocabulary), lambda request: None)
-        nobody: Any = None
-        self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
-
-    def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
-        self.route.ask(PendingRequest(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
 def nothing_is_sealed(prompt: SealedPrompt, owner: str) -> LockedPrompt:

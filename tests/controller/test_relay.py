@@ -438,4 +438,4 @@ def test_which_levels_share_follows_from_their_policies(policy: PolicyName, shar
     relay = Relay(ControllerSettings(prefix_policy=policy), lambda: SERVING, 1, nothing_is_sealed)
     assert relay.shares("open") is shares
     assert relay.shares("shared")
-    assert not any(relay.shares(level) for level in ("partitioned", "obfuscated", "isolated", "mpc"))
+    assert not any(relay.shares(level) for level in ("partitioned", "obfuscated", "isolated"))

@@ -99,6 +99,18 @@ def test_it_says_which_release_it_runs(root: Path, tree: Path) -> None:
             release_in(io.BytesIO(wrong))
 
 
+def test_a_levels_code_is_in_the_image_of_a_release_that_names_it(root: Path, tree: Path) -> None:
+    level = tree / "src" / "cloister_mpc" / "__init__.py"
+    level.parent.mkdir()
+    level.write_text("parties = 3\n")
+    assert b"parties = 3" not in build(root, tree), "this release does not name it"
+    manifest, out = build_manifest(tree, also=("cloister_mpc",)), io.BytesIO()
+    write_image(root, tree, manifest.encoded(), out)
+    assert release_in(io.BytesIO(out.getvalue())) == (manifest, manifest.measurement())
+    with pytest.raises(EvidenceInvalid, match=r"cloister_mpc/__init__\.py in the image is not the release's"):
+        release_in(io.BytesIO(out.getvalue().replace(b"parties = 3", b"parties = 2")))
+
+
 def test_a_root_folder_that_is_not_there_is_not_taken_for_an_empty_one(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="nowhere cannot be read"):
         build(tmp_path / "nowhere", tree)

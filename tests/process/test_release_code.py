@@ -159,6 +159,20 @@ def test_a_module_nobody_named_is_refused_also_where_it_is_optional(node: Node) 
     node.refused("unlisted.py is not of the release")
 
 
+def test_a_levels_code_runs_where_the_release_names_it_and_nowhere_else(tmp_path: Path) -> None:
+    node = a_node(tmp_path, "import cloister_mpc; print(cloister_mpc.VALUE)")
+    package = node.tree / "cloister_mpc" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("VALUE = 'on shares'\n")
+    node.refused(f"{package} is not of the release")
+    files: dict[str, str] = node.manifest["files"]  # type: ignore[assignment]
+    files["src/cloister_mpc/__init__.py"] = hashlib.sha256(package.read_bytes()).hexdigest()
+    said = node.start()
+    assert (said.returncode, said.stdout) == (0, "on shares\nran good as released\n"), said
+    package.write_text(PLANTED)
+    node.refused(f"{package} is not of the release")
+
+
 def test_another_python_and_a_release_without_packages_are_refused(node: Node) -> None:
     node.manifest["packages"] = {**node.manifest["packages"], interpreter_name(): "00" * 32}  # type: ignore[dict-item]
     node.refused(f"{interpreter_name()} is not as the release has it")
@@ -207,8 +221,8 @@ def test_a_package_is_the_same_wherever_and_however_it_was_installed(tmp_path: P
     assert digest_of(one[1], str(tmp_path / "a")) == digest_of(other[1], str(tmp_path / "b"))
 
 
-def test_the_lock_file_of_a_release_names_neither_cloister_nor_its_benchmarks(tmp_path: Path) -> None:
-    for name in ("cloister", "cloister_bench", "thing"):
+def test_the_lock_file_of_a_release_names_no_distribution_of_this_repository(tmp_path: Path) -> None:
+    for name in ("cloister", "cloister_bench", "cloister_mpc", "thing"):
         install(tmp_path, name, **{name: "VALUE = 1\n"})
     assert [name for name, _ in packages_in([str(tmp_path)])] == ["thing==1.0"]
 

@@ -21,6 +21,7 @@ from cloister.transparency.manifest import (
     differences,
     measure_running,
     measurement,
+    packages_beside,
     read_manifest,
     source_of_running,
 )
@@ -85,6 +86,25 @@ def test_a_changed_benchmark_changes_no_measurement(tree: Path) -> None:
     assert build_manifest(tree).measurement() == before
     (tree / "src" / "cloister" / "load.py").write_text("users = 32\n")
     assert build_manifest(tree).measurement() != before
+
+
+def test_a_changed_level_changes_the_measurement_where_the_release_has_it_and_nowhere_else(tree: Path) -> None:
+    level = tree / "src" / "cloister_mpc" / "__init__.py"
+    alone = build_manifest(tree)
+    level.parent.mkdir()
+    level.write_text("parties = 3\n")
+    (level.parent / "pyproject.toml").write_text("[project]\n")
+    offering = build_manifest(tree, also=("cloister_mpc",))
+    assert build_manifest(tree) == alone and packages_beside(alone) == ()
+    assert offering.files.keys() - alone.files.keys() == {"src/cloister_mpc/__init__.py"}
+    level.write_text("parties = 2\n")
+    changed = build_manifest(tree, also=("cloister_mpc",))
+    assert build_manifest(tree) == alone and changed.measurement() != offering.measurement()
+    assert differences(offering, changed) == ("src/cloister_mpc/__init__.py is another",)
+    assert differences(offering, alone) == ("src/cloister_mpc/__init__.py is missing",)
+    assert differences(alone, offering) == ("src/cloister_mpc/__init__.py is not of the release",)
+    with pytest.raises(SetupError, match="cloister_other is not in"):
+        build_manifest(tree, also=("cloister_other",))
 
 
 def test_nothing_of_the_machine_is_in_it(tree: Path) -> None:

@@ -23,7 +23,6 @@ from cloister.cli.serve import serve
 from cloister.cli.vault import vault
 from cloister.cli.verify import verify
 from cloister.cli.weights import models, weights
-from cloister_mpc.cli import mpc
 
 
 class Commands(FriendlyGroup):
@@ -76,7 +75,6 @@ app.add_typer(attest, name="attest")
 app.add_typer(cache, name="cache")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
-app.add_typer(mpc, name="mpc")
 app.add_typer(release, name="release")
 app.add_typer(vault, name="vault")
 app.add_typer(weights, name="weights")

@@ -1,7 +1,7 @@
-"""Commands of other distributions: `cloister bench`. A node installs none of them, and `cloister serve` imports none.
+"""Commands of other distributions: `cloister bench`, `cloister mpc`. `cloister serve` imports none of them.
 
-A distribution registers its command group under the entry point `cloister.commands`. It is imported when it is used or
-listed.
+A distribution registers its command group under the entry point `cloister.commands`. It is imported when a user
+runs it or asks for the list of commands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class Extension:
         return self.distribution.replace("-", "_")
 
 
-_ALL = (Extension("bench", "cloister-bench", "Measure servers: ours, or any that speaks OpenAI's API."),)
+_ALL = (
+    Extension("bench", "cloister-bench", "Measure servers: Cloister's, or others that have OpenAI's API."),
+    Extension("mpc", "cloister-mpc", "Generate on secret shares: parties, provider and client of the level mpc."),
+)
 EXTENSIONS = {extension.name: extension for extension in _ALL}
 
 

@@ -36,6 +36,9 @@ def build(
     image: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="The container or machine image: sha256:<64 hex digits>.")
     ] = None,
+    with_mpc: Annotated[
+        bool, typer.Option("--with-mpc", help="Name the code of the level mpc, too: for nodes that offer it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the manifest of a source tree. The same tree gives the same bytes, on any machine.
@@ -49,7 +52,7 @@ def build(
 
     lock = None if packages is None else read_packages(read_file(packages, MAX_LOCK_BYTES))
     tree = source if source is not None else source_of_running()
-    manifest = build_manifest(tree, image=image, packages=lock)
+    manifest = build_manifest(tree, also=("cloister_mpc",) if with_mpc else (), image=image, packages=lock)
     with needed(f"The manifest cannot be written to {out}"):
         write_whole(out, manifest.encoded())
     measured, files = manifest.measurement().hex(), len(manifest.files)
@@ -125,13 +128,15 @@ def check(options: CheckOptions) -> None:
         differences,
         measure_running,
         measurement,
+        packages_beside,
         read_manifest,
     )
     from cloister.transparency.proof import read_proof, verify_release
 
     data = read_file(options.manifest, MAX_MANIFEST_BYTES)
     wanted = read_manifest(data)
-    here = measure_running() if options.source is None else build_manifest(options.source)
+    also = packages_beside(wanted)
+    here = measure_running(also) if options.source is None else build_manifest(options.source, also=also)
     if wanted.packages is not None and options.source is None:
         here = replace(here, packages=installed())
     found = Examination()

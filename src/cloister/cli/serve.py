@@ -30,13 +30,13 @@ def serve(settings: Settings) -> None:
     from cloister.attest.machine import find_attester
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
+    from cloister.controller.external_level import find_offer, measured_packages
     from cloister.controller.vault_host import check_remote_vaults
     from cloister.gateway.port import reserve_port
     from cloister.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become
     from cloister.terminal import error_console
-    from cloister_mpc.offer import why_not_mpc
 
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
@@ -45,9 +45,9 @@ def serve(settings: Settings) -> None:
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
         find_attester(settings.controller.attester)
-        release = find_release(settings.controller.release)
+        release = find_release(settings.controller.release, measured_packages(settings))
         folder = _sealed_model(settings) or find_model(settings.model)
-        why_not_mpc(settings, folder)
+        find_offer(settings, folder)
         attested_settings(settings)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)

@@ -44,6 +44,7 @@ def serve(settings: VaultHostSettings) -> None:
     begun = monotonic()
     from cloister.attest.machine import find_attester
     from cloister.controller.evidence import find_release
+    from cloister.controller.external_level import installed_packages
     from cloister.link.network.address import Address
     from cloister.link.network.credentials import read_secret
     from cloister.models.source import find_model
@@ -53,7 +54,7 @@ def serve(settings: VaultHostSettings) -> None:
     Address.parse(settings.listen)
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
     find_attester(settings.attester)
-    release = find_release(settings.release)
+    release = find_release(settings.release, installed_packages())
     with error_console().status("Starting…"):
         folder = find_model(settings.model)
     shown = release.manifest if settings.release else None

@@ -12,6 +12,7 @@ from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.external_level import measured_packages
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.offer import Offer
 from cloister.models.source import ModelFolder
@@ -29,7 +30,7 @@ class Attestation:
         self._gpus = GpuEvidenceKeeper(settings.controller.gpu_evidence)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
-            running_release(settings.controller.release),
+            running_release(settings.controller.release, measured_packages(settings)),
             lambda: keys.shown,
             self._statement,
             gpus=self._gpus,

@@ -5,11 +5,11 @@ here too, with the reason why they do not matter: a setting that is in neither t
 from __future__ import annotations
 
 from math import ceil
-from pathlib import Path
 
-from cloister.attest.settings import AttestedSettings, Mpc, Parties, Sandbox
+from cloister.attest.settings import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
-from cloister_mpc.config import read_config
+from cloister.controller.external_level import load_level
+from cloister.levels import MPC
 
 MATTERS = {
     "controller.allow_degraded_sandbox": "what confines the processes that hold prompts may be missing",
@@ -99,7 +99,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         keys="own" if settings.gateway.keys_file else "development",
         session_idle_ms=ceil(1000 * controls.session_idle_s),
         mpc=mode,
-        parties=None if parties is None else _parties(parties),
+        parties=None if parties is None else load_level(MPC).parties(settings),
         vault_hosts=() if controls.vault_host is None else (controls.vault_host,),
         prefixes=controls.prefix_policy,
         first_token_ms=controls.quantise_ttft_ms,
@@ -112,9 +112,3 @@ def attested_host_settings(settings: VaultHostSettings) -> AttestedSettings:
     """What a vault host's evidence says. Its sessions are the server's: nothing outlives a connection there."""
     sandbox: Sandbox = "degraded" if settings.allow_degraded_sandbox else "whole"
     return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off")
-
-
-def _parties(file: Path) -> Parties:
-    config = read_config(file)
-    addresses = tuple(place.control for place in config.party)
-    return Parties(config.protocol, config.beaver, addresses, config.identity())

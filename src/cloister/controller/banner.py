@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,6 @@ from rich.markup import escape
 from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
 from cloister.errors import CloisterError
-from cloister.levels import MPC
 from cloister.messages.controller_frontend import Serving
 
 
@@ -31,7 +31,14 @@ def command_as_typed() -> str:
 
 
 def say_ready(
-    console: Console, url: str, model: str, serving: Serving, settings: Settings, tee: Tee, seconds: float
+    console: Console,
+    url: str,
+    model: str,
+    serving: Serving,
+    settings: Settings,
+    tee: Tee,
+    seconds: float,
+    notes: Sequence[str] = (),
 ) -> None:
     key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
     facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
@@ -45,8 +52,8 @@ def say_ready(
             f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]{_to_mend(serving)}\n",
             soft_wrap=True,
         )
-    if MPC in serving.levels:
-        console.print(f"{_about_mpc(settings)}\n", soft_wrap=True)
+    for note in notes:
+        console.print(f"{escape(note)}\n", soft_wrap=True)
     if settings.gateway.keys_file is None:
         console.print(
             f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
@@ -97,10 +104,3 @@ _REMEDIES = {
 def _to_mend(serving: Serving) -> str:
     """What an operator does to have the layers that are missing, where it is easily done."""
     return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
-
-
-def _about_mpc(settings: Settings) -> str:
-    if settings.mpc.parties is not None:
-        return "Level mpc: computed by the parties that --mpc-parties names."
-    when = "are being started" if settings.mpc.mode == "local" else "start with the first request for it"
-    return f"Level mpc: three parties on this machine {when}; with the default model they take about 9 GB of memory."

@@ -6,7 +6,7 @@ It holds no user's secret and knows nothing of requests. Firmware is slow: one t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
@@ -166,14 +166,15 @@ def now_ms() -> int:
     return time_ns() // 1_000_000
 
 
-def find_release(log: Path | None) -> Release:
-    """The release in this log whose files are the ones that run; without a log, one of our own making."""
-    return development_release(cache_folder() / DEVELOPMENT) if log is None else _published(log)
+def find_release(log: Path | None, also: Sequence[str] = ()) -> Release:
+    """The release in this log whose files are the ones that run; without a log, one made here. `also` names packages
+    beside `cloister` that run (`external_level.measured_packages`)."""
+    return development_release(cache_folder() / DEVELOPMENT, also) if log is None else _published(log, also)
 
 
-def running_release(log: Path | None) -> Release:
+def running_release(log: Path | None, also: Sequence[str] = ()) -> Release:
     """The same, for evidence: a release is shown only by a process that runs no other code than its."""
-    release, code = find_release(log), interpreter.running()
+    release, code = find_release(log, also), interpreter.running()
     if log is not None and (code is None or code.measurement != release.measurement):
         raise SetupError(
             "This process was not started from the release's files alone.",
@@ -183,12 +184,12 @@ def running_release(log: Path | None) -> Release:
     return release
 
 
-def _published(folder: Path) -> Release:
+def _published(folder: Path, also: Sequence[str]) -> Release:
     try:
         log = Log.open(folder)
         names = sorted(path.name for path in (folder / "manifest").iterdir())
         manifests = [published_manifest(log, bytes.fromhex(name)) for name in names]
-        running = measure_running()
+        running = measure_running(also)
         found = {
             place[0]: manifest
             for manifest in manifests
@@ -200,8 +201,10 @@ def _published(folder: Path) -> Release:
     except CloisterError as wrong:
         raise SetupError(f"The log in {folder} is of no use: {wrong.message}", hint=wrong.hint) from None
     if not found:
+        more = f" with {' and '.join(also)}" if also else ""
         raise SetupError(
-            f"No release in {folder} is what runs here, or it was revoked.",
-            hint="Publish this one (`cloister release build`, `cloister log append`), or install one that is there.",
+            f"No release in {folder} is what runs here{more}, or it was revoked.",
+            hint="Publish this one (`cloister release build`, `cloister log append`), or install one that is there."
+            + (" `--mpc off` serves without the level mpc and its code." if also else ""),
         )
     return Release(found[max(found)], folder, str(log.key))

@@ -11,6 +11,7 @@ from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
 from cloister.controller.evidence import EvidenceMaker
+from cloister.controller.external_level import ExternalLevel, find_offer
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
@@ -19,8 +20,6 @@ from cloister.errors import ServiceUnavailable
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
-from cloister_mpc.client_keeper import MpcClientKeeper
-from cloister_mpc.offer import why_not_mpc
 
 
 class Controller:
@@ -40,10 +39,13 @@ class Controller:
             on_up=lambda: self.offer.rehearse_soon(),
             on_down=lambda *decoded_by: self.offer.close_levels(*decoded_by),
         )
-        self.offer = Offer(settings, self.relay, self.compute, why_not_mpc(settings, folder))
+        found = find_offer(settings, folder)
+        self._external = found if isinstance(found, ExternalLevel) else None
+        if self._external:
+            self.relay.add_level(self._external)
+        self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
         self._detector = find_detector(settings.controller, self.relay.labels.labelled)
-        self._mpc_client: MpcClientKeeper | None = None
 
     @property
     def serving(self) -> Serving:
@@ -52,6 +54,11 @@ class Controller:
     @property
     def evidence_maker(self) -> EvidenceMaker:
         return self.attestation.evidence_maker
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines about levels of other distributions, for the operator."""
+        return (self._external.banner(self._settings),) if self._external else ()
 
     async def start(self) -> Serving:
         self.compute.launch()
@@ -64,33 +71,19 @@ class Controller:
             self.relay.labels.examine = self._detector.classify
         self.compute.keep()
         self.offer.keep_rehearsed()
-        if self.offer.why_not_mpc is None:
-            self._offer_mpc(self.serving)
+        if self._external:
+            self._external.start(self._folder, self._settings, self.serving, self.attestation.settings.parties)
         return self.serving
 
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
         await self.attestation.close()
         await self.offer.close()
-        if self._mpc_client:
-            await self._mpc_client.close()
+        if self._external:
+            await self._external.close()
         if self._detector:
             await self._detector.close()
         await self.compute.close()
-
-    def _offer_mpc(self, serving: Serving) -> None:
-        mpc, parties = self._settings.mpc, self.attestation.settings.parties
-        client = self._mpc_client = MpcClientKeeper(
-            self._folder,
-            mpc,
-            self.relay.mpc,
-            vocabulary=serving.vocabulary,
-            max_context=serving.max_context,
-            identity=b"" if parties is None else parties.identity,
-        )
-        if mpc.mode == "local" or mpc.parties is not None:
-            client.start()
-        self.relay.mpc.open(client)
 
     async def _reach_vault_host(self, weights: int, shape: LinkShape) -> VaultHostClient | None:
         maker = self.evidence_maker

@@ -19,6 +19,7 @@ from cloister.config import GatewaySettings, Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.external_level import measured_packages
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.memory_folder import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
@@ -96,7 +97,7 @@ class Delivery:
         self._gpus = GpuEvidenceKeeper(controls.gpu_evidence)
         self._evidence_maker = EvidenceMaker(
             find_attester(controls.attester),
-            running_release(controls.release),
+            running_release(controls.release, measured_packages(settings)),
             self._shown,
             self._statement,
             gpus=self._gpus,

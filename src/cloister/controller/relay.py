@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.frontends import Frontend, Frontends
 from cloister.controller.probes import Probes
 from cloister.controller.prompt_labels import PromptLabels
@@ -30,7 +31,7 @@ from cloister.controller.totals import Totals
 from cloister.controller.vault_queue import PendingRequest
 from cloister.controller.vault_side import VaultSide
 from cloister.controller.views import Views
-from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable
+from cloister.errors import LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
 from cloister.levels import Decodes
 from cloister.messages.controller_frontend import (
     Ask,
@@ -48,7 +49,6 @@ from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Sta
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
-from cloister_mpc.route import MpcRoute
 
 
 class Relay:
@@ -80,14 +80,18 @@ class Relay:
             route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
         }
         self._partitioned = PartitionedRoute(self._node)
-        self.mpc = MpcRoute(self._node)
         by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
-        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults, self.mpc)
+        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults)
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
 
     @property
     def service(self) -> Service | None:
         return self._node.service
+
+    def add_level(self, level: ExternalLevel) -> None:
+        """Requests at this level go by its own route."""
+        route = level.route(self._node)
+        self.routes[route.level.name] = route
 
     def shares(self, level: str) -> bool:
         """Whether requests of this level may find what was computed for other tenants."""
@@ -182,11 +186,14 @@ class Relay:
             asked = PendingRequest(
                 message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
             )
-            if message.level == self.mpc.level.name:
-                self.mpc.ask(asked)
-            else:
-                self._queue.enter(asked)
-        except (QueueFull, ServiceUnavailable) as reason:
+            match self.routes.get(message.level):
+                case VaultRoute():
+                    self._queue.enter(asked)
+                case ExternalRoute() as route:
+                    route.ask(asked)
+                case _:
+                    raise LevelUnavailable(f"This server does not offer the level {message.level}.", param="protection")
+        except (LevelUnavailable, QueueFull, ServiceUnavailable) as reason:
             for request_id in (message.request_id, *(each.request_id for each in message.also)):
                 self.requests.refuse(request_id, reason)
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, NoReturn
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
-from cloister.transparency.manifest import MAX_MANIFEST_BYTES, PACKAGE, Manifest, measurement, read_manifest
+from cloister.transparency.manifest import MAX_MANIFEST_BYTES, PACKAGE, SOURCES, Manifest, measurement, read_manifest
 
 PLACE = "opt/cloister"
 MANIFEST = f"{PLACE}/release.json"
@@ -88,7 +88,7 @@ def _release_entries(source: Path, manifest: bytes) -> Iterator[Entry]:
         raise SetupError("This release brings no /init.", hint=f"Its source tree has no {INIT}.")
     folders: set[str] = set()
     for path, wanted in files.items():
-        if path.startswith(PACKAGE + "/"):
+        if path.startswith(SOURCES):
             data = read_bounded(source / path, 1 << 24)
             if hashlib.sha256(data).hexdigest() != wanted:
                 raise SetupError(f"{source / path} is not the release's.", hint="Check out the release's source.")
@@ -142,12 +142,12 @@ def release_in(image: BinaryIO) -> tuple[Manifest, bytes]:
             manifest = data
         elif name == "init":
             init = digest
-        elif name.startswith(f"{PLACE}/{PACKAGE}/"):
+        elif name.startswith(f"{PLACE}/{SOURCES}"):
             found[name.removeprefix(PLACE + "/")] = digest
     if not manifest:
         raise EvidenceInvalid("The image has no release in it.", hint="Build it: cloister release image.")
     release = read_manifest(manifest)
-    wanted = {path: each for path, each in release.files.items() if path.startswith(PACKAGE + "/")}
+    wanted = {path: each for path, each in release.files.items() if path.startswith(SOURCES)}
     for path in sorted(found.keys() | wanted.keys()):
         if found.get(path) != wanted.get(path):
             raise EvidenceInvalid(f"{path} in the image is not the release's.")
@@ -189,7 +189,7 @@ def _contents(image: BinaryIO) -> Iterator[tuple[str, bytes, str]]:
         image.read(-size % 4)
         if stat.S_ISREG(mode):
             yield name, few, digest.hexdigest()
-        elif any(place == name or name.startswith(place + "/") for place in (f"{PLACE}/{PACKAGE}", MANIFEST)):
+        elif any(name.startswith(place + "/") for place in (f"{PLACE}/src", MANIFEST)) or name == MANIFEST:
             if not stat.S_ISDIR(mode):
                 raise EvidenceInvalid(f"{name} in the image is no plain file.")
         elif name in ("opt", PLACE, f"{PLACE}/src") and not stat.S_ISDIR(mode):

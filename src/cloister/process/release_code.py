@@ -36,24 +36,25 @@ FLAGS = ("-P", "-s", "-S", "-B", "-X", "pycache_prefix=/dev/null/none", "--check
 """No folder of the user's or the caller's on the path, no .pth file, no sitecustomize, no compiled file read or kept.
 Not -I, which would also ignore PYTHONMALLOC: the environment is cleaned instead (`child.environment`)."""
 
-PACKAGE = "src/cloister/"
+SOURCES = "src/"
 SYSTEM = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 KERNELS = "cloister-kernels"
 """The name of the memory file with the kernels' library, whose hash was compared before (compute/cpu/library.py)."""
 
 _NOT_OF_THE_WHEEL = (".pyc", "/INSTALLER", "/REQUESTED", "/direct_url.json", "/uv_cache.json")
+_OURS = ("cloister", "cloister_bench", "cloister_mpc")
 _NOT_USED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter"}
 
 
 def packages_in(folders: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """`name==version` of all that is installed there, and the hashes of its files by path, as its RECORD says.
 
-    Not Cloister, whose files the manifest names one by one, and not what measures it, which no node imports."""
+    Not this repository's distributions: the manifest names the files of those that a node runs one by one."""
     for folder in folders:
         for entry in sorted(os.listdir(folder)):
             name, _, version = entry.removesuffix(".dist-info").rpartition("-")
             record = os.path.join(folder, entry, "RECORD")
-            if name not in ("cloister", "cloister_bench") and entry.endswith(".dist-info") and os.path.isfile(record):
+            if name not in _OURS and entry.endswith(".dist-info") and os.path.isfile(record):
                 yield f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}", dict(_recorded(folder, record))
 
 
@@ -135,9 +136,9 @@ class ReleaseCode:
         told: dict[str, Any] = json.loads(manifest)
         self.kernels: dict[str, str] = told.get("kernels") or {}
         self.hashes = {
-            os.path.join(root, path.removeprefix("src/")): each
+            os.path.join(root, path.removeprefix(SOURCES)): each
             for path, each in told["files"].items()
-            if path.startswith(PACKAGE)
+            if path.startswith(SOURCES)
         }
         if not (packages := told.get("packages")):
             refuse("The release does not say which packages it needs.", "Build it with --packages.")

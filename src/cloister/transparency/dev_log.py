@@ -6,6 +6,7 @@ It has no witnesses. Clients recognise it by its name, `development/…`.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +38,9 @@ class Release:
         return prove_release(self.log_dir, self.manifest, since)
 
 
-def development_release(folder: Path) -> Release:
+def development_release(folder: Path, also: Sequence[str] = ()) -> Release:
     """What runs now, in this folder's development log; key and log are made once and kept."""
-    manifest = measure_running().encoded()
+    manifest = measure_running(also).encoded()
     kept = f"The development log cannot be kept in {folder}"
     try:
         with needed(kept):

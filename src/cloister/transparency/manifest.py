@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,8 @@ from cloister.transparency.packages import Packages
 
 FORMAT = "cloister-release/v1"
 MAX_MANIFEST_BYTES = 262144
-PACKAGE = "src/cloister"
+SOURCES = "src/"
+PACKAGE = SOURCES + "cloister"
 PROJECT_FILE = "pyproject.toml"
 LOCK_FILE = "constraints.txt"
 
@@ -77,8 +78,11 @@ def read_manifest(data: bytes) -> Manifest:
     return manifest
 
 
-def build_manifest(source: Path, *, image: str | None = None, packages: Packages | None = None) -> Manifest:
-    """The manifest of a source tree: the folder that has `src/cloister` in it."""
+def build_manifest(
+    source: Path, *, also: Sequence[str] = (), image: str | None = None, packages: Packages | None = None
+) -> Manifest:
+    """The manifest of a source tree: the folder that has `src/cloister` in it. `also` names packages beside it that
+    belong to the release: the code of levels that are distributions by themselves."""
     package = source / PACKAGE
     if not (package / "__init__.py").is_file():
         raise SetupError(
@@ -86,15 +90,21 @@ def build_manifest(source: Path, *, image: str | None = None, packages: Packages
         )
     if image is not None and not _IMAGE.fullmatch(image):
         raise SetupError("An image is named by its digest.", hint="Like: sha256:<64 hex digits>")
-    made = _manifest_of(package, source, image)
+    made = _manifest_of(package, source, image, also)
     if packages is not None:
         made = replace(made, packages=packages.packages, kernels=packages.kernels or None)
     return _checked(made)
 
 
-def measure_running() -> Manifest:
-    """The manifest of the package that runs, with what lies beside it if it runs from a source tree."""
-    return _checked(_manifest_of(_running_package(), _running_tree(), None))
+def measure_running(also: Sequence[str] = ()) -> Manifest:
+    """The manifest of the package that runs, and of these beside it; with the project's files in a source tree."""
+    return _checked(_manifest_of(_running_package(), _running_tree(), None, also))
+
+
+def packages_beside(manifest: Manifest) -> tuple[str, ...]:
+    """The packages that a release has beside `cloister`."""
+    folders = {path.split("/")[1] for path in manifest.files if path.startswith(SOURCES)}
+    return tuple(sorted(folders - {"cloister"}))
 
 
 def source_of_running() -> Path:
@@ -129,7 +139,7 @@ def _compared(release: Manifest, running: Manifest) -> list[str]:
     return sorted(
         path
         for path in release.files.keys() | running.files.keys()
-        if path.startswith(PACKAGE + "/") or (path in release.files and path in running.files)
+        if path.startswith(SOURCES) or (path in release.files and path in running.files)
     )
 
 
@@ -152,9 +162,16 @@ def _running_tree() -> Path | None:
     return tree if package == tree / PACKAGE and (tree / PROJECT_FILE).is_file() else None
 
 
-def _manifest_of(package: Path, beside: Path | None, image: str | None) -> Manifest:
+def _manifest_of(package: Path, beside: Path | None, image: str | None, also: Sequence[str]) -> Manifest:
+    root = package.parent
+    if absent := [name for name in also if not (root / name / "__init__.py").is_file()]:
+        raise SetupError(f"{absent[0]} is not in {root}.", hint="Install it in the same way as cloister.")
     try:
-        files = {f"{PACKAGE}/{path.relative_to(package).as_posix()}": sha256_of(path) for path in _files_of(package)}
+        files = {
+            f"{SOURCES}{path.relative_to(root).as_posix()}": sha256_of(path)
+            for folder in (package, *(root / name for name in also))
+            for path in _files_of(folder)
+        }
         lock = None
         if beside is not None:
             if (beside / PROJECT_FILE).is_file():
@@ -176,6 +193,8 @@ def _files_of(package: Path) -> Iterator[Path]:
                 raise SetupError(f"{path} is a link: what it leads to is not part of the source.", hint="Remove it.")
         for name in sorted(names):
             path = Path(folder, name)
+            if path == package / PROJECT_FILE:
+                continue  # says how to install the package, and is not installed with it
             # Python would import it, and it cannot be compared with a source.
             if path.suffix in (".pyc", ".pyo"):
                 raise SetupError(f"{path} is compiled code without a source.", hint="Remove it.")

@@ -26,6 +26,7 @@ from cloister.controller.attested_settings import attested_host_settings
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.external_level import installed_packages
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.weights import seal_weights
@@ -151,7 +152,7 @@ class VaultHost:
         self._gpus = GpuEvidenceKeeper(settings.gpu_evidence)
         self._evidence_maker = EvidenceMaker(
             find_attester(settings.attester),
-            running_release(settings.release),
+            running_release(settings.release, installed_packages()),
             lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
             self._statement,
             gpus=self._gpus,

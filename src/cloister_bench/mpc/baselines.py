@@ -1,29 +1,27 @@
-"""What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `mpc/cache/base.py`.
+"""What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `cloister_mpc.cache.base`.
 
 Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, and then read
 all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select blocks at every step, as
 MPCache does, by other marks.
 
-The server serves none of them, and no party knows their names: the bench compiles their programs itself and hands them
-to parties of its own (`bench/mpc/party.py`), so a plan of theirs that arrives in a message is refused.
+The server serves none of them, and no party knows their names: the benchmark compiles their programs and runs
+them on its own parties (`party.py`). A served party refuses a plan that names one of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array, lax
 from msgspec.structs import replace
 
+from cloister_bench.mpc.plan import BaselinePlan
 from cloister_mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
-from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
-from cloister_mpc.cache.methods import FullCache, MPCache, sizes_of
+from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.methods import FullCache, MPCache, make_method, sizes_of
+from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.cache.ranking import best_rows, gathered_rows, ranks
-
-if TYPE_CHECKING:
-    from cloister_bench.mpc.plan import BaselinePlan
 
 SNAPKV_WINDOW = 32
 SNAPKV_KERNEL = 5
@@ -200,8 +198,21 @@ class InfLLM(MPCache):
         return cache._replace(marks=(marks,))
 
 
-def selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
-    """A method that chooses among the whole middle; None where nothing is worth selecting."""
+def method_of(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
+    """The plan's method, served or not, for a prompt of this length."""
+    if not isinstance(plan, BaselinePlan):
+        return make_method(plan, prompt_tokens, new_tokens)
+    read = plan.tokens_read(prompt_tokens)
+    if read == prompt_tokens or plan.method in ("none", "full_naive"):
+        return FullCache(new_tokens)
+    if plan.method in ("longcache", "infllm"):
+        return _selecting_method(plan, prompt_tokens, new_tokens) or FullCache(new_tokens)
+    sinks = min(plan.pinned_first, read - 1)
+    return static_method(plan.method, prompt_tokens, new_tokens, read, plan.ranking == "shuffle", sinks)
+
+
+def _selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
+    """A method that chooses among the whole middle; None where the prompt is too short."""
     kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.clusters[0])
     whole = replace(
         plan, static_keep=1.0, always=0.0, granularity=block, clusters=(block,), ratios=(), similarity="average"

@@ -3,7 +3,7 @@ how long it would take over slower networks than the loopback:
 
     seconds on a network = seconds measured + bytes of the busiest party / bandwidth + messages of one party x latency
 
-Each party has a connection of its own, so bytes count by party. Every message is waited for: SPU's protocols are rounds
+Parties do not share a connection, so bytes count by party. Every message is waited for: SPU's protocols are rounds
 of one message each way, and no two rounds overlap. Latency is one message's way (half of a ping). Computing and sending
 do not overlap either. So the model is an upper bound for one generation alone; the loopback's own time stays in the
 seconds measured.
@@ -63,7 +63,7 @@ class Tally:
 
     @property
     def bytes(self) -> int:
-        """Sent by all parties together: the traffic somebody pays for."""
+        """Sent by all parties together: the traffic that is paid for."""
         return sum(self.sent)
 
     @property
@@ -112,7 +112,7 @@ class Cost:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """One after another."""
+    """Of programs in sequence."""
     return reduce(add, costs, Cost())
 
 

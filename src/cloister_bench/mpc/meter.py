@@ -19,6 +19,7 @@ from jax import Array
 from spu import libspu
 from spu.utils import frontend
 
+from cloister_bench.mpc.baselines import method_of
 from cloister_bench.mpc.cost import Cost, total, typical
 from cloister_bench.mpc.parties import Parties
 from cloister_bench.mpc.plan import Variant
@@ -74,7 +75,7 @@ class Meter:
         return [self._composed(each, seq) for each in planned]
 
     def whole_step(self, variant: Variant, seq: int) -> list[Cost]:
-        """All programs of a step one after another, as in serving, to check the composition against."""
+        """All programs of a step in sequence, as in serving, to check the composition."""
         order: list[Program] = []
         for program, times in programs_of(self._programs(variant, seq)):
             order += [program] * times
@@ -112,7 +113,7 @@ class Meter:
     def _programs(self, variant: Variant, seq: int) -> Programs:
         # The variant names the functions, not the plan, so that equal plans give equal programs.
         plan = CachePlan(method="full") if variant.plan.method in ("full_naive", "none") else variant.plan
-        return Programs(self.shape, Outline(seq, self._new_tokens, plan, variant.functions))
+        return Programs(self.shape, Outline(seq, self._new_tokens, plan, variant.functions), make=method_of)
 
 
 def programs_of(kinds: Programs) -> Iterator[Counted]:
@@ -120,8 +121,6 @@ def programs_of(kinds: Programs) -> Iterator[Counted]:
     leading = len(kinds.leaders)
     following = kinds.shape.layers - leading
     yield kinds.embed(1), 1
-    if kinds.ahead:
-        yield kinds.select(1), 1
     yield kinds.step(1, True), leading
     if following:
         yield kinds.step(1, False), following
@@ -131,7 +130,7 @@ def programs_of(kinds: Programs) -> Iterator[Counted]:
 
 
 def _recomputing(kinds: Programs) -> Iterator[Counted]:
-    """The whole sequence anew through all layers, for the one token that follows it. Its embeddings are kept."""
+    """The whole sequence again through all layers, for the one token that follows it. Its embeddings are kept."""
     yield kinds.embed(1), 1
     yield kinds.prompt(True), kinds.shape.layers
     yield kinds.head(1), 1

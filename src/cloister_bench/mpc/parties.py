@@ -19,11 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from cloister.errors import PartyLost, ProtocolError
 from cloister_bench.mpc.cost import Cost, count_profiles, merge, read_profiles
-from cloister_bench.mpc.party import Done, Failed, Join, Keep, Reply, Request, Run
 from cloister_mpc.config import PARTIES, Protocol
 
 if TYPE_CHECKING:
@@ -96,7 +93,7 @@ class Parties:
             for rank in range(self.count):
                 self._start(rank)
             addresses = _free_addresses(self.count)
-            self._ask([Join(rank, addresses, self.protocol) for rank in range(self.count)], START_SECONDS)
+            self._call("join", [(rank, addresses, self.protocol) for rank in range(self.count)], START_SECONDS)
         except BaseException:
             self.__exit__()
             raise
@@ -116,19 +113,18 @@ class Parties:
         if name not in self._held:
             drawn = kind.draw()
             shares = [self._dealer.publish(drawn)] * self.count if kind.public else self._dealer.deal(drawn)
-            self._ask([Keep(name, share.meta, list(share.share_chunks)) for share in shares])
+            self._call("keep", [(name, share.meta, list(share.share_chunks)) for share in shares])
             self._held.add(name)
         return name
 
     def run(self, programs: Sequence[Program]) -> list[Cost]:
-        """What each costs on random numbers, run one after another without a message in between."""
-        run = Run(tuple(self._executable(program) for program in programs))
+        """What each costs on random numbers, run in sequence without a message in between."""
+        executables = tuple(self._executable(program) for program in programs)
         begins = [log.stat().st_size for log in self._logs]
-        replies = self._ask([run] * self.count)
+        seconds = self._call("run", [(executables,)] * self.count)
         logs = [_read_log(log, begin, len(programs)) for log, begin in zip(self._logs, begins, strict=True)]
         profiles = zip(*map(read_profiles, logs), strict=True)
-        worked = zip(*(reply.cpu_seconds for reply in replies), strict=True)
-        return [merge(each, cpu) for each, cpu in zip(profiles, worked, strict=True)]
+        return [merge(each, cpu) for each, cpu in zip(profiles, zip(*seconds, strict=True), strict=True)]
 
     def _executable(self, program: Program) -> bytes:
         from spu import libspu
@@ -152,23 +148,20 @@ class Parties:
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),))
             )
 
-    def _ask(self, requests: Sequence[Request], seconds: float | None = None) -> list[Done]:
+    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], seconds: float | None = None) -> list[Any]:
+        """What a method of `party.Party` returns at each party, called with its own arguments."""
         try:
-            for control, request in zip(self._controls, requests, strict=True):
-                control.send_bytes(msgspec.msgpack.encode(request))
-            replies = [self._reply(control, seconds) for control in self._controls]
+            for control, given in zip(self._controls, arguments, strict=True):
+                control.send((method, *given))
+            if not all(control.poll(seconds) for control in self._controls):
+                raise PartyLost("A party does not answer.", hint="Is the machine overloaded?")
+            replies = [control.recv() for control in self._controls]
         except (EOFError, ConnectionError):
             raise PartyLost("A party ended.", hint="Memory may have run out: measure shorter sequences.") from None
-        for rank, reply in enumerate(replies):
-            if isinstance(reply, Failed):
-                raise PartyLost(f"Party {rank} failed: {' '.join(reply.reason.split())[:300]}")
-        return [reply for reply in replies if isinstance(reply, Done)]
-
-    def _reply(self, control: Connection, seconds: float | None) -> Reply:
-        if not control.poll(seconds):
-            raise PartyLost("A party does not answer.", hint="Is the machine overloaded?")
-        reply: Reply = msgspec.msgpack.decode(control.recv_bytes(), type=Reply)
-        return reply
+        for rank, (_, failure) in enumerate(replies):
+            if failure:
+                raise PartyLost(f"Party {rank} failed: {' '.join(failure.split())[:300]}")
+        return [result for result, _ in replies]
 
 
 def _read_log(log: Path, begin: int, runs: int) -> str:

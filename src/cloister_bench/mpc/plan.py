@@ -8,15 +8,11 @@ Baselines and the paper's own settings run on the tuned functions, so that only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
 
 from cloister_mpc.cache.plan import RECOMMENDED, CachePlan
-
-if TYPE_CHECKING:
-    from cloister_mpc.cache.base import Method
-
 
 StaticName = Literal["streaming", "snapkv", "h2o", "tova"]
 BaselineName = Literal["none", "full_naive", "longcache", "infllm", StaticName]
@@ -27,17 +23,6 @@ class BaselinePlan(CachePlan, frozen=True, kw_only=True):
     """`full_naive` and `none` read the whole cache; without a cache (`none`) the prefill runs again for every token."""
 
     method: BaselineName  # type: ignore[assignment]  # a party decodes CachePlan, and so refuses these names
-
-    def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
-        from cloister_bench.mpc.baselines import selecting_method, static_method
-
-        read = self.tokens_read(prompt_tokens)
-        if read == prompt_tokens or self.method in ("none", "full_naive"):
-            return self.full(new_tokens)
-        if self.method in ("longcache", "infllm"):
-            return selecting_method(self, prompt_tokens, new_tokens) or self.full(new_tokens)
-        sinks = min(self.pinned_first, read - 1)
-        return static_method(self.method, prompt_tokens, new_tokens, read, self.ranking == "shuffle", sinks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +44,6 @@ PAPER = CachePlan(
     ratios=(0.5,),
     ranking="top_k",
     gather="keys",
-    selection="each",
 )
 OURS = RECOMMENDED
 
@@ -74,7 +58,7 @@ VARIANTS: dict[str, Variant] = {
         Variant("full_naive", BaselinePlan(method="full_naive"), "naive"),
         Variant("full", CachePlan(method="full")),
         Variant("full_lean", CachePlan(method="full"), "lean"),
-        # As published: secret top-k, equality tests, keys and values gathered; every layer for itself.
+        # As published: secret top-k, equality tests, keys and values gathered; no layer shares its selection.
         *(
             Variant(name, BaselinePlan(method=name, ranking="top_k", gather="keys", shared_layers=1))
             for name in BASELINES
@@ -105,7 +89,6 @@ def ablation() -> list[Variant]:
         Variant("+ scores gathered, not keys", scored),
         Variant("+ lean functions", scored, "lean"),
         Variant("+ our eviction and clusters", OURS, "lean"),
-        Variant("(selection ahead, with the last step's queries)", replace(OURS, selection="ahead"), "lean"),
     ]
 
 

@@ -1,7 +1,7 @@
 """What methods cost in quality (Figure 9, Tables 3 to 5): perplexity, answers and retrieval over long prompts at
 several budgets, each beside the full cache on the same prompts. On plain numbers, with the functions used on shares.
 
-A prompt is computed once for all methods. All tokens of a continuation go in one pass, each choosing for itself what it
+A prompt is computed once for all methods. All tokens of a continuation go in one pass, each choosing alone what it
 reads, so that the answers are those of as many single steps.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from cloister.models.source import open_folder
 from cloister.prompts.tokenizer import Tokenizer
-from cloister_bench.mpc.baselines import ForgettingCache
+from cloister_bench.mpc.baselines import ForgettingCache, method_of
 from cloister_bench.mpc.plan import BaselinePlan, Plan, QualityMethod
 from cloister_bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
 from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
@@ -111,7 +111,7 @@ def _outcome(
         after = reader.read(prompt, caches, tokens)
         return np.concatenate([prompt.logits[None], after[: len(tokens) - 1]])
 
-    # The whole prompt predicts the first token, whatever is kept of it: it says nothing of a method.
+    # The whole prompt predicts the first token, whatever is kept of it: it does not measure a method.
     truth = sample.continuation
     if task.kind == "perplexity":
         return perplexity(logits_for(truth)[1:], truth[1:]), truth
@@ -161,7 +161,7 @@ class Reader:
         self._model = model
         self._plan = plan
         self._columns = columns
-        self.method = plan.make_method(prompt_tokens, columns)
+        self.method = method_of(plan, prompt_tokens, columns)
         self._evict = jax.jit(self._run_evict)
         self._build = jax.jit(self.method.build)
         self._layer = jax.jit(self._run_layer, static_argnames="leading")
@@ -190,8 +190,7 @@ class Reader:
             leading = leader(number, self._plan)
             hidden, choices[number] = self._layer(
                 model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number], caches[number],
-                self._angles, prompt.layers[number].queries[:, -1:], choices.get(leading), shuffles,
-                leading=leading == number,
+                self._angles, choices.get(leading), shuffles, leading=leading == number,
             )  # fmt: skip
         return model.logits(hidden[:, : len(tokens)])
 
@@ -199,16 +198,14 @@ class Reader:
         return self.method.evict(prompt, self._model.decoder.functions.softmax, offset, shuffles)
 
     def _run_layer(
-        self, epsilon: Array, hidden: Array, weights: LayerWeights, cache: Cache, angles: Angles, last_query: Array,
+        self, epsilon: Array, hidden: Array, weights: LayerWeights, cache: Cache, angles: Angles,
         choice: Choice | None, shuffles: Shuffles, *, leading: bool,
     ) -> tuple[Array, Choice | None]:  # fmt: skip
         decoder = self._model.decoder
         new = decoder.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, self.method.first_free, new.keys, new.values)
         if leading:
-            before = jnp.concatenate([last_query, new.queries[:, :-1]], axis=1)
-            asking = before if self._plan.selection == "ahead" else new.queries
-            choice = jax.vmap(lambda query: self.method.choose(query[:, None], cache, shuffles), in_axes=1)(asking)
+            choice = jax.vmap(lambda query: self.method.choose(query[:, None], cache, shuffles), in_axes=1)(new.queries)
         seen = seen_slots(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
         out = self._attend(new.queries, cache, choice, weights.offset, seen)
         present = jnp.ones((1, self._columns), hidden.dtype)

@@ -154,7 +154,7 @@ def report(document: Document) -> str:
         lengths,
         ablation,
         _operators("Where it goes: operators of a step", step),
-        _operators("Operators of one layer that selects or is told what to read", layer),
+        _operators("Operators of one layer that selects, or reads a given selection", layer),
         *others,
         _quality(document["quality"]),
         _composition(document["composition"]),

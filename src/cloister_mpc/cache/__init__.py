@@ -1,1 +1,1 @@
-"""What a generation keeps of its past and how it reads it: pure JAX, alike on secret shares and on plain numbers."""
+"""How a generation keeps and reads its KV cache: pure JAX, for secret shares and for plain numbers."""

@@ -1,5 +1,5 @@
 """Attention of grouped heads, in the two products every method is made of, and how much attention a prompt's last
-queries give to its tokens (§4.2). Knows nothing of selection.
+queries give to its tokens (§4.2). Does not select.
 
 `headwise` is one product for all heads. On shares a batched product costs its messages once per head; with one factor
 laid out as a block-diagonal matrix it costs them once, for as many bytes and more local arithmetic. On plain numbers it
@@ -21,7 +21,7 @@ LARGEST_BLOCK = 2**20
 """Elements of a block-diagonal matrix, above which heads go in several products: its zeros cost arithmetic too."""
 
 LARGEST_WIDTH = 64
-"""Columns per row, above which each head has a product of its own: SPU multiplies nine rows of 3,465 columns thirty
+"""Columns per row, above which each head is multiplied alone: SPU multiplies nine rows of 3,465 columns thirty
 times more slowly than thrice three rows of 1,155 (measured on ABY3), and the messages saved are two of a layer's."""
 
 
@@ -37,7 +37,7 @@ def headwise(left: Array, right: Array) -> Array:
     if fractions:
         left, right = integers(left), integers(right)
     parts = [_at_once(left[i : i + at_once], right[i : i + at_once]) for i in range(0, heads, at_once)]
-    # Truncated together: else each head has messages of its own for that.
+    # Truncated together: truncating each head alone would send messages for each.
     return settled(numbers(jnp.concatenate(parts))) if fractions else jnp.concatenate(parts)
 
 

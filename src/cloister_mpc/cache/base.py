@@ -11,7 +11,7 @@ The life of one layer's cache:
     prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
               cache = method.build(prompt, eviction)
     step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
-              choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
+              choice = method.choose(queries, cache, …)  or the leader's
               out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
 
 All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
@@ -37,7 +37,7 @@ class Eviction(NamedTuple):
     """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens; shared between layers."""
 
     rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
-    scores: Array | None  # (G, …) attention that the kept tokens have had, for methods that need it later
+    scores: Array | None  # (G, …) attention that the kept tokens received, for methods that need it later
 
 
 class Cache(NamedTuple):
@@ -48,7 +48,7 @@ class Cache(NamedTuple):
     marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
     pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
-    scores: Array | None  # (G, S) attention the body's tokens have had so far, for methods that need it
+    scores: Array | None  # (G, S) attention that the body's tokens received so far, for methods that need it
 
 
 class Choice(NamedTuple):
@@ -66,11 +66,9 @@ class Softmax(Protocol):
 
     def weigh(self, scores: Array, offset: Array) -> Array:
         """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per head: (H, 1, 1)."""
-        ...
 
     def divide(self, sums: Array) -> Array:
         """(…, d + 1) → (…, d): all columns divided by the last."""
-        ...
 
 
 class Method(Protocol):
@@ -79,34 +77,27 @@ class Method(Protocol):
     @property
     def window(self) -> int:
         """How many of the prompt's last queries `evict` looks at (at least 1, at most T)."""
-        ...
 
     @property
     def first_free(self) -> int:
         """The pinned slot of the first generated token; there is room for the plan's new tokens from there on."""
-        ...
 
     @property
     def evict_shuffles(self) -> tuple[int, ...]:
         """Sizes of the permutations `evict` uses up: one (G, C, C) each."""
-        ...
 
     @property
     def choose_shuffles(self) -> tuple[int, ...]:
         """Sizes of the permutations `choose` uses up, at every call."""
-        ...
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
         """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
-        ...
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
         """The cache after the prefill, with its clusters' marks (§4.3) where the method has them."""
-        ...
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         """Query-aware selection (§4.3), one for all of queries (H, n, d); None where a method reads all it keeps."""
-        ...
 
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
@@ -117,7 +108,6 @@ class Method(Protocol):
         a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
         Only methods that forget while decoding change the cache.
         """
-        ...
 
 
 def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:

@@ -13,13 +13,13 @@ its leader (cloister_mpc.cache.plan).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array
 
 from cloister_mpc.cache.attention import attention_received, in_runs, read_all, take, visible_to
-from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.cache.ranking import best_rows, in_order
 from cloister_mpc.cache.selection import (
     attend_by_keys,
@@ -28,9 +28,6 @@ from cloister_mpc.cache.selection import (
     cluster_marks,
     similarities,
 )
-
-if TYPE_CHECKING:
-    from cloister_mpc.cache.plan import CachePlan
 
 
 def empty_slots(like: Array, slots: int) -> Array:
@@ -229,3 +226,11 @@ class MPCache:
         assert choice is not None
         attend = attend_by_scores if self.plan.gather == "scores" else attend_by_keys
         return attend(queries, cache, choice, softmax, offset, seen), cache
+
+
+def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
+    """The plan's method for a prompt of this bucket, with room for `new_tokens`. A short prompt is read whole."""
+    if plan.method == "full" or plan.tokens_read(prompt_tokens) == prompt_tokens:
+        return FullCache(new_tokens)
+    sizes = sizes_of(plan, prompt_tokens)
+    return FullCache(new_tokens) if sizes is None else MPCache(plan, sizes, new_tokens)

@@ -14,7 +14,6 @@ from cloister.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from cloister.config import MpcCache
-    from cloister_mpc.cache.base import Method
 
 ALONE = 2
 """The first two layers attend to other tokens than their neighbours (Figure 8), so they share with none."""
@@ -32,7 +31,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     method: Literal["mpcache", "full"] = "mpcache"
     budget: float = 0.1  # tokens of the prompt read per step, pinned ones included, as a fraction of it
     at_least: int = 64  # but never fewer tokens than these
-    shared_layers: int = 2  # adjacent layers with one selection (§4.4); 1: each selects for itself
+    shared_layers: int = 2  # adjacent layers with one selection (§4.4); 1: every layer selects
     window: float = 0.2  # the last queries whose attention decides the eviction (§4.2), as a fraction of the prompt
     static_keep: float = 0.5  # kept by the eviction for selection, as a fraction of the prompt; 1: no eviction
     granularity: int = 4  # adjacent tokens the eviction keeps or drops together; 1 as in the paper
@@ -46,7 +45,6 @@ class CachePlan(msgspec.Struct, frozen=True):
     together: Literal["sum", "max"] = "sum"  # queries of heads that share keys: summed, or the largest of each
     ranking: Literal["shuffle", "top_k"] = "shuffle"  # revealed ranks of shuffled clusters, or Algorithm 2
     gather: Literal["scores", "keys"] = "scores"  # what of the chosen clusters is taken out of the body
-    selection: Literal["each", "ahead"] = "each"  # with this step's queries, or with those of the step before
 
     def __post_init__(self) -> None:
         """Plans come from others too: refuses what cannot be computed, or would compute without end."""
@@ -65,21 +63,6 @@ class CachePlan(msgspec.Struct, frozen=True):
     def tokens_read(self, prompt_tokens: int) -> int:
         """How much of a prompt the budget allows to read at every step."""
         return min(prompt_tokens, max(round(self.budget * prompt_tokens), self.at_least))
-
-    def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
-        """`prompt_tokens` is a bucket; there is room for `new_tokens` generated ones."""
-        from cloister_mpc.cache.methods import MPCache, sizes_of
-
-        if self.method == "full" or self.tokens_read(prompt_tokens) == prompt_tokens:
-            return self.full(new_tokens)
-        sizes = sizes_of(self, prompt_tokens)
-        return self.full(new_tokens) if sizes is None else MPCache(self, sizes, new_tokens)
-
-    def full(self, new_tokens: int) -> Method:
-        """The whole cache, for prompts too short for anything else."""
-        from cloister_mpc.cache.methods import FullCache
-
-        return FullCache(new_tokens)
 
 
 RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,), similarity="average")

@@ -224,8 +224,8 @@ def _shifted_back(rows: Array) -> Array:
 def without_ties(numbers: Array) -> Array:
     """On shares: numbers in the same order, no two equal, the earlier before the later of equal ones.
 
-    Scaled by a power of two above their count, then each told apart by its position in smallest steps: additions only.
-    On plain numbers there is nobody to hide ties from, and the steps would be lost in rounding.
+    Scaled by a power of two above their count, then separated by position in smallest steps: additions only.
+    On plain numbers ties need not be hidden, and the steps would be lost in rounding.
     """
     if not on_shares():
         return numbers

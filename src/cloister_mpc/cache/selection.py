@@ -3,7 +3,7 @@ clusters chosen level by level, all heads at once; and attention over the chosen
 
 `gather="keys"` takes chosen keys and values out of the body, as the paper does. `"scores"` takes out less: the scores
 of the whole body are one product whose cost is its output; only the chosen *scores* are gathered, truncated and made
-weights; the weights are put back into place to meet the values of the whole body. Nothing of size k x d is gathered.
+weights; the weights are put back into place to meet the values of the whole body. No array of size k x d is gathered.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Whoever holds the prompt at the level `mpc`: reads it, deals it as shares, puts the answer together."""
+"""The holder of the prompt at the level `mpc`: reads it, deals it as shares, joins the answer."""

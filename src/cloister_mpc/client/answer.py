@@ -41,7 +41,7 @@ _WEIGHT_OF_THE_LAST = 0.5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """Who waits for an answer, and what was asked for."""
+    """One requested answer."""
 
     id: int
     prompt: tuple[int, ...]
@@ -94,7 +94,7 @@ def _given(request: Request, opened: NDArray[np.generic], draft: Sequence[int], 
 
 
 def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most so many tokens that may come next; none where the last ones have not occurred before."""
+    """At most `most` tokens that may come next; none where the last tokens have not occurred before."""
     if most < 1:
         return ()
     for length in range(min(LONGEST, len(tokens) - 1), SHORTEST - 1, -1):
@@ -127,7 +127,7 @@ class Drafts:
         return guess and guess + guess[-1:] * (self._width - len(guess))
 
     def kept(self, count: int) -> None:
-        """So much of the last guess was right."""
+        """`count` tokens of the last guess were right."""
         self._fruitless = 0 if count else self._fruitless + 1
         if self._fruitless >= self.PATIENCE:
             self._fruitless, self._resting = 0, 4 * self._width
@@ -143,7 +143,7 @@ class Pace:
         self._measured: float | None = None
         self._token = 1
         self._begun = clock()
-        self._told = float("-inf")
+        self._reported = float("-inf")
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -154,11 +154,11 @@ class Pace:
         self._begun = self._clock()
 
     def layer_done(self, done: int) -> Progress | None:
-        """So many layers are through. Returns what to tell, if it is time for that."""
+        """`done` layers are computed. Returns the progress to report, if a report is due."""
         now = self._clock()
-        if now - self._told < SECONDS_BETWEEN_NEWS:
+        if now - self._reported < SECONDS_BETWEEN_NEWS:
             return None
-        self._told = now
+        self._reported = now
         return Progress(self._token, min(done, self._layers), self._layers, self.seconds_per_token)
 
     def pass_done(self, tokens: int, *, prompt: bool = False) -> None:

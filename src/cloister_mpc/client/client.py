@@ -46,7 +46,7 @@ Reply = PromptAccepted | Tokens | Failed
 
 
 class Client:
-    """`say` takes what there is to tell of requests. `draft_tokens`: how many tokens are guessed ahead; 0: none."""
+    """`say` gets replies about requests. `draft_tokens`: how many tokens are guessed ahead; 0: none."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Client:
             self._tasks[request.id] = asyncio.create_task(self._serve(request))
 
     async def close(self) -> None:
-        """Give up what is under way; the parties are told."""
+        """Cancel the answers under way, at the parties too."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -102,13 +102,13 @@ class Parties:
         return self._lost is not None
 
     async def status(self) -> list[Welcome]:
-        """What each says of itself now."""
+        """The state of each party now."""
         async with self._asking:
             self.post(AskStatus())
             return await self.next_of_all(Welcome)
 
     async def wait_ready(self, patience_s: float) -> list[Welcome]:
-        """What each says of itself once generations can begin."""
+        """The state of each party once generations can begin."""
         missing = "a party does not answer"
         try:
             async with asyncio.timeout(patience_s):
@@ -123,13 +123,13 @@ class Parties:
             ) from None
         return status
 
-    async def open(self, spec: GenerationSpec) -> Session:
+    async def open(self, spec: GenerationSpec) -> PartySession:
         """A new generation. Its programs are compiled by the parties when they first run."""
         name = secrets.token_bytes(16)
         if self._lost is not None:
             raise self._lost
         self._add_inboxes(name)
-        session = Session(self, name)
+        session = PartySession(self, name)
         try:
             self.post(Open(name, spec))
             if len({each.epoch for each in await self.next_of_all(Opened, name)}) != 1:
@@ -198,7 +198,7 @@ class Parties:
                     break
                 if session in self._inboxes:
                     self._inboxes[session][rank].put_nowait(message)
-                    if isinstance(message, Refused):  # whoever waits for another party of this session hears it too
+                    if isinstance(message, Refused):  # also for a caller that waits for another party of this session
                         for other, inbox in enumerate(self._inboxes[session]):
                             if other != rank:
                                 inbox.put_nowait(message)
@@ -218,7 +218,7 @@ class Parties:
             connection.close()
 
 
-class Session:
+class PartySession:
     """One generation: deal, then run, then deal again; never two at once."""
 
     def __init__(self, parties: Parties, name: bytes) -> None:
@@ -303,7 +303,7 @@ async def ask_all(config: PartiesConfig, own: Credentials) -> list[PartyState]:
 
 
 async def _connect(config: PartiesConfig, rank: int, tls: ssl.SSLContext) -> tuple[Connection, Welcome]:
-    """A connection to one party and what it says of itself. Checks its certificate, version and settings."""
+    """A connection to one party, and its Welcome. Checks its certificate, version and settings."""
     place = config.party[rank]
     address = Address.parse(place.control)
     where = f"Party {rank} ({address})"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_mpc.cache.plan import PLANS, CachePlan
 from cloister_mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
-from cloister_mpc.client.parties import Parties, Session
+from cloister_mpc.client.parties import Parties, PartySession
 from cloister_mpc.config import PartiesConfig, read_config
 from cloister_mpc.messages import Answer, GenerationSpec
 from cloister_mpc.model.programs import Programs, dealt, outline_of, programs_for
@@ -44,7 +44,7 @@ class ModelAtParties:
         cache: CachePlan = PLANS["full"],
     ) -> ModelAtParties:
         """Waits until the parties of this file are ready. Our key lies beside it, unless another is given. `identity`
-        is what the parties must have been when somebody was told who they are; `cache` is the plan of all answers."""
+        is the parties' digest in the node's evidence, which they must still have; `cache` is every answer's plan."""
         config = read_config(file)
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
@@ -92,7 +92,7 @@ class ModelAtParties:
 class TokenPasses:
     """One generation at the parties. What a pass opens is for us alone: tokens (n,) or logits (V, n)."""
 
-    def __init__(self, session: Session, programs: Programs, layer_done: Callable[[int], None]) -> None:
+    def __init__(self, session: PartySession, programs: Programs, layer_done: Callable[[int], None]) -> None:
         self._session = session
         self._programs = programs
         self._layer_done = layer_done
@@ -103,13 +103,13 @@ class TokenPasses:
         self._prompt = len(prompt)
         columns = self._programs.outline.prompt_tokens
         await self._deal(dealt(self._programs), prompt, columns, 0, noise)
-        return await self._session.run("prefill", on_progress=self._told)
+        return await self._session.run("prefill", on_progress=self._program_done)
 
     async def step(self, at: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
         """Compute the answer's tokens from number `at` on, forgetting wrong guesses there; what follows each."""
         columns = len(tokens)
         await self._deal(dealt(self._programs, columns), tokens, columns, self._prompt + at, noise)
-        return await self._session.run("step", at, columns, self._told)
+        return await self._session.run("step", at, columns, self._program_done)
 
     async def close(self) -> None:
         """Have the parties forget it; at any time, and after any failure."""
@@ -129,6 +129,6 @@ class TokenPasses:
         for name, (dims, _) in needed.items():
             await self._session.deal(name, values[name] if name in values else permutations(dims[0], dims[1]))
 
-    def _told(self, done: int, total: int) -> None:
-        # The passes' other programs are the embedding, before the layers, and the head, after them.
-        self._layer_done(max(0, min(done - 1 - (total - 2 - self._programs.shape.layers), self._programs.shape.layers)))
+    def _program_done(self, done: int, total: int) -> None:
+        # A pass's other programs are the embedding, before the layers, and the head, after them.
+        self._layer_done(min(done - 1, self._programs.shape.layers))

@@ -14,7 +14,7 @@ EDGE = 7.0
 
 GATES_ARE_DIVIDED_BY = 8
 RESULTS_ARE_MULTIPLIED_BY = 4
-"""By whoever orders the gates; the matrices around undo it, since dividing on shares costs messages."""
+"""By `model.weights`, which orders the gates: scaling on shares would cost messages."""
 
 CALM_WITHIN = 13.0
 WILD_EDGE = 8.5
@@ -66,7 +66,7 @@ def ordered_silu(gates: Array, calm: int) -> Array:
 
 
 def times(count: int, x: Array) -> Array:
-    """x taken so many times, once at least, by sums alone: a product would be truncated, and cost messages."""
+    """x * count for count >= 1, by sums alone: a product would be truncated, and cost messages."""
     if count == 1:
         return x
     doubled = times(count // 2, x + x)

@@ -26,7 +26,7 @@ from cloister_mpc.functions.softmax import LeanSoftmax, NaiveSoftmax, TunedSoftm
 
 Elementwise = Callable[[Array], Array]
 OfOrderedGates = Callable[[Array, int], Array]
-"""4 silu(8 t) for rows t, of which the first so many stay small (see activations.ordered_silu)."""
+"""4 silu(8 t) for rows t, of which the first n stay small (see activations.ordered_silu)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which of many numbers is the largest: a tournament on shares that carries no index beside the numbers.
 
 The index is written into the last bits of each number, below its fraction, where it also decides ties (the earlier
-wins). So a match is one comparison and one product of integers, 164 bytes on ABY3, and whoever is left knows its place.
+wins). So a match is one comparison and one product of integers, 164 bytes on ABY3, and the winner carries its index.
 On plain numbers it is argmax.
 """
 

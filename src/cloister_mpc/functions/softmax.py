@@ -51,7 +51,7 @@ WIDE = PowerExponential(-160, 13, 0.012112093, 1.0079437, 1.2587244, -1.2074427,
 LOWEST = 2.0**-9
 HIGHEST = 2.0**24
 _INTERVALS = 36
-_SHIFT = 14  # of the factors, which would have no fixed point of their own at HIGHEST
+_SHIFT = 14  # of the factors, which would be zero in fixed point at HIGHEST
 
 
 class _Quartic(NamedTuple):

@@ -1,1 +1,1 @@
-"""What is computed: a decoder in JAX, alike on shares and on plain numbers, and the programs compiled from it."""
+"""A decoder in JAX, for shares and for plain numbers, and the programs compiled from it."""

@@ -1,4 +1,4 @@
-"""The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, alike on shares and on plain numbers.
+"""The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, for shares and plain numbers.
 
 `embed` makes columns of the residual stream from a client's one-hots, `prompt_layer` and `step_layer` compute one
 layer, `answer` gives the next token or its logits. Knows neither how caches nor how functions work inside. `present` is
@@ -6,8 +6,8 @@ layer, `answer` gives the next token or its logits. Knows neither how caches nor
 its values are exactly zero, so whatever keys or scores its noise leads to weigh nothing.
 
 One-hots are integers, so nothing is truncated: the two of a token are multiplied (one message), then meet the matrix.
-Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so nobody else learns its
-temperature or its draw.
+Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn
+neither its temperature nor its draw.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCK = 256
 """Columns of a prompt computed at once: a block's scores are the most memory a prefill needs."""
 
 FAR = 48
-"""How far the first token's score of itself is lowered (see `_causal`): e^-48 of anything is nothing."""
+"""How far the first token's score with itself is lowered (see `_causal`): e^-48 vanishes in fixed point."""
 
 EMBED_BLOCK = 64
 """Columns whose one-hots are multiplied at once, to bound memory."""
@@ -132,15 +132,15 @@ class Decoder:
         choice: Choice | None,
         shuffles: Shuffles,
         following: bool,
-    ) -> tuple[Array, Cache, Choice | None, Array]:
-        """Generated tokens (D, n) through one layer: the stream, the cache, the choice used and the layer's queries."""
+    ) -> tuple[Array, Cache, Choice | None]:
+        """Generated tokens (D, n) through one layer: the stream, the cache and the choice used."""
         new = self.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, slot, new.keys, new.values)
         if not following:
             choice = method.choose(new.queries, cache, shuffles)
         seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
         out, cache = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
-        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
+        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice
 
     def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
         """Of generated tokens: no column is padding."""

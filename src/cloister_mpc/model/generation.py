@@ -13,8 +13,8 @@ Variables a client deals, secret; `{g}` is the generation's name, n the columns 
     {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: shape.one_hots
     {g}/places (positions, n) int32                                 the same, where positions are learned
     {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
-    {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` says which, for
-    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 shape.permutations; used once, then deleted
+    {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` lists them;
+                                                                    shape.permutations, used once, then deleted
 
 What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
 prefill. `programs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
@@ -62,9 +62,8 @@ class Generation:
         self._name = name
         self._progress = progress
         self._written = -1
-        self._queries = 0
         self._variables: set[str] = set()
-        self._done = self._total = 0
+        self._done = 0
 
     @property
     def answer(self) -> str:
@@ -74,7 +73,7 @@ class Generation:
     def prefill(self) -> None:
         """The prompt through all layers: fills the cache and gives the first answer."""
         programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
-        self._begin()
+        self._done = 0
         self._place(-columns, columns)
         for number, scale in enumerate(shape.scales):
             self._publish(f"{number}/epsilon", np.float32(shape.epsilon * scale * scale))
@@ -86,7 +85,7 @@ class Generation:
             self._used(number, len(programs.method.evict_shuffles) if leading else 0)
         self._run(programs.last(columns), counts=False)
         self._run(programs.head(1))
-        self._written, self._queries = 0, 1
+        self._written = 0
 
     def step(self, at: int, columns: int = 1) -> None:
         """Generated tokens at positions `at`, `at` + 1, … through all layers; an answer for each of them.
@@ -99,37 +98,26 @@ class Generation:
             raise GenerationError(f"Position {at} does not follow what was computed so far.")
         if columns < 1 or at + columns > programs.outline.new_tokens:
             raise GenerationError(
-                "There is no room for so many tokens.", hint="Ask for room when the prompt is shared."
+                f"There is no room for {columns} tokens at position {at}.",
+                hint="Ask for room when the prompt is shared.",
             )
-        self._begin()
+        self._done = 0
         self._place(at, columns)
         self._publish("slot", np.int32(programs.method.first_free + at))
         self._run(programs.embed(columns))
-        if programs.ahead:
-            self._select()
         for number in range(shape.layers):
             self._rescale(number, columns)
             leading = programs.leads(number)
             self._run(programs.step(columns, leading), self._layer(number))
-            if leading and not programs.ahead:
-                self._used(number, len(programs.method.choose_shuffles))
+            self._used(number, len(programs.method.choose_shuffles) if leading else 0)
         self._run(programs.head(columns))
-        self._written, self._queries = at + columns, columns
+        self._written = at + columns
 
     def close(self) -> None:
         """Forget everything but the model."""
         for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
             self._runtime.del_var(variable)
         self._variables.clear()
-
-    def _select(self) -> None:
-        programs, name = self._programs, self._name
-        where = {"shuffles": f"{name}/ahead/shuffles"}
-        for at, number in enumerate(programs.leaders):
-            where |= {f"queries/{at}": f"{name}/{number}/queries", f"caches/{at}": f"{name}/{number}/cache"}
-            where[f"choice/{at}"] = f"{name}/{number}/choice"
-        self._run(programs.select(self._queries), where)
-        self._used("ahead", len(programs.method.choose_shuffles))
 
     def _rescale(self, number: int, columns: int) -> None:
         scales = self._programs.shape.scales
@@ -138,7 +126,7 @@ class Generation:
             self._run(self._programs.rescale(columns), counts=False)
 
     def _layer(self, number: int) -> dict[str, str]:
-        own = {part: f"{self._name}/{number}/{part}" for part in ("cache", "epsilon", "queries", "shuffles")}
+        own = {part: f"{self._name}/{number}/{part}" for part in ("cache", "epsilon", "shuffles")}
         leader = self._programs.leader(number)
         shared = {part: f"{self._name}/{leader}/{part}" for part in ("eviction", "choice")}
         return own | shared | {"weights": f"w/{number}"}
@@ -154,9 +142,6 @@ class Generation:
         self._runtime.set_var(variable, self._dealer.publish(np.asarray(value)))
         self._variables.add(variable)
 
-    def _begin(self) -> None:
-        self._done, self._total = 0, self._programs.shape.layers + 2 + int(self._programs.ahead and self._written >= 0)
-
     def _run(self, program: Program, where: Mapping[str, str] = OUTSIDE, counts: bool = True) -> None:
         outputs = [self._variable(where, output) for output in program.outputs]
         inputs = [self._variable(where, given) for given in program.inputs]
@@ -171,7 +156,7 @@ class Generation:
         if counts:
             self._done += 1
             if self._progress is not None:
-                self._progress(self._done, self._total)
+                self._progress(self._done, self._programs.shape.layers + 2)
 
     def _constants(self, program: Program) -> list[str]:
         """Variables of the program's constants, published when it is first run."""
@@ -181,9 +166,9 @@ class Generation:
                 self._publish(name, values)
         return [f"{self._name}/{name}" for name in names]
 
-    def _used(self, whose: int | str, shuffles: int) -> None:
+    def _used(self, layer: int, shuffles: int) -> None:
         for at in range(shuffles):
-            self._runtime.del_var(f"{self._name}/{whose}/shuffles/{at}")
+            self._runtime.del_var(f"{self._name}/{layer}/shuffles/{at}")
 
     def _variable(self, where: Mapping[str, str], path: str) -> str:
         """The variable of `path`: by the longest beginning of it that `where` knows, else the generation's own."""

@@ -1,10 +1,9 @@
 """Compiled programs in a folder, so that a party's next engine need not compile them again: each takes seconds.
 
-Nothing secret is in a program: it follows from public shapes and from the code. The folder is the party's own, as the
-one with its shares of the weights is: who can write there could take those shares, and gains nothing by a false
-program. What is found is believed only under its own key, which names all that a program depends on, the code that
-compiles it included. Anything else counts as not there and is compiled anew: no file decides whether a party can
-compute.
+A program holds no secret: it follows from public shapes and from the code. The folder is private to the party, as its
+shares of the weights are: an attacker that can write there could read those shares, and gains nothing by a false
+program. A file counts only under its key, which is a digest of all that the program depends on, the compiling code
+included. Any other file is ignored and the program compiled again.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ class ProgramStore:
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """Nobody else compiles what we do. A few locks for all keys: none is ever removed."""
+        """No other process compiles this program meanwhile. Few locks serve all keys, and stay."""
         with ExitStack() as held:
             with suppress(OSError):
                 held.enter_context(only_one(self.folder / f"lock-{key[0]}"))
@@ -130,7 +129,7 @@ class ProgramStore:
 
 
 def _read(path: Path) -> bytes:
-    """A file of ours alone; OSError where it is none."""
+    """A plain file that only its owner may read; OSError where it is none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())

@@ -20,7 +20,8 @@ from spu import libspu
 from spu.utils import frontend
 
 from cloister.errors import InvalidRequest
-from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
+from cloister_mpc.cache.base import Choice, Eviction, Method, Shuffles
+from cloister_mpc.cache.methods import make_method
 from cloister_mpc.cache.plan import CachePlan, leader
 from cloister_mpc.functions.bundle import BUNDLES
 from cloister_mpc.functions.ring import tracing_for_shares
@@ -57,16 +58,19 @@ class Programs:
     """All programs of one outline, compiled when first asked for. Threads may share it."""
 
     def __init__(
-        self, shape: ModelShape, outline: Outline, like: Programs | None = None, store: ProgramStore | None = None
+        self,
+        shape: ModelShape,
+        outline: Outline,
+        like: Programs | None = None,
+        store: ProgramStore | None = None,
+        make: Callable[[CachePlan, int, int], Method] = make_method,
     ) -> None:
         """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once.
-
-        `store`: where programs are kept, and found, beyond this process.
-        """
+        `store` keeps programs beyond this process. `make`: the method of a plan."""
         self.shape = shape
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
-        self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
+        self.method = make(outline.cache, outline.prompt_tokens, outline.new_tokens)
         self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
         self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
         self._store = store
@@ -76,11 +80,6 @@ class Programs:
 
     def leads(self, number: int) -> bool:
         return self.leader(number) == number
-
-    @property
-    def ahead(self) -> bool:
-        """Whether all layers' selections are made in one batch before the step, with the last step's queries."""
-        return self.outline.cache.selection == "ahead" and self._choice is not None
 
     def embed(self, columns: int) -> Program:
         shape = self.shape
@@ -108,8 +107,7 @@ class Programs:
         return self._program(name, self.outline.prompt_tokens, self._run_prompt, inputs, PUBLIC)
 
     def step(self, columns: int, leading: bool) -> Program:
-        """One layer over `columns` generated tokens; leaders choose what to read, unless that was done ahead."""
-        chooses = leading and not self.ahead
+        """One layer over `columns` generated tokens; leaders choose what to read."""
 
         def inputs() -> dict[str, Tree]:
             return {
@@ -119,40 +117,15 @@ class Programs:
                 "angles": self._angles(columns),
                 "epsilon": _floats(),
                 "slot": _integers(),
-                "choice": None if chooses else self._choice,
-                "shuffles": self._shuffles(self.method.choose_shuffles if chooses else ()),
+                "choice": None if leading else self._choice,
+                "shuffles": self._shuffles(self.method.choose_shuffles if leading else ()),
             }
 
         def run(**given: Tree) -> Tree:
-            hidden, cache, choice, queries = self.decoder.step_layer(self.method, **given, following=not chooses)
-            kept = queries if self.ahead and leading else None
-            return {"hidden": hidden, "cache": cache, "choice": choice, "queries": kept}
+            hidden, cache, choice = self.decoder.step_layer(self.method, **given, following=not leading)
+            return {"hidden": hidden, "cache": cache, "choice": choice}
 
         return self._program(f"step_{'leading' if leading else 'following'}", columns, run, inputs, PUBLIC)
-
-    def select(self, columns: int) -> Program:
-        """The selections of all leading layers in one batch, with queries of `columns` tokens (§4.3, made ahead)."""
-        count, shape = len(self.leaders), self.shape
-
-        def inputs() -> dict[str, Tree]:
-            return {
-                "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
-                "caches": tuple(self._prompt_results["cache"] for _ in range(count)),
-                "shuffles": self._shuffles(self.method.choose_shuffles, count),
-            }
-
-        def run(queries: tuple[Array, ...], caches: tuple[Cache, ...], shuffles: Shuffles) -> Tree:
-            stacked = jax.tree_util.tree_map(lambda *parts: jnp.concatenate(parts), *caches)
-            choice = self.method.choose(jnp.concatenate(queries), stacked, shuffles)
-            heads = shape.kv_heads
-            return {
-                "choice": tuple(
-                    jax.tree_util.tree_map(lambda rows, at=at: rows[at * heads : (at + 1) * heads], choice)
-                    for at in range(count)
-                )
-            }
-
-        return self._program("select", columns, run, inputs)
 
     def rescale(self, columns: int) -> Program:
         """The stream multiplied by a public factor, where the next layer's scale differs."""
@@ -187,7 +160,7 @@ class Programs:
         if eviction is None:
             eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
         cache = self.method.build(prompt, eviction)
-        return {"hidden": hidden, "cache": cache, "eviction": eviction, "queries": prompt.queries[:, -1:]}
+        return {"hidden": hidden, "cache": cache, "eviction": eviction}
 
     @property
     def _prompt_inputs(self) -> dict[str, Tree]:
@@ -238,8 +211,8 @@ class Programs:
         size = 2 * len(self.shape.rotation)
         return Angles(_floats(columns, size), _floats(columns, size))
 
-    def _shuffles(self, sizes: tuple[int, ...], layers: int = 1) -> tuple[Any, ...]:
-        return tuple(_integers(layers * self.shape.kv_heads, size, size) for size in sizes)
+    def _shuffles(self, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(_integers(self.shape.kv_heads, size, size) for size in sizes)
 
     def _program(
         self,
@@ -261,7 +234,7 @@ class Programs:
             return self._compiled[key]
 
     def _terms(self, key: tuple[str, int, str]) -> object:
-        """All that the program depends on beside the code. What is around the layers knows nothing of the cache."""
+        """All that the program depends on beside the code. Programs around the layers do not depend on the cache."""
         outline = self.outline
         kept = None if key[0] in AROUND else (outline.prompt_tokens, outline.new_tokens, outline.cache)
         return key, self.shape, outline.functions, kept
@@ -271,7 +244,7 @@ AROUND = ("embed", "rescale", "last", "head")
 PUBLIC = ("angles", "epsilon", "slot", "factor")
 
 APART = 64
-"""Constants of at least so many numbers are given beside a program's text, not within it."""
+"""Constants of at least this size are given beside a program's text, not within it."""
 
 
 @lru_cache(maxsize=8)
@@ -348,14 +321,9 @@ def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tup
         needed["places"] = ((shape.positions, wide), "int32")
     if programs.outline.answer == "sampled":
         needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
-    if columns and programs.ahead:
-        heads = shape.kv_heads * len(programs.leaders)
-        sizes = {f"ahead/shuffles/{at}": (heads, size) for at, size in enumerate(method.choose_shuffles)}
-    else:
-        per_layer = method.choose_shuffles if columns else method.evict_shuffles
-        sizes = {
-            f"{number}/shuffles/{at}": (shape.kv_heads, size)
-            for number in programs.leaders
-            for at, size in enumerate(per_layer)
-        }
-    return needed | {name: ((heads, size, size), "int32") for name, (heads, size) in sizes.items()}
+    shuffles = method.choose_shuffles if columns else method.evict_shuffles
+    return needed | {
+        f"{number}/shuffles/{at}": ((shape.kv_heads, size, size), "int32")
+        for number in programs.leaders
+        for at, size in enumerate(shuffles)
+    }

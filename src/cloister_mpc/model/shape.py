@@ -51,7 +51,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tied: bool  # one matrix serves the embedding and the head
     rotation: tuple[float, ...]  # frequencies of the rotary angles, head_size / 2; () where positions are learned
     scales: tuple[float, ...]  # of the residual stream, per layer
-    calm: Annotated[int, msgspec.Meta(ge=0, le=1_000_000, multiple_of=CALM_STEP)] = 0  # in every layer alike
+    calm: Annotated[int, msgspec.Meta(ge=0, le=1_000_000, multiple_of=CALM_STEP)] = 0  # the same in every layer
 
     def __post_init__(self) -> None:
         consistent = (

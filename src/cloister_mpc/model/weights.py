@@ -4,7 +4,7 @@ Folded in: norms' gains into the next matrix; 1/sqrt(d) into the queries; q, k a
 another; biases as a last column (their input gets a row that is 1 where there is a token); the residual stream's scale
 into what writes to it; the order of an MLP's neurons (see shape) into its two matrices. LayerNorm is RMSNorm on a
 centred stream: for GPT-2 all that writes to the stream is centred here, and no mean is subtracted later. Knows tensors'
-names in files; knows nothing of shares. A party's engine imports this and never torch, which only reading takes.
+names in files, and no shares. A party's engine imports this and never torch, which only reading takes.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Engine:
         self._dealer = shares.Dealer(self._config.protocol)
         self._shape: ModelShape | None = None
         self._store: ProgramStore | None = None
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: dict[bytes, _EngineSession] = {}
 
     def connect(self) -> None:
         from spu import Runtime, libspu
@@ -120,11 +120,11 @@ class Engine:
         programs = programs_for(self._shape, outline_of(order.spec), self._store)
         name = f"s/{order.session.hex()}"
 
-        def told(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             self._party.send(Progress(order.session, session.number, done, total))
 
-        generation = Generation(self._runtime, programs, self._dealer, name=name, progress=told)
-        session = self._sessions[order.session] = _Session(name, programs, generation)
+        generation = Generation(self._runtime, programs, self._dealer, name=name, progress=report)
+        session = self._sessions[order.session] = _EngineSession(name, programs, generation)
 
     def piece(self, order: Piece) -> None:
         """More of a share; a whole one becomes one of the session's variables."""
@@ -168,13 +168,13 @@ class Engine:
             with suppress(RuntimeError):
                 self._runtime.del_var(f"{session.name}/{given}")
 
-    def _session(self, name: bytes) -> _Session:
+    def _session(self, name: bytes) -> _EngineSession:
         if name not in self._sessions:
             raise ProtocolError("A session that is not open.")
         return self._sessions[name]
 
 
-class _Session:
+class _EngineSession:
     def __init__(self, name: str, programs: Programs, generation: Generation) -> None:
         self.name = name
         self.programs = programs
@@ -197,7 +197,7 @@ class _Session:
 def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
     start = party.next()
     if not isinstance(start, StartEngine):
-        raise ProtocolError("An engine is told its settings first.")
+        raise ProtocolError("An engine gets StartEngine first.")
     _leave_network()
     _silence()
     engine = Engine(start, party)
@@ -230,7 +230,7 @@ def _silence() -> None:
 
 
 def main() -> NoReturn:
-    """Hardens first of all. Prints nothing but the type and place of an error of ours."""
+    """Hardens first. Of an error it prints the type and the place."""
     control = begin_child("mpc-engine")
     status = 0
     try:

@@ -1,8 +1,8 @@
 """Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads.
 
-When all parties are there and hold shares of the same dealings, the leader has everyone start an engine, then connect,
-then begin. Whoever notices a failure reports it; the leader ends the epoch at all parties and begins the next. A party
-that falls silent counts as gone.
+When all parties are there and hold shares of the same dealings, the leader has every party start an engine, then
+connect, then begin. A party that notices a failure reports it; the leader ends the epoch at all parties and begins the
+next. A silent party counts as gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -40,9 +40,8 @@ from cloister_mpc.messages import (
     WeightsReady,
     Withdraw,
 )
-
-if TYPE_CHECKING:
-    from cloister_mpc.party.party import Party
+from cloister_mpc.party.sessions import Sessions
+from cloister_mpc.party.weight_store import WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +50,22 @@ SECONDS_BETWEEN_EPOCHS = 0.5
 SECONDS_BETWEEN_TRIES = 0.5
 
 
+class EpochParty(Protocol):
+    """What an epoch asks of its party, which is `party.Party`."""
+
+    weights: WeightStore
+    sessions: Sessions
+
+    async def prepare(self, key: bytes) -> None: ...
+    async def join(self) -> None: ...
+    def begin(self, epoch: int) -> None: ...
+    def end(self, reason: str) -> None: ...
+
+
 class Leader:
     """`run` lasts as long as the party does."""
 
-    def __init__(self, config: PartiesConfig, party: Party) -> None:
+    def __init__(self, config: PartiesConfig, party: EpochParty) -> None:
         self._config = config
         self._party = party
         self._followers: dict[int, Connection] = {}
@@ -91,7 +102,7 @@ class Leader:
         self._changed.set()
         reason = f"party {rank} was lost"
         try:
-            await converse(connection, self._config.limits.silence_s, partial(self._hear, rank))
+            await converse(connection, self._config.limits.silence_s, partial(self._handle, rank))
         except TimeoutError:
             reason = f"party {rank} fell silent"
             raise
@@ -104,7 +115,7 @@ class Leader:
             self._digests.pop(rank, None)
             self.broke(reason)
 
-    def _hear(self, rank: int, message: msgspec.Struct) -> None:
+    def _handle(self, rank: int, message: msgspec.Struct) -> None:
         match message:
             case WeightsReady():
                 self._digests[rank] = message.digest
@@ -189,7 +200,7 @@ class Leader:
 class Follower:
     """Connects to the leader again whenever the connection ends. `run` lasts as long as the party does."""
 
-    def __init__(self, config: PartiesConfig, rank: int, tls: ssl.SSLContext, party: Party) -> None:
+    def __init__(self, config: PartiesConfig, rank: int, tls: ssl.SSLContext, party: EpochParty) -> None:
         self._config = config
         self._rank = rank
         self._tls = tls
@@ -241,14 +252,14 @@ class Follower:
             check_hello(self._config, await leader.receive(HELLO_S), 0)
             self._leader, self._epoch = leader, 0
             self.weights_changed()
-            await converse(leader, self._config.limits.silence_s, self._hear)
+            await converse(leader, self._config.limits.silence_s, self._handle)
         finally:
             if self._leader is not None:
                 self._end("the leading party was lost")
             self._leader = None
             leader.abort()
 
-    def _hear(self, message: msgspec.Struct) -> None:
+    def _handle(self, message: msgspec.Struct) -> None:
         match message:
             case Prepare():
                 self._end("a new epoch begins")

@@ -74,7 +74,7 @@ class Party:
         self._visits: set[asyncio.Task[None]] = set()
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Opens the port and serves epochs until told to stop; then ends all that this party started."""
+        """Opens the port and serves epochs until `stop` is set; then ends all that this party started."""
         address = Address.parse(self._config.party[self._rank].control)
         try:
             listener = address.listen()
@@ -101,7 +101,7 @@ class Party:
     async def prepare(self, key: bytes) -> None:
         """Start this party's engine and tunnel."""
         self.end("a new epoch begins")
-        self._workers = Workers(self._config, self._rank, self.sessions.heard, self._broke)
+        self._workers = Workers(self._config, self._rank, self.sessions.from_engine, self._broke)
         await self._workers.start(key)
 
     async def join(self) -> None:
@@ -133,7 +133,7 @@ class Party:
             self._workers = None
 
     def _broke(self, reason: str) -> None:
-        """Something of ours ended: the epoch is over for everyone."""
+        """A process of this party ended: the epoch is over at all parties."""
         self.sessions.end(reason)  # before results of a broken run could be mistaken for whole ones
         self._epochs.broke(reason)
 
@@ -144,7 +144,7 @@ class Party:
             if (reason := self.sessions.watch()) is not None:
                 self._broke(reason)
 
-    # Who connects to us.
+    # Connections.
 
     async def _prove(self, accepted: socket.socket) -> tuple[Connection, Role]:
         connection = await Connection.accept(accepted, self._server_tls, FromVisitor)
@@ -223,7 +223,7 @@ ALLOW_INSECURE = "--allow-insecure-beaver"
 
 
 def command(file: Path, rank: int, *, allow_insecure_beaver: bool, with_parent: bool = False) -> list[str]:
-    """What starts a party; `with_parent`: it ends with whoever started it."""
+    """What starts a party; `with_parent`: it ends with its parent process."""
     words = [WITH_PARENT] * with_parent + [ALLOW_INSECURE] * allow_insecure_beaver
     return interpreter.python("cloister_mpc.party.party", str(file.absolute()), str(rank), *words)
 
@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> NoReturn:
         die_with_parent()
     rank = int(arguments[1])
     logging.basicConfig(level=logging.INFO, format=f"party {rank}: %(message)s", stream=sys.stderr)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # strangers' failed handshakes, with tracebacks
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # failed handshakes of unknown peers, with tracebacks
     status = 0
     try:
         config = read_config(Path(arguments[0]))

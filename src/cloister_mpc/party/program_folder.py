@@ -1,4 +1,4 @@
-"""Where a party keeps the programs it compiled (model.program_store): in a folder of its own, or not at all."""
+"""Where a party keeps the programs it compiled (model.program_store): in a private folder, or not at all."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ class Sessions:
         self._config = config
         self._leads = rank == 0
         self._tell = tell
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, ClientSession] = {}
         self._ready: dict[bytes, dict[int, Ready]] = {}
         self._epoch = 0
-        self._heard = monotonic()
+        self._engine_spoke = monotonic()
         self.engine: Connection | None = None
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class Sessions:
     def end(self, reason: str) -> None:
         """The epoch is over, and every session with it. Nothing was revealed: results go out when a run is whole."""
         self.engine = None
-        lost = PartyLost(f"The generation ended: {reason}.", hint="Try again; the parties start anew by themselves.")
+        lost = PartyLost(f"The generation ended: {reason}.", hint="Try again; the parties start again by themselves.")
         for session in list(self._sessions.values()):
             self._refuse(session, lost)
         self._sessions.clear()
@@ -108,9 +108,9 @@ class Sessions:
         for session in [each for each in self._sessions.values() if each.owner is connection]:
             self._leave(session)
 
-    def heard(self, message: msgspec.Struct) -> None:
+    def from_engine(self, message: msgspec.Struct) -> None:
         """A message of the engine, for the session's own client."""
-        self._heard = monotonic()
+        self._engine_spoke = monotonic()
         session = self._sessions.get(getattr(message, "session", b""))
         if session is None:
             return
@@ -146,9 +146,9 @@ class Sessions:
         session = self._sessions.get(message.session)
         if isinstance(message, Turn):
             if session is None or session.asked is None or session.asked.number != message.number:
-                raise ProtocolError("A turn for a run that nobody asked for.")
+                raise ProtocolError("A turn for a run that was not asked for.")
             session.running = True
-            self._heard = monotonic()
+            self._engine_spoke = monotonic()
             if self.engine is not None:
                 self.engine.post(session.asked)
         elif session is not None:
@@ -165,7 +165,7 @@ class Sessions:
                 self._refuse(session, RequestTimeout("The session was idle for too long."))
                 self._leave(session)
         if any(session.running or session.opening for session in self._sessions.values()):
-            return "a party did not answer in time" if now - self._heard > limits.run_silence_s else None
+            return "a party did not answer in time" if now - self._engine_spoke > limits.run_silence_s else None
         return None
 
     async def _open(self, connection: Connection, message: Open) -> None:
@@ -184,8 +184,8 @@ class Sessions:
         except CloisterError as reason:
             connection.post(Refused.of(reason, message.session))
             return
-        self._sessions[message.session] = Session(message.session, connection, message.spec)
-        self._heard = monotonic()
+        self._sessions[message.session] = ClientSession(message.session, connection, message.spec)
+        self._engine_spoke = monotonic()
         await self._to_engine(message)
 
     async def _to_engine(self, message: msgspec.Struct) -> None:
@@ -193,7 +193,7 @@ class Sessions:
             with suppress(ConnectionError):
                 await self.engine.send(message)
 
-    def _leave(self, session: Session) -> None:
+    def _leave(self, session: ClientSession) -> None:
         """Its client is gone or done. A run that was declared may still get its turn, and is then waited for."""
         session.owner = None
         if session.asked is None:
@@ -203,21 +203,21 @@ class Sessions:
             self._tell(Withdraw(session.name, False))
             self._drop(session)
 
-    def _drop(self, session: Session) -> None:
+    def _drop(self, session: ClientSession) -> None:
         self._sessions.pop(session.name, None)
         self._ready.pop(session.name, None)
         if self.engine is not None:
             self.engine.post(Close(session.name))
 
-    def _refuse(self, session: Session, reason: CloisterError) -> None:
+    def _refuse(self, session: ClientSession, reason: CloisterError) -> None:
         self._pass_on(session, Refused.of(reason, session.name))
 
-    def _pass_on(self, session: Session, message: msgspec.Struct) -> None:
+    def _pass_on(self, session: ClientSession, message: msgspec.Struct) -> None:
         if session.owner is not None:
             session.owner.post(message)
 
 
-class Session:
+class ClientSession:
     """One generation: whose it is, what was announced, what may come next. Knows no engine."""
 
     def __init__(self, name: bytes, owner: Connection, spec: GenerationSpec) -> None:

@@ -1,6 +1,6 @@
-"""A party's tunnel: carries the engines' link over mutual TLS. Started anew for every epoch, ends with it.
+"""A party's tunnel: carries the engines' link over mutual TLS. One for each epoch.
 
-SPU's own link cannot be made to insist on TLS: its port also takes plaintext, from anybody. So the engine speaks only
+SPU's own link cannot be made to insist on TLS: its port also takes plaintext from any peer. So the engine speaks only
 through sockets in a private folder, and this process carries them over the network: to each peer over a connection
 whose certificate is that party's, beginning with the epoch's key. It sees the link's bytes, which are masked shares.
 Which of two other parties sent a message is known from the engine's own header (the protocols assume it honest).
@@ -60,7 +60,7 @@ class Tunnel:
             inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             inner.bind(str(self._folder / f"to-{rank}.sock"))
             inner.listen()
-            # The engine is no stranger, but it too tries in vain while its peer is not up.
+            # The engine's connections fail too while its peer is not up: that is no attack.
             self._begin(Door(inner, partial(self._dial, rank), _carry, patience_s=DIAL_S, report=False).run())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -132,7 +132,7 @@ class End(asyncio.Protocol):
         self._other: End | None = None
         self._early = bytearray()
         self._wanted = 1
-        self._heard = asyncio.Event()
+        self._received = asyncio.Event()
 
     async def receive(self, count: int) -> bytes:
         """The first bytes, before there is another end to carry them to."""
@@ -141,8 +141,8 @@ class End(asyncio.Protocol):
         while len(self._early) < count:
             if self.transport.is_closing():
                 raise ProtocolError("A connection ended in its handshake.")
-            self._heard.clear()
-            await self._heard.wait()
+            self._received.clear()
+            await self._received.wait()
         received = bytes(self._early[:count])
         del self._early[:count]
         return received
@@ -168,7 +168,7 @@ class End(asyncio.Protocol):
         self._early += data
         if len(self._early) >= self._wanted:
             self.transport.pause_reading()
-        self._heard.set()
+        self._received.set()
 
     def pause_writing(self) -> None:
         if self._other is not None:
@@ -179,7 +179,7 @@ class End(asyncio.Protocol):
             self._other.transport.resume_reading()
 
     def connection_lost(self, reason: Exception | None) -> None:
-        self._heard.set()
+        self._received.set()
         if self._other is not None:
             self._other.transport.close()
             self._pair_ended()
@@ -194,7 +194,7 @@ async def serve(party: socket.socket) -> None:
     control = Connection(*await asyncio.open_connection(sock=party), ToTunnel)
     start = await control.receive()
     if not isinstance(start, StartTunnel):
-        raise ProtocolError("A tunnel is told its settings first.")
+        raise ProtocolError("A tunnel gets StartTunnel first.")
     tunnel = Tunnel(start)
     tunnel.listen()
     control.post(Listening())
@@ -205,5 +205,5 @@ async def serve(party: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # strangers' failed handshakes, with tracebacks
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # failed handshakes of unknown peers, with tracebacks
     asyncio.run(serve(begin_child("mpc-tunnel")))

@@ -1,7 +1,7 @@
 """A party's shares of a model's weights, one file each, so that a new engine needs no new dealing.
 
 Files are the party's alone (0600). In a folder named in the settings they outlive the party; else they are in a
-folder that ends with it. One party's shares say nothing of the weights; all parties' stores together are the weights.
+folder that ends with it. One party's shares reveal no weight; all parties' stores together are the weights.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def file_of(folder: Path, weight: Weight) -> Path:
 
 
 class ProviderConnection:
-    """Shares of weights go into the store; the provider hears when they are served. One provider at a time.
+    """One provider at a time deals weights into the store; it gets Serving once engines have loaded them.
 
     `changed` is called when the store is complete and differs from what engines have loaded.
     """

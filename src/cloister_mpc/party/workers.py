@@ -47,7 +47,7 @@ class Workers:
     ) -> None:
         self._config = config
         self._rank = rank
-        self._hear = handle
+        self._handle = handle
         self._ended = ended
         self._folder = Path(tempfile.mkdtemp(prefix="cloister-party-"))
         self._children: list[StartedChild] = []
@@ -72,7 +72,7 @@ class Workers:
         await self.engine.send(load)
         await self._expect(self.engine, Loaded)
         await self.tunnel.send(Established())
-        self._tasks.append(asyncio.create_task(self._listen(self.engine, self._hear, "an engine ended")))
+        self._tasks.append(asyncio.create_task(self._listen(self.engine, self._handle, "an engine ended")))
 
     def close(self) -> None:
         """Kill both. What the engine held is gone with it."""

@@ -66,7 +66,7 @@ def calibrate(
     """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
 
     Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says. No text is longer
-    than what the model may be asked: beyond that it has no positions, and its numbers say nothing.
+    than what the model may be asked: beyond that it has no positions, and its numbers have no meaning.
     """
     shape = shape_of(folder)
     gates = _Gates(shape)
@@ -97,19 +97,19 @@ class _Gates:
 
     def __init__(self, shape: ModelShape) -> None:
         self._shape = shape
-        self._told: list[NDArray[np.float32]] = []
+        self._reported: list[NDArray[np.float32]] = []
         self._largest = np.zeros((shape.layers, shape.inner if shape.gated else 0), np.float32)
 
     def silu(self, x: Array) -> Array:
-        jax.debug.callback(lambda largest: self._told.append(np.asarray(largest)), jnp.abs(x).max(axis=1))
+        jax.debug.callback(lambda largest: self._reported.append(np.asarray(largest)), jnp.abs(x).max(axis=1))
         return NAIVE.silu(x)
 
     def belong_to(self, number: int) -> None:
         """What was reported since the last call belongs to this layer."""
         jax.effects_barrier()  # type: ignore[no-untyped-call]
-        for told in self._told:
-            self._largest[number] = np.maximum(self._largest[number], told)
-        self._told.clear()
+        for largest in self._reported:
+            self._largest[number] = np.maximum(self._largest[number], largest)
+        self._reported.clear()
 
     def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
         """The largest seen plus a multiple of the row's length, which is the standard deviation of its gate on a normed
@@ -196,10 +196,10 @@ two sentences.""",
     """My grandmother kept a garden behind the house, narrow and long, with beans along the fence and a walnut tree at
 the far end which her father had planted. She knew every bed by the year in which it had done well. "Potatoes
 forgive you," she used to say, "roses never do." When she grew too old to dig, she sat on a chair in the shade
-and told us where to put the spade. After she died we kept the garden for two more summers. Then the house was
+and showed us where to put the spade. After she died we kept the garden for two more summers. Then the house was
 sold, and the new owners laid a lawn. I walked past it last week. The walnut tree is still there, taller than
-the roof, and somebody has hung a swing from it.""",
+the roof, and someone has hung a swing from it.""",
     "Translate into German: Good morning, how much are these apples? I would like two kilograms, please. Danke schön!",
-    "You are a careful doctor. A patient has had a fever of 39.2 °C for three days, a cough, and pain when "
+    "You are a careful doctor. A patient had a fever of 39.2 °C for three days, a cough, and pain when "
     "breathing in. Which questions do you ask, which tests do you order, and what must not be missed?",
 )

@@ -1,7 +1,7 @@
 """The provider's side: deals a model's weights to the parties, matrix by matrix, slab by slab.
 
 A matrix that all parties hold from one dealing is not dealt again. They know it by a keyed digest only: a plain digest
-would confirm a right guess of the weights to anybody.
+would confirm a right guess of the weights.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SMALL = {
 }
 PLANS = {
     "mpcache": CachePlan(**SMALL),
-    "mpcache ahead, pairs sharing": CachePlan(**SMALL, selection="ahead", shared_layers=2),
+    "mpcache, pairs sharing": CachePlan(**SMALL, shared_layers=2),
     "h2o": BaselinePlan(method="h2o", at_least=0, budget=0.5, ranking="top_k"),
     "tova": BaselinePlan(method="tova", at_least=0, budget=0.5, ranking="top_k"),
     "snapkv": BaselinePlan(method="snapkv", at_least=0, budget=0.5),

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from cloister_bench.mpc.baselines import method_of
 from cloister_bench.mpc.plan import BaselinePlan
 from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles
 from cloister_mpc.cache.plan import CachePlan
@@ -89,7 +90,7 @@ def built(chosen: CachePlan, prompt: PromptLayer, new_tokens: int = 3, seed: int
 @lru_cache
 def _builder(chosen: CachePlan, tokens: int, new_tokens: int) -> tuple[Method, Callable[..., Cache]]:
     """Compiled once for all tests of a plan."""
-    method = chosen.make_method(tokens, new_tokens)
+    method = method_of(chosen, tokens, new_tokens)
 
     def cache_of(prompt: PromptLayer, shuffles: Shuffles) -> Cache:
         return method.build(prompt, method.evict(prompt, SOFTMAX, NO_OFFSET, shuffles))

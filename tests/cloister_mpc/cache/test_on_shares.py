@@ -14,6 +14,7 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from spu import libspu
 from spu.utils import frontend
 
+from cloister_bench.mpc.baselines import method_of
 from cloister_mpc.cache.attention import LARGEST_WIDTH, headwise
 from cloister_mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister_mpc.cache.plan import CachePlan
@@ -139,7 +140,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_step_on_shares_keeps_chooses_and_answers_as_on_plain_numbers(parties: ThreadParties, name: str) -> None:
     chosen: CachePlan = PLANS[name]
-    method = chosen.make_method(TOKENS, 2)
+    method = method_of(chosen, TOKENS, 2)
     draw = np.random.default_rng(5)
     values = floats(draw, 2, 1, 9)
     values[..., -1] = 1

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.config import MpcCache, MpcSettings
+from cloister_bench.mpc.baselines import method_of
 from cloister_bench.mpc.plan import BaselineName
-from cloister_mpc.cache.methods import sizes_of
+from cloister_mpc.cache.methods import make_method, sizes_of
 from cloister_mpc.cache.plan import PLANS, CachePlan, PlanError, leader
 from tests.cloister_mpc.cache.drawn import plan_of
 
@@ -52,13 +53,13 @@ def test_a_party_refuses_the_methods_that_only_the_bench_knows(method: str) -> N
 
 @pytest.mark.parametrize("method", ["mpcache", "longcache", "infllm", "h2o", "snapkv", "tova", "streaming"])
 def test_a_short_prompt_is_read_whole(method: str) -> None:
-    assert type(plan_of(method).make_method(64, 8)).__name__ == "FullCache"
+    assert type(method_of(plan_of(method), 64, 8)).__name__ == "FullCache"
 
 
 def test_the_faster_plan_is_served_unless_the_other_is_asked_for() -> None:
     assert set(PLANS) == set(get_args(MpcCache))
     context = MpcSettings().max_context
-    served, other = PLANS[MpcSettings().cache].make_method(context, 16), PLANS["mpcache"].make_method(context, 16)
+    served, other = (make_method(PLANS[name], context, 16) for name in (MpcSettings().cache, "mpcache"))
     assert (type(served).__name__, type(other).__name__) == ("FullCache", "MPCache")
     assert not served.choose_shuffles and other.choose_shuffles, "where nothing is selected no rank is revealed"
 

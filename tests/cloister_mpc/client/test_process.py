@@ -23,7 +23,8 @@ from cloister_mpc.local_parties import CONFIG_FILE
 from cloister_mpc.model.plain import PlainModel
 from tests.cloister_mpc.local import PROMPT, SHAPE, connected, weights
 from tests.cloister_mpc.model.plain_generation import teacher_forced
-from tests.controller.fakes import Inbox, MpcOnly
+from tests.cloister_mpc.route_alone import MpcOnly
+from tests.controller.fakes import Inbox
 
 if TYPE_CHECKING:
     from tests.cloister_mpc.local import LocalParties

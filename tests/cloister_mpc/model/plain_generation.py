@@ -13,6 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles
+from cloister_mpc.cache.methods import make_method
 from cloister_mpc.cache.plan import CachePlan, leader
 from cloister_mpc.model.plain import PlainModel
 from cloister_mpc.model.shape import bucket_of, permutations
@@ -35,14 +36,12 @@ class PlainGeneration:
         self._model = model
         self._plan = plan
         self._bucket = bucket_of(prompt_tokens)
-        self.method = plan.make_method(self._bucket, new_tokens)
+        self.method = make_method(plan, self._bucket, new_tokens)
         self.caches: list[Cache] = []
         self._length = 0
         self._step = jax.jit(self._run_step, static_argnames="following")
         self._keep = jax.jit(self._run_keep)
         self._build = jax.jit(self.method.build)
-        self._choose = jax.jit(self.method.choose)
-        self._queries: dict[int, Array] = {}
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits (V,) after the prompt."""
@@ -57,7 +56,6 @@ class PlainGeneration:
             if leading == number:
                 offset = model.weights.layers[number].offset
                 evictions[number] = self._keep(prompt, offset, self._shuffles(method.evict_shuffles))
-                self._queries[number] = prompt.queries[:, -1:]
             self.caches.append(self._build(prompt, evictions[leading]))
         answers: NDArray[np.float32] = model.logits(hidden[:, -1:])[0]
         return answers
@@ -67,20 +65,15 @@ class PlainGeneration:
         model, columns = self._model, len(tokens)
         hidden, _ = model.columns(tokens, columns, self._length + at)
         angles, slot = model.angles(at, columns), jnp.int32(self.method.first_free + at)
-        ahead = self._plan.selection == "ahead"
         choices: dict[int, Choice | None] = {}
         for number in range(model.shape.layers):
             leading = leader(number, self._plan)
             shuffles = self._shuffles(self.method.choose_shuffles) if leading == number else ()
-            if ahead and leading == number:
-                choices[number] = self._choose(self._queries[number], self.caches[number], shuffles)
-            hidden, self.caches[number], choice, queries = self._step(
+            hidden, self.caches[number], choices[number] = self._step(
                 model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number],
                 self.caches[number], angles, slot, choices.get(leading), shuffles,
-                following=ahead or leading != number,
+                following=leading != number,
             )  # fmt: skip
-            if leading == number:
-                choices[number], self._queries[number] = choice, queries
         return model.logits(hidden)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
@@ -93,7 +86,7 @@ class PlainGeneration:
     def _run_keep(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Eviction | None:
         return self.method.evict(prompt, self._model.decoder.functions.softmax, offset, shuffles)
 
-    def _run_step(self, *given: Any, following: bool) -> tuple[Array, Cache, Choice | None, Array]:
+    def _run_step(self, *given: Any, following: bool) -> tuple[Array, Cache, Choice | None]:
         return partial(self._model.decoder.step_layer, following=following)(self.method, *given)
 
     def _shuffles(self, sizes: Sequence[int]) -> Shuffles:

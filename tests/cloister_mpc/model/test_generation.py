@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -108,20 +106,16 @@ def test_the_likeliest_token_is_found_inside(threads: ThreadParties, model: Tiny
     assert expected[first] > expected.max() - 0.2
 
 
-@pytest.mark.parametrize("selection", ["ahead", pytest.param("each", marks=pytest.mark.release)])
-def test_selection_on_shares_reads_what_its_twin_reads(
-    threads: ThreadParties, model: TinyModel, selection: Literal["each", "ahead"]
-) -> None:
-    plan = msgspec.structs.replace(MPCACHE, selection=selection)
-    outline = Outline(prompt_tokens=32, new_tokens=2, cache=plan, answer="logits")
+def test_selection_on_shares_reads_what_its_twin_reads(threads: ThreadParties, model: TinyModel) -> None:
+    outline = Outline(prompt_tokens=32, new_tokens=2, cache=MPCACHE, answer="logits")
     prompt = some_tokens(29, seed=3)
-    client = Client(threads, model, outline, selection)
+    client = Client(threads, model, outline, "selecting")
     assert any("shuffles" in name for name in dealt(client.programs, 1))
-    twin = PlainGeneration(PlainModel(model.shape, model.weights, LEAN), plan, len(prompt), 2)
+    twin = PlainGeneration(PlainModel(model.shape, model.weights, LEAN), MPCACHE, len(prompt), 2)
     expected = [twin.prefill(prompt), twin.step(0, [9])[0]]
     found = [client.prefill(prompt)[:, 0], client.step(0, [9])[:, 0]]
     assert np.abs(np.stack(found) - np.stack(expected)).max() < 0.15
-    threads.put_all(one_hots(model.shape, [9], 1, 30), f"{selection}/")
+    threads.put_all(one_hots(model.shape, [9], 1, 30), "selecting/")
     with pytest.raises(RuntimeError):  # a shuffle serves once, and no new ones were dealt
         threads.each(lambda party: client.parties[party.rank].step(1))
 

@@ -64,7 +64,7 @@ class Client:
     async def opens(self, session: bytes, spec: GenerationSpec = SPEC) -> None:
         await self.say(Open(session, spec))
         for party in self._together.parties:
-            party.heard(Opened(session, 0))
+            party.from_engine(Opened(session, 0))
 
     async def deals(self, session: bytes, head: ShareHead = HEAD, to: tuple[int, ...] = (0, 1, 2)) -> None:
         await self.say(Put(session, head), to)
@@ -135,7 +135,7 @@ async def test_results_go_to_the_sessions_own_connection(together: Parties) -> N
     await one.say(Run(A, 0, "prefill"))
     said = (Progress(A, 0, 1, 3), Result(A, HEAD, "aby3.AShr<FM64>", 4), Piece(A, b"xxxx"), Done(A, 0))
     for message in said:
-        together.parties[1].heard(message)
+        together.parties[1].from_engine(message)
     assert tuple(one.connections[1].messages[1:]) == said
     assert other.connections[1].kinds() == ["Opened"]
 
@@ -181,7 +181,7 @@ async def test_another_spec_at_one_party_do_not_run_either(together: Parties) ->
     await client.say(Open(A, SPEC), to=(0, 1))
     await client.say(Open(A, GenerationSpec(32, 4)), to=(2,))
     for party in together.parties:
-        party.heard(Opened(A, 0))
+        party.from_engine(Opened(A, 0))
     await client.say(Run(A, 0, "prefill"))
     assert together.runs() == [[], [], []] and len(client.refusals()) == 3
 
@@ -230,7 +230,7 @@ async def test_an_epochs_end_is_told_and_forgets_every_session(together: Parties
     together.parties[0].end("party 2 was lost")
     last = client.connections[0].messages[-1]
     assert isinstance(last, Refused) and last.code == "party_lost" and "party 2 was lost" in last.message
-    together.parties[0].heard(Result(A, HEAD, "aby3.AShr<FM64>", 4))
+    together.parties[0].from_engine(Result(A, HEAD, "aby3.AShr<FM64>", 4))
     assert client.connections[0].messages[-1] is last
     await client.say(Open(B, SPEC), to=(0,))
     assert client.refusals() == ["party_lost", "service_unavailable"]
@@ -245,7 +245,7 @@ async def test_a_client_that_left_one_party_does_not_stop_the_others(together: P
     await client.say(Run(A, 0, "prefill"), to=(0,))
     assert together.runs() == [[(A, 0)]] * 3
     for party in together.parties:
-        party.heard(Done(A, 0))
+        party.from_engine(Done(A, 0))
     assert [len(party) for party in together.parties] == [1, 1, 0]
 
 
@@ -273,7 +273,7 @@ async def test_an_idle_client_is_left_and_a_silent_engine_ends_the_epoch(
     await busy.say(Run(B, 0, "prefill"))
     now += config.limits.run_silence_s - 1
     assert together.parties[0].watch() is None
-    together.parties[0].heard(Progress(B, 0, 1, 3))
+    together.parties[0].from_engine(Progress(B, 0, 1, 3))
     now += config.limits.run_silence_s - 1
     assert together.parties[0].watch() is None
     assert idle.connections[0].kinds() == ["Opened", "Refused"] and len(together.parties[0]) == 1
