@@ -1,4 +1,8 @@
-"""Waiting sequences, one queue per tenant. The scheduler decides whose turn it is."""
+"""Requests that wait: one queue of sequences per tenant, and background requests.
+
+The scheduler decides whose turn it is. A background request is computed only while no other request is active. Any
+other request stops it, so they never share a step; it starts again later. There is no timeout: the sender cancels.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from collections.abc import KeysView
 
 from cloister.engine.sequence import Sequence
 from cloister.errors import QueueFull
+from cloister.messages.generation import Submit
 
+MAX_BACKGROUND = 4
 _MAX_RETRY_S = 60
 
 
-class WaitingRoom:
+class TenantQueues:
     """First come, first served within a tenant; any sequence can leave at any time in O(1)."""
 
     def __init__(self, limit: int, limit_per_tenant: int) -> None:
@@ -71,3 +77,41 @@ class WaitingRoom:
             return 1
         pace = len(self._departures) / max(time.monotonic() - self._departures[0], 1e-3)
         return max(1, min(_MAX_RETRY_S, math.ceil(ahead / 2 / pace)))
+
+
+class Background:
+    def __init__(self) -> None:
+        self.waiting: deque[Submit] = deque()
+        self._running: Submit | None = None
+
+    def __contains__(self, request: Submit) -> bool:
+        return any(each.request_id == request.request_id for each in self.waiting)
+
+    def add(self, request: Submit) -> None:
+        if len(self.waiting) >= MAX_BACKGROUND:
+            raise QueueFull("Too many requests wait in the background.")
+        self.waiting.append(request)
+
+    def begin(self) -> Submit | None:
+        """The next request, which runs from now on; None if there is none."""
+        if self.waiting and self._running is None:
+            self._running = self.waiting.popleft()
+            return self._running
+        return None
+
+    def put_back(self) -> Submit | None:
+        """The running request waits again, first in line; None if none runs."""
+        request, self._running = self._running, None
+        if request is not None:
+            self.waiting.appendleft(request)
+        return request
+
+    def ended(self, request_id: int) -> None:
+        if self._running is not None and self._running.request_id == request_id:
+            self._running = None
+
+    def drop(self, request_id: int) -> bool:
+        """Remove a waiting request. False if it does not wait."""
+        before = len(self.waiting)
+        self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
+        return len(self.waiting) < before
