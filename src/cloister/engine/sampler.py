@@ -45,7 +45,7 @@ class Sampled:
 
 
 class Sampler:
-    """Chooses tokens. Holds only the vocabulary's size: all state is in the sequences."""
+    """Chooses tokens. All state is in the sequences."""
 
     def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
