@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cloister.detection import tagger as tagger_module
 from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
+from cloister.detection.thresholds import lowered
 from cloister.detection.words import BUCKETS, FEATURES, split
 from cloister.errors import SetupError
 from cloister.messages.detector import Category
@@ -141,7 +142,7 @@ def test_the_shipped_tagger_tells_people_from_things() -> None:
 
 def test_thresholds_fall_with_load_and_suspicion_and_never_rise() -> None:
     calibration = Calibration(0.3, 0.8)
-    assert calibration.lowered() == pytest.approx(calibration)
+    assert lowered(calibration) == pytest.approx(calibration)
     for load, suspicion in ((1.0, 0.0), (0.0, 0.3), (0.0, 1.0)):
-        moved = calibration.lowered(load, suspicion)
+        moved = lowered(calibration, load, suspicion)
         assert moved.public < calibration.public and moved.public <= moved.private < calibration.private

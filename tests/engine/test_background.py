@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from cloister.engine.background import MAX_WAITING
 from cloister.engine.paged import PagedEngine
-from cloister.engine.waiting import MAX_BACKGROUND
 from cloister.messages.generation import Accepted, Failed, Submit, Tokens
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, answers_to, make_engine, request
@@ -89,7 +89,7 @@ def test_it_can_be_cancelled_waiting_or_running(engine, steps):
 
 
 def test_few_wait_and_none_twice(engine):
-    for number in range(MAX_BACKGROUND):
+    for number in range(MAX_WAITING):
         assert isinstance(engine.submit(background(number)), Accepted)
     assert isinstance(engine.submit(background(0)), Failed)
     refused = engine.submit(background(99))

@@ -17,6 +17,7 @@ from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
 from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
+from cloister.detection.thresholds import lowered
 from cloister.messages.detector import Category, Label
 
 
@@ -58,7 +59,7 @@ class Pipeline:
     def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
         """Label each block separately; `inherit` adds what follows from the blocks before it."""
         folded = fold(text)
-        calibration = self._calibration.lowered(load, suspicion)
+        calibration = lowered(self._calibration, load, suspicion)
         findings = [
             Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
             for match in self.rules.find(folded.text)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -41,30 +40,11 @@ class Tags(NamedTuple):
     classes: NDArray[np.int64]
 
 
-LOAD, SUSPICION = 0.7, 2.0
-"""How far each lowers a threshold, in logits, at most."""
-
-
 class Calibration(NamedTuple):
     """Scores below `public` are public, from `private` on private; tier 3 judges those between."""
 
     public: float
     private: float
-
-    def lowered(self, load: float = 0.0, suspicion: float = 0.0) -> Calibration:
-        """The thresholds under load and suspicion, each from 0 to 1: more becomes private (SafeKV §V-D).
-
-        The paper lets tier 3's answers move them too. Here they do not: a tenant can write prompts that tier 3 passes,
-        and the thresholds apply to all tenants.
-        """
-        shift = LOAD * load + SUSPICION * suspicion
-        public, private = (_moved(each, -shift) for each in self)
-        return Calibration(public, max(public, private))
-
-
-def _moved(probability: float, logits: float) -> float:
-    probability = min(max(probability, 1e-9), 1 - 1e-9)
-    return 1 / (1 + exp(-(log(probability / (1 - probability)) + logits)))
 
 
 class Tagger:

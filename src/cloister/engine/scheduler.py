@@ -24,7 +24,7 @@ from cloister.config import EngineSettings
 from cloister.engine.blocks import BlockPool
 from cloister.engine.reuse import PrefixReuse
 from cloister.engine.sequence import HeldBlocks, Sequence
-from cloister.engine.waiting import TenantQueues
+from cloister.engine.tenants import TenantQueues
 from cloister.engine.work import LinkRows, Work, within_links
 from cloister.fairness import ServiceMeter
 from cloister.pace import ActiveTenants, Pace

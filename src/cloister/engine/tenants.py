@@ -1,8 +1,4 @@
-"""Requests that wait: one queue of sequences per tenant, and background requests.
-
-The scheduler decides whose turn it is. A background request is computed only while no other request is active. Any
-other request stops it, so they never share a step; it starts again later. There is no timeout: the sender cancels.
-"""
+"""Waiting sequences, one queue per tenant. The scheduler decides whose turn it is."""
 
 from __future__ import annotations
 
@@ -13,9 +9,7 @@ from collections.abc import KeysView
 
 from cloister.engine.sequence import Sequence
 from cloister.errors import QueueFull
-from cloister.messages.generation import Submit
 
-MAX_BACKGROUND = 4
 _MAX_RETRY_S = 60
 
 
@@ -77,41 +71,3 @@ class TenantQueues:
             return 1
         pace = len(self._departures) / max(time.monotonic() - self._departures[0], 1e-3)
         return max(1, min(_MAX_RETRY_S, math.ceil(ahead / 2 / pace)))
-
-
-class Background:
-    def __init__(self) -> None:
-        self.waiting: deque[Submit] = deque()
-        self._running: Submit | None = None
-
-    def __contains__(self, request: Submit) -> bool:
-        return any(each.request_id == request.request_id for each in self.waiting)
-
-    def add(self, request: Submit) -> None:
-        if len(self.waiting) >= MAX_BACKGROUND:
-            raise QueueFull("Too many requests wait in the background.")
-        self.waiting.append(request)
-
-    def begin(self) -> Submit | None:
-        """The next request, which runs from now on; None if there is none."""
-        if self.waiting and self._running is None:
-            self._running = self.waiting.popleft()
-            return self._running
-        return None
-
-    def put_back(self) -> Submit | None:
-        """The running request waits again, first in line; None if none runs."""
-        request, self._running = self._running, None
-        if request is not None:
-            self.waiting.appendleft(request)
-        return request
-
-    def ended(self, request_id: int) -> None:
-        if self._running is not None and self._running.request_id == request_id:
-            self._running = None
-
-    def drop(self, request_id: int) -> bool:
-        """Remove a waiting request. False if it does not wait."""
-        before = len(self.waiting)
-        self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
-        return len(self.waiting) < before
