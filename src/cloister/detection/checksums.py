@@ -24,14 +24,15 @@ def _named(check: Check) -> Check:
 def _digits(length: int) -> Callable[[Check], Check]:
     """A check of numbers with this many digits, not all equal."""
 
-    def named(check: Check) -> Check:
-        def whole(number: str) -> bool:
-            return number.isdigit() and len(number) == length and len(set(number)) > 1 and check(number)
+    def register(check: Check) -> Check:
+        CHECKS[check.__name__] = found = lambda number: _plain(number, length) and check(number)
+        return found
 
-        CHECKS[check.__name__] = whole
-        return whole
+    return register
 
-    return named
+
+def _plain(number: str, length: int) -> bool:
+    return number.isdigit() and len(number) == length and len(set(number)) > 1
 
 
 def _weighted(number: str, weights: Sequence[int]) -> int:
@@ -93,8 +94,7 @@ def de_tax(number: str) -> bool:
 def fr_nir(number: str) -> bool:
     """France, numéro de sécurité sociale: 13 digits and their complement to 97; Corsica's 2A and 2B count as 19 and 18."""
     digits = number.upper().replace("2A", "19", 1).replace("2B", "18", 1)
-    whole = digits.isdigit() and len(digits) == 15 and digits[0] in "1278" and len(set(digits)) > 1
-    return whole and 97 - int(digits[:13]) % 97 == int(digits[13:])
+    return _plain(digits, 15) and digits[0] in "1278" and 97 - int(digits[:13]) % 97 == int(digits[13:])
 
 
 @_named
@@ -121,22 +121,20 @@ def it_codice(number: str) -> bool:
     return chr(65 + (sum(_IT_ODD[each] for each in number[:15:2]) + sum(even)) % 26) == number[15]
 
 
-@_digits(9)
-def nl_bsn(number: str) -> bool:
-    """Netherlands, BSN: the eleven test."""
-    return _weighted(number, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11 == 0
+def _divides(name: str, modulus: int, weights: Sequence[int]) -> None:
+    """A check that the modulus divides the weighted sum of all digits."""
+    CHECKS[name] = lambda number: _plain(number, len(weights)) and _weighted(number, weights) % modulus == 0
+
+
+_divides("nl_bsn", 11, (9, 8, 7, 6, 5, 4, 3, 2, -1))  # Netherlands, BSN: the eleven test
+_divides("pl_pesel", 10, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1))  # Poland
+_divides("us_routing", 10, (3, 7, 1) * 3)  # United States, ABA routing number
 
 
 @_digits(11)
 def be_nrn(number: str) -> bool:
     """Belgium, rijksregisternummer: 97 minus the remainder; since 2000 with a 2 in front."""
     return any(97 - int(front + number[:9]) % 97 == int(number[9:]) for front in ("", "2"))
-
-
-@_digits(11)
-def pl_pesel(number: str) -> bool:
-    """Poland."""
-    return _weighted(number, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
 
 
 @_digits(11)
@@ -241,12 +239,6 @@ def gb_nhs(number: str) -> bool:
     return (11 - _weighted(number[:9], range(10, 1, -1)) % 11) % 11 == int(number[9])
 
 
-@_digits(9)
-def us_routing(number: str) -> bool:
-    """United States, ABA routing number."""
-    return _weighted(number, (3, 7, 1) * 3) % 10 == 0
-
-
 _VIN_VALUES = dict(zip("ABCDEFGHJKLMNPRSTUVWXYZ0123456789", map(int, "123456781234579234567890123456789"), strict=True))
 
 
@@ -292,4 +284,4 @@ def us_phone(number: str) -> bool:
     """North America: neither area nor exchange begins with 0 or 1."""
     digits = number.removeprefix("+")
     digits = digits[1:] if len(digits) == 11 and digits[0] == "1" else digits
-    return digits.isdigit() and len(digits) == 10 and len(set(digits)) > 1 and not {digits[0], digits[3]} & {"0", "1"}
+    return _plain(digits, 10) and digits[0] not in "01" and digits[3] not in "01"

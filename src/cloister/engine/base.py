@@ -45,7 +45,7 @@ class Engine(ABC):
 
     @abstractmethod
     def forget(self, tenant: str) -> None:
-        """Drop all cached pages of this tenant. Running requests are answered, and nothing more of them is cached."""
+        """Drop all cached pages that only this tenant has a right to. Its running requests go on uncached."""
 
     @abstractmethod
     def stats(self) -> Stats:

@@ -1,10 +1,10 @@
-"""What is done to rows of logits: penalties and bias, softmax in whole numbers, ranks, logprobs, the draw of a token.
+"""Operations on rows of logits: penalties and bias, softmax in whole numbers, ranks, logprobs, the draw of a token.
 
 Floating-point sums depend on their order, and so on the device, the number of rows and of threads. Here each
 probability first becomes an integer weight. Integer sums are exact in every order, so all that follows (log-sum-exp,
 top-p mass, the cumulative distribution) is bit for bit the same alone or among neighbours, on any device whose
 elementwise operations are functions of the element. Rows are padded to whole vectors, so no row has a ragged end that
-another code path would compute. Ranks: greater first, the lower index first among equals. Knows no sequences.
+another code path would compute. Ranks: greater first, the lower index first among equals.
 """
 
 from __future__ import annotations

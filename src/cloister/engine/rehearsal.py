@@ -42,7 +42,6 @@ class IdleRunner(Runner):
 
     def __init__(self, decoder: Decoder) -> None:
         self.vocabulary, self.max_context, self.relative = decoder.vocabulary, decoder.max_context, decoder.relative
-        self.layers, self.heads, self.dim = decoder.cache_shape.layers, decoder.heads, decoder.cache_shape.dim
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         wanted = [chunk for chunk in chunks if chunk.wanted is not Wanted.NONE]

@@ -26,9 +26,6 @@ class Runner(ABC):
     max_context: int
     block_tokens: int
     num_blocks: int
-    layers: int
-    heads: int
-    dim: int
     relative: bool = False
     """Whether only distances of positions matter, so that an answer may be rotated from 0 on (compute.layout)."""
     draw_rows: DrawRows | None = None
@@ -80,7 +77,6 @@ class ModelRunner(Runner):
         self.max_context = decoder.max_context
         self.draw_rows = decoder.kernels.draw_rows
         self.relative = decoder.relative
-        self.layers, self.heads, self.dim = decoder.cache_shape.layers, decoder.heads, decoder.cache_shape.dim
         self.num_blocks = cache.blocks
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:

@@ -45,7 +45,7 @@ class Sampled:
 
 
 class Sampler:
-    """Chooses tokens. Holds only the vocabulary's size: all state is in the sequences."""
+    """Chooses tokens. All state is in the sequences."""
 
     def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
@@ -59,13 +59,11 @@ class Sampler:
         device = rows.device
         mine = rows if len(at) == len(rows) else rows[torch.tensor(at, dtype=torch.int64, device=device)]
         tokens = self._choose(mine, sequences)
-
         reporting = [i for i, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
         if not reporting and not forced:
             sampled: list[int] = tokens.tolist()
             tokens.zero_()
             return Sampled(sampled, [None] * len(sequences), [])
-
         counts = [sequences[i].params.logprobs or 0 for i in reporting]
         where = [at[i] for i in reporting]
         targets: list[int] = []
@@ -87,7 +85,6 @@ class Sampler:
         finally:
             for each in (tokens, chosen, both):
                 each.zero_()
-
         starts = range(len(sequences), len(flat), width)
         reports = (
             report(flat[start : start + width], min(count, widest)) for start, count in zip(starts, counts, strict=True)

@@ -24,7 +24,7 @@ from cloister.config import EngineSettings
 from cloister.engine.blocks import BlockPool
 from cloister.engine.reuse import PrefixReuse
 from cloister.engine.sequence import HeldBlocks, Sequence
-from cloister.engine.tenants import WaitingRoom
+from cloister.engine.tenants import TenantQueues
 from cloister.engine.work import LinkRows, Work, within_links
 from cloister.fairness import ServiceMeter
 from cloister.pace import ActiveTenants, Pace
@@ -59,7 +59,7 @@ class Scheduler:
         self._link_rows = link_rows
         self.meter = ServiceMeter()
         self._step = 0
-        self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
+        self.waiting = TenantQueues(settings.max_waiting, settings.max_waiting_per_tenant)
         self.running: dict[tuple[int, int], Sequence] = {}
         self.preemptions = 0
 

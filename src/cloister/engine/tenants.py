@@ -13,7 +13,7 @@ from cloister.errors import QueueFull
 _MAX_RETRY_S = 60
 
 
-class WaitingRoom:
+class TenantQueues:
     """First come, first served within a tenant; any sequence can leave at any time in O(1)."""
 
     def __init__(self, limit: int, limit_per_tenant: int) -> None:

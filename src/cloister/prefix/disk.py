@@ -17,6 +17,7 @@ import os
 import secrets
 import threading
 from collections import deque
+from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
 
@@ -38,26 +39,28 @@ ABANDONED_S = 2.0
 """A block that was read and not taken within this time makes room for others."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Stored:
     """A block that is written, or will be. `data` is its content while that is in memory; `wanted`: read it back.
 
     It keeps its key when its page changes the namespace.
     """
 
-    __slots__ = ("_key", "bound", "data", "gone", "nonce", "number", "since", "slot", "wanted", "written")
-
-    def __init__(self, key: AESGCM | bytes, bound: bytes, data: bytes) -> None:
-        self._key, self.bound = key, bound
-        self.data: bytes | None = data
-        self.written = self.wanted = self.gone = False
-        self.number = self.slot = 0
-        self.since = 0.0
-        self.nonce = b""
+    key: AESGCM | bytes
+    bound: bytes
+    data: bytes | None
+    written: bool = False
+    wanted: bool = False
+    gone: bool = False
+    number: int = 0
+    slot: int = 0
+    since: float = 0.0
+    nonce: bytes = b""
 
     @property
     def cipher(self) -> AESGCM:
         """Created on use where the key is one block's: the block keeps 32 bytes instead of a cipher's state."""
-        return AESGCM(self._key) if isinstance(self._key, bytes) else self._key
+        return AESGCM(self.key) if isinstance(self.key, bytes) else self.key
 
 
 class DiskTier(Tier):

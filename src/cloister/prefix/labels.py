@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from cloister.prefix.base import PrefixKey
@@ -11,14 +12,13 @@ MAX_UNLABELLED = 4096
 """Requests that wait for their label. Beyond this number the oldest stay private."""
 
 
+@dataclass(slots=True)
 class _Unlabelled:
     """A request whose last label or whose last pages are still to come."""
 
-    __slots__ = ("complete", "key", "labelled")
-
-    def __init__(self, key: PrefixKey) -> None:
-        self.key = key
-        self.labelled = self.complete = False
+    key: PrefixKey
+    labelled: bool = False
+    complete: bool = False
 
 
 class Labels:

@@ -6,6 +6,7 @@ the tenant's record and its encryption key go.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -21,20 +22,18 @@ if TYPE_CHECKING:
 TAG_BYTES = 6
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Tenant:
     """What one tenant has in the tree. All shared pages together have a record too, whose name is empty."""
 
-    __slots__ = ("__weakref__", "cipher", "last_request", "name", "pages", "queue")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.pages = 0
-        """Pages in the pool that only this tenant sees."""
-        self.last_request = 0
-        """The epoch of its last request, whether or not that request found anything."""
-        self.cipher: AESGCM | None = None
-        """Encrypts its blocks in lower tiers; goes with this record."""
-        self.queue = EvictionQueue()
+    name: str
+    pages: int = 0
+    """Pages in the pool that only this tenant sees."""
+    last_request: int = 0
+    """The epoch of its last request, whether or not that request found anything."""
+    cipher: AESGCM | None = None
+    """Encrypts its blocks in lower tiers; goes with this record."""
+    queue: EvictionQueue = field(default_factory=EvictionQueue)
 
     @property
     def is_shared(self) -> bool:

@@ -7,6 +7,7 @@ with the tenant that brought it, although others still use it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cloister.prefix.namespaces import Namespace
@@ -15,32 +16,28 @@ if TYPE_CHECKING:
     from cloister.prefix.monitor import Watched
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """`resident` counts its first pages that are in the pool; a page is in the pool only if all pages before it are.
     A block below 0 is `~number` of a lower tier."""
 
-    __slots__ = (
-        *("parent", "children", "namespace", "shared_rights", "tokens", "blocks"),
-        *("resident", "epoch", "compressed", "watched", "serial"),
-    )
-
-    def __init__(self, namespace: Namespace, tokens: bytes, blocks: list[int]) -> None:
-        self.parent: Node | None = None
-        self.children: dict[tuple[Namespace, bytes], Node] = {}
-        """By namespace and first page."""
-        self.namespace = namespace
-        self.shared_rights: list[Namespace] | None = None
-        """None: the right to this node is its namespace's alone."""
-        self.tokens, self.blocks = tokens, blocks
-        self.resident = len(blocks)
-        self.epoch = 0
-        """Of its last use."""
-        self.compressed = False
-        """Whether it is several turns of one conversation (SafeKV §VI-B1)."""
-        self.watched: Watched | float | None = None
-        """A monitor's record of a public node; of a private one, until when it may not become public again."""
-        self.serial: int | None = None
-        """Its number in the eviction queue of its tenant."""
+    namespace: Namespace
+    tokens: bytes
+    blocks: list[int]
+    resident: int
+    parent: Node | None = None
+    children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)
+    """By namespace and first page."""
+    shared_rights: list[Namespace] | None = None
+    """None: the right to this node is its namespace's alone."""
+    epoch: int = 0
+    """Of its last use."""
+    compressed: bool = False
+    """Whether it is several turns of one conversation (SafeKV §VI-B1)."""
+    watched: Watched | float | None = None
+    """A monitor's record of a public node; of a private one, until when it may not become public again."""
+    serial: int | None = None
+    """Its number in the eviction queue of its tenant."""
 
     def __repr__(self) -> str:
         """Without the tokens: a log may show a node."""

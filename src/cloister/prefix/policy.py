@@ -14,7 +14,6 @@ class Policy:
     other tenants for that mark, since a tenant may mark a guess at another tenant's words."""
 
     name: PolicyName
-    description: str
     reuses: bool = True
     everything_public: bool = False
     """Whether all tenants see all that is computed."""
@@ -29,9 +28,9 @@ class Policy:
 POLICIES: dict[PolicyName, Policy] = {
     policy.name: policy
     for policy in (
-        Policy("none", "nothing is kept; every prompt is computed", reuses=False),
-        Policy("global", "every tenant finds all prompts: others can time what you wrote", everything_public=True),
-        Policy("partition", "a tenant finds its own prompts alone"),
-        Policy("safekv", "as partition; all tenants find what a detector labels public", labelled_public=True),
+        Policy("none", reuses=False),
+        Policy("global", everything_public=True),
+        Policy("partition"),
+        Policy("safekv", labelled_public=True),
     )
 }

@@ -20,7 +20,7 @@ Path = list[tuple[Node, int]]
 class Tree:
     def __init__(self, page_bytes: int, public: Namespace) -> None:
         self.page, self.public = page_bytes, public
-        self.root = Node(public, b"", [])
+        self.root = Node(public, b"", [], 0)
 
     def search(self, viewer: Namespace, tokens: bytes, most: int, *, public: int) -> Path:
         """The longest beginning of `tokens` that this namespace may see (§VI-A, Search). It sees public nodes in the
@@ -76,7 +76,7 @@ class Tree:
 
     def add(self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int]) -> Node:
         """A new node. Its parent has no child with this first page in this namespace."""
-        node = Node(namespace, tokens, blocks)
+        node = Node(namespace, tokens, blocks, len(blocks))
         if namespace is not creator:
             node.add_right(creator)
         self._attach(node, parent)
@@ -86,10 +86,10 @@ class Tree:
         """Cut a node where tokens diverge, or where visibility changes. The first pages become a new node, which is
         returned; the given node keeps the rest, and so its children, and is the new node's child."""
         above, at = self._leave(node), pages * self.page
-        head = Node(node.namespace, node.tokens[:at], node.blocks[:pages])
+        head = Node(node.namespace, node.tokens[:at], node.blocks[:pages], min(node.resident, pages))
         head.shared_rights = None if node.shared_rights is None else list(node.shared_rights)
         head.epoch, head.compressed, head.watched = node.epoch, node.compressed, node.watched
-        head.resident, node.resident = min(node.resident, pages), max(0, node.resident - pages)
+        node.resident = max(0, node.resident - pages)
         node.tokens, node.blocks = node.tokens[at:], node.blocks[pages:]
         if node.watched is not None and not isinstance(node.watched, float):
             node.watched = node.watched.copy()
