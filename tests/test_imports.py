@@ -32,8 +32,7 @@ ALLOWED = {
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
     "obfuscation": {"errors", "request_fields"},
-    "client": EVERYBODY
-    | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
+    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

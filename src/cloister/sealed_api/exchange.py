@@ -26,8 +26,8 @@ from cloister.messages.lifecycle import failed
 WINDOW_BYTES = 1 << 18
 MAX_TOGETHER_BYTES = 1 << 22
 
-# Headers of a connection, which there is none of; the length is set again below.
-_CONNECTION_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
+# They belong to a connection, and an inner request has none; the length is set again below.
+_OUTER_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
 
 
 def now_ms() -> int:
@@ -128,7 +128,7 @@ class Exchange:
         headers = [
             (name.lower().encode("ascii"), value.encode("utf-8"))
             for name, value in inner.headers
-            if name.lower() not in _CONNECTION_HEADERS
+            if name.lower() not in _OUTER_HEADERS
         ]
         if inner.body or inner.method in ("POST", "PUT", "PATCH"):
             headers.append((b"content-length", str(len(inner.body)).encode()))
