@@ -131,7 +131,7 @@ class Exchange:
         headers = [
             (name.lower().encode("ascii"), value.encode("utf-8"))
             for name, value in inner.headers
-            if name.lower() not in _CONNECTION_HEADERS
+            if name.lower() not in _OUTER_HEADERS
         ]
         if inner.body or inner.method in ("POST", "PUT", "PATCH"):
             headers.append((b"content-length", str(len(inner.body)).encode()))
