@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ class BlockingTransport(httpx2.BaseTransport):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="client", daemon=True)
         self._thread.start()
+        # A client that is dropped without `close` ends its thread.
+        self._dropped = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         request.read()
@@ -38,7 +41,7 @@ class BlockingTransport(httpx2.BaseTransport):
         if self._loop.is_closed():
             return
         self.wait(self._transport.aclose())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._dropped()
         self._thread.join()
         self._loop.close()
 
