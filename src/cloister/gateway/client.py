@@ -25,7 +25,7 @@ TELL_TAKEN_BYTES = 1 << 16
 class GatewayClient(ControllerClient, Carrier):
     """A Backend and a Carrier."""
 
-    hears = ToGateway
+    receives = ToGateway
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sealed: dict[int, CarriedAnswer] = {}

@@ -47,7 +47,7 @@ _LENGTH = struct.Struct("<I")
 class SealedApiClient(ControllerClient):
     """Our end of the socket to the controller: a Backend. `serve_with` says who takes sealed requests."""
 
-    hears = ToSealedApi
+    receives = ToSealedApi
     beat_s = 0.15
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

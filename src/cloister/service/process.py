@@ -1,6 +1,6 @@
 """The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
 
-It hears of tokens and links, never of text. `prepare` does all that a sealed process cannot; `Service.run` opens no
+Its messages have tokens and links, and no text. `prepare` does all that a sealed process cannot; `Service.run` opens no
 file, prints nothing, and makes no system call beyond messages, memory and futexes.
 """
 
@@ -58,7 +58,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
     `disk` is a file without a name, for blocks that the cache has no room for; `weights` the device's memory with the
     weights, to be announced.
     """
-    torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
+    torch.set_num_threads(1)  # the kernels have their own threads; two teams would fight for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
     cache = reserve_cache(decoder, settings.kv_cache_mib)
@@ -99,16 +99,16 @@ def request_of(message: Generate) -> GenerationRequest:
     """The message as the engine's request."""
     head = message.request_id, message.tenant
     if isinstance(message, GeneratePrompt):
-        rest = message.public, (), message.salt, message.policy, message.background
-        return GenerationRequest(*head, message.prompt, message.params, *rest)
+        public, salt, policy, background = message.public, message.salt, message.policy, message.background
+        return GenerationRequest(*head, message.prompt, message.params, public, (), salt, policy, background)
     partitions = message.partitions if isinstance(message, GenerateVariants) else (message.partition,)
     public = len(message.public)
     return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
 
 
 class Service:
-    """Steps the engine while it has work and the cores are its own (`Pause`). `alerts` is where the
-    engine's prefix cache says what looks probed. Ends if a step failed and `lost` says that no other will succeed."""
+    """Steps the engine while it has work and may use the cores (`Pause`). `alerts` gets what the prefix cache finds
+    probed. Ends if a step failed and `lost` says that no other will succeed."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class Service:
             inbox.close()
 
     def _take(self, inbox: BlockingEndpoint[ToSealedService]) -> bool:
-        """Whether the controller is there. A frame of its own: no message is held while the next is awaited."""
+        """Whether the controller is there. A separate stack frame: no message is held while the next is awaited."""
         messages = inbox.receive(wait=self._paused or not self._engine.has_work)
         for message in messages or ():
-            self._hear(message, inbox)
+            self._handle(message, inbox)
         return messages is not None
 
     def _send(self, control: socket.socket) -> None:
@@ -168,7 +168,7 @@ class Service:
             control.sendall(encode_frames(tuple(self._replies)))
             self._replies.clear()
 
-    def _hear(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
+    def _handle(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
         match message:
             case GeneratePrompt() | GeneratePartitioned() | GenerateVariants():
                 self._replies.append(self._engine.submit(request_of(message)))
@@ -190,11 +190,11 @@ class Service:
                 self._replies.extend(self._engine.drop_link(link))
             case Pause():
                 if self._pausing or self._paused:
-                    raise ProtocolError("The service was told to pause twice.")
+                    raise ProtocolError("The service got Pause twice.")
                 self._pausing = True
             case Resume(charged=charged):
                 if not self._paused:
-                    raise ProtocolError("The service was told to go on, and had not paused.")
+                    raise ProtocolError("The service got Resume, and had not paused.")
                 self._engine.meter.merge(charged)
                 self._paused, self._owes_step = False, True
 
