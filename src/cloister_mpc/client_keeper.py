@@ -22,7 +22,11 @@ import msgspec
 
 from cloister.config import MpcSettings, cache_folder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
-from cloister.messages.controller_mpc import (
+from cloister.messages.controller_vault import AssignPrompt
+from cloister.messages.types import VERSION
+from cloister.models.source import ModelFolder
+from cloister.process.handle import ModuleHandle
+from cloister_mpc.controller_messages import (
     FromLocalParties,
     FromMpcClient,
     LocalPartiesReady,
@@ -30,10 +34,6 @@ from cloister.messages.controller_mpc import (
     StartLocalParties,
     StartMpcClient,
 )
-from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.types import VERSION
-from cloister.models.source import ModelFolder
-from cloister.process.handle import ModuleHandle
 from cloister_mpc.offer import require_memory
 from cloister_mpc.route import MpcRoute
 

@@ -22,7 +22,6 @@ from rich.console import Console
 
 from cloister.config import cache_folder
 from cloister.errors import CloisterError, ProtocolError
-from cloister.messages.controller_mpc import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister.messages.lifecycle import Pong, StartFailed, start_failed
 from cloister.messages.types import VERSION
 from cloister.models.source import open_folder
@@ -32,6 +31,7 @@ from cloister.process.hardening import begin_child
 from cloister_mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister_mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister_mpc.connection import Connection
+from cloister_mpc.controller_messages import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister_mpc.party.party import command
 from cloister_mpc.party.program_folder import PROGRAMS
 from cloister_mpc.provider.dealing import serve_weights

@@ -11,18 +11,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cloister.messages.controller_mpc import (
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import Tokens
+from cloister.messages.lifecycle import Ping, Pong, StartFailed
+from cloister.messages.types import VERSION
+from cloister_mpc.controller_messages import (
     LocalPartiesReady,
     MpcClientReady,
     StartLocalParties,
     StartMpcClient,
     ToMpcClient,
 )
-from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
-from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import Tokens
-from cloister.messages.lifecycle import Ping, Pong, StartFailed
-from cloister.messages.types import VERSION
 
 
 def main() -> None:

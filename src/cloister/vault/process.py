@@ -89,6 +89,13 @@ def _sampled_rows(decoder: Decoder) -> int:
     return max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
 
 
+def _failed(request_id: int, error: Exception) -> Failed:
+    """The message that ends a request. A vault without memory ends itself."""
+    if isinstance(error, MemoryError):
+        raise error
+    return failed(request_id, error)
+
+
 class NullAnswerer(LinkAnswerer):
     """The answering end of a vault without a link; its slots are for a rehearsal."""
 
@@ -229,10 +236,8 @@ class Vault:
             return self._hide(assigned.request_id, assigned)
         try:
             requests = self._reader.read(assigned)
-        except MemoryError:
-            raise
         except Exception as error:
-            return [failed(request_id, error) for request_id in assigned.request_ids if request_id in wanted]
+            return [_failed(request_id, error) for request_id in assigned.request_ids if request_id in wanted]
         alone = LEVELS[assigned.level].decodes is Decodes.VAULT
         generator = self._isolated if alone else self._partitioned
         return [self._queue(generator, request) for request in requests if request.request_id in wanted]
@@ -253,10 +258,8 @@ class Vault:
         request_id = prompts[0].request_id
         try:
             generator.add(*prompts)
-        except MemoryError:
-            raise
         except Exception as error:
-            return failed(request_id, error)
+            return _failed(request_id, error)
         return PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
     def _hide(self, request_id: int, assigned: AssignPrompt | None = None) -> list[msgspec.Struct]:
@@ -265,11 +268,9 @@ class Vault:
             if assigned is not None:
                 self._obfuscating.add(assigned)
             prompts = self._obfuscating.work(request_id)
-        except MemoryError:
-            raise
         except Exception as error:
             self._obfuscating.drop(request_id)
-            return [failed(request_id, error)]
+            return [_failed(request_id, error)]
         return [self._queue(self._partitioned, *prompts)] if prompts else []
 
     def _ask_for_cores(self) -> list[msgspec.Struct]:
@@ -292,9 +293,7 @@ class Vault:
             return list(self._isolated.work(most)) if self._isolated.next_tokens else []
         try:
             first = self._partitioned.work(request_id, most)
-        except MemoryError:
-            raise
         except Exception as error:
             self._partitioned.drop(request_id)
-            return [failed(request_id, error)]
+            return [_failed(request_id, error)]
         return [] if first is None else [first]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from cloister.messages.controller_mpc import StartMpcClient
     from cloister_mpc.client.client import Client
+    from cloister_mpc.controller_messages import StartMpcClient
 
 READY_S = 120.0
 """How long parties may take to be ready; they may just be loading the weights."""
@@ -51,9 +51,9 @@ def forbid_writing_and_executing() -> bool:
 
 
 async def serve(controller: socket.socket) -> None:
-    from cloister.messages.controller_mpc import StartMpcClient, ToMpcClient
     from cloister.messages.lifecycle import Ping, Pong, start_failed
     from cloister_mpc.connection import Connection
+    from cloister_mpc.controller_messages import StartMpcClient, ToMpcClient
 
     connection = Connection(*await asyncio.open_connection(sock=controller), ToMpcClient)
     start = await connection.receive()
@@ -74,12 +74,12 @@ async def serve(controller: socket.socket) -> None:
 
 async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -> Client:
     from cloister.errors import ProtocolError
-    from cloister.messages.controller_mpc import MpcClientReady
     from cloister.messages.types import VERSION
     from cloister.models.source import open_folder
     from cloister_mpc.cache.plan import PLANS
     from cloister_mpc.client.client import make_client
     from cloister_mpc.client.passes import ModelAtParties
+    from cloister_mpc.controller_messages import MpcClientReady
 
     if start.version != VERSION:
         raise ProtocolError("The controller is of another version.")
