@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import torch
@@ -58,7 +59,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
     `disk` is a file without a name, for blocks that the cache has no room for; `weights` the device's memory with the
     weights, to be announced.
     """
-    torch.set_num_threads(1)  # the kernels have their own threads; two teams would fight for the cores
+    torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
     cache = reserve_cache(decoder, settings.kv_cache_mib)
@@ -99,8 +100,8 @@ def request_of(message: Generate) -> GenerationRequest:
     """The message as the engine's request."""
     head = message.request_id, message.tenant
     if isinstance(message, GeneratePrompt):
-        public, salt, policy, background = message.public, message.salt, message.policy, message.background
-        return GenerationRequest(*head, message.prompt, message.params, public, (), salt, policy, background)
+        narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
+        return GenerationRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, GenerateVariants) else (message.partition,)
     public = len(message.public)
     return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
