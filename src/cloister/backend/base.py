@@ -1,4 +1,4 @@
-"""What the gateway may ask of whatever computes. The controller (over a socket) is one; tests have smaller ones."""
+"""What a frontend asks of the processes that compute. The controller's client is one backend; tests have others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cloister.messages.types import SamplingParams
 
 @dataclass(frozen=True)
 class OpenJob:
-    """A prompt the service itself may read: all its tokens. The first `public` of them are a segment of their own.
+    """A prompt the service itself may read: all its tokens. The first `public` of them are one segment.
 
-    `salt` narrows who finds what is computed of it (controller_frontend.SubmitTokens).
+    Only requests of the same `salt` find its computed blocks.
     """
 
     prompt: tuple[int, ...] = field(repr=False)
@@ -26,7 +26,7 @@ class OpenJob:
     level: ReadLevel = OPEN
     salt: str = field(default="", repr=False)
     text: str = field(default="", repr=False)
-    """What a detector reads of it, and where each block of tokens ends there; nothing where none is asked."""
+    """For a detector: the text, and where each block of tokens ends in it. Empty where no detector is asked."""
     ends: tuple[int, ...] = field(default=(), repr=False)
 
 
@@ -47,8 +47,8 @@ class VaultJob:
 class AnswerStream(AsyncIterator[Tokens]):
     """The tokens of one request as they come; the last has `finish` set.
 
-    `request_id` is what `Backend.view` wants; `prompt_tokens` is how long the prompt was for whoever tokenised it. Of
-    several `sequences` each Tokens says which one it is of (messages.generation.Tokens).
+    `request_id` is for `Backend.view`; `prompt_tokens` is the prompt's length. Each Tokens names
+    its sequence.
     """
 
     request_id: int
@@ -95,13 +95,13 @@ class Backend(ABC):
 
     @abstractmethod
     async def view(self, request_id: int) -> View:
-        """What the service process has received and made of one request; `known` is False if nothing (any more)."""
+        """What the service process has received and made of one request; `known` is False if that is not kept."""
 
     @abstractmethod
     async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
         """Forget this session now: its vault is ended, and with it its memory. Unknown sessions are ignored.
 
-        With `private`, the service too keeps nothing of this tenant's prompts any more.
+        With `private`, the service too drops this tenant's prompts.
         """
 
     @abstractmethod
@@ -121,11 +121,11 @@ class SealedAnswer(ABC):
 
     @abstractmethod
     def taken(self, count: int) -> None:
-        """So many bytes are with the user: as many more may be made."""
+        """The user has taken this many bytes: as many more may be made."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Give the request up: nobody waits for it. Whoever awaits `next` gets ServiceUnavailable."""
+        """Cancel the request. A call of `next` that waits gets ServiceUnavailable."""
 
 
 class Carrier(ABC):

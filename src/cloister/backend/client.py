@@ -1,6 +1,6 @@
 """A frontend's end of the socket to the controller: carries requests there and their tokens back.
 
-When the controller is gone, the frontend ends too. What else a frontend hears, its own client handles.
+When the controller is gone, the frontend ends too. Messages for one kind of frontend are handled in its subclass.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class ControllerClient(Backend):
-    """A Backend over a socket. `connect`, then `started` and `serving` are what the controller says first."""
+    """A Backend over a socket. `started` and `serving` are the controller's first two messages."""
 
     receives: ClassVar[object] = ToGateway
     beat_s: ClassVar[float] = 0.0
@@ -91,7 +91,7 @@ class ControllerClient(Backend):
     async def generate_all(
         self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
     ) -> list[AnswerStream]:
-        """A vault's prompt is sent once, however many answers to it are wanted."""
+        """A vault's prompt is sent once for all answers to it."""
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
             examined = bool(job.ends)
@@ -110,7 +110,7 @@ class ControllerClient(Backend):
             for one, answer in zip(events, answers, strict=True):
                 self._abandon(one)
                 if not answer.cancel() and not answer.cancelled():
-                    answer.exception()  # a refusal nobody looks at would be logged, with a traceback
+                    answer.exception()  # a refusal that is not looked at would be logged, with a traceback
             raise
         return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
 
@@ -152,7 +152,7 @@ class ControllerClient(Backend):
         return answer
 
     def _answered(self, kind: type[msgspec.Struct], request_id: int, answer: msgspec.Struct | CloisterError) -> bool:
-        """Give the answer to whoever asked first; whether anybody had."""
+        """Give the answer to the first call that waits for one; whether there was a call."""
         futures = self._awaited.pop((kind, request_id), deque())
         if not futures:
             return False
@@ -160,7 +160,7 @@ class ControllerClient(Backend):
         if futures:
             self._awaited[kind, request_id] = futures
         if asked.done():
-            pass  # nobody waits any more
+            pass  # the call was cancelled
         elif isinstance(answer, CloisterError):
             asked.set_exception(answer)
         else:
@@ -223,7 +223,7 @@ class ControllerClient(Backend):
         for future in futures:
             if not future.done():
                 future.set_exception(reason)
-                future.exception()  # nobody may be waiting
+                future.exception()  # there may be no call that waits
         for events in self._open.values():
             events.put(reason)
         self._awaited.clear()

@@ -1,9 +1,9 @@
 """When the events of one answer leave, so that its first token's time tells a step of a grid and no more (SafeKV §III).
 
 The first event leaves at the next whole number of steps after the request came; all later ones as much later than they
-were made. Then a prompt that was found computed and one that was not look alike from beginning to end, as far as both
-take the same number of steps. The grid begins with the request: were it everybody's, a sender could choose the moment
-between a hit and a miss. Knows no loop and no clock.
+were made. Then a prompt that was found computed and one that was not look the same from beginning to end, as far as
+both take the same number of steps. The grid begins with the request: with one grid for all, a sender could choose the
+moment between a hit and a miss. Knows no loop and no clock.
 """
 
 from __future__ import annotations

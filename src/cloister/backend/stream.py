@@ -1,10 +1,10 @@
 """One request's answer as a frontend reads it: tokens in order, ended by `finish`, an error, or the reader leaving.
 
 What waits together is read as one. With a beat, the first event and the last are read at once, all others on the beat:
-whoever counts sealed bytes on the way would otherwise see every token come, and their rhythm tells the subject of an
-answer (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests, and cost less than tokens.
+an observer who counts sealed bytes on the way would otherwise see when each token comes, and this rhythm shows the
+subject of an answer (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests.
 
-With a grid (backend.grid) all of that happens later, and nothing tells of blocks that everybody finds.
+With a grid (backend.grid) all of that happens later, and no event shows how many public blocks were found.
 """
 
 from __future__ import annotations

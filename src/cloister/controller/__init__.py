@@ -1,6 +1,6 @@
 """The trusted parent: starts all other processes, carries messages between them, watches, cleans up (process.py).
 
-It computes nothing, has no tokenizer and opens no sealed prompt. What it holds of users' content, and for how long:
+It computes nothing, has no tokenizer and opens no sealed prompt. Users' content in its memory, and for how long:
 
 * a prompt for a vault: bytes that it does not decode, until the vault has them (vault_queue.py, sealed_requests.py);
 * at `open` and `shared` the prompt's token ids, while the request lasts (requests.py). At `shared` also the prompt's

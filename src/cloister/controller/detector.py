@@ -63,7 +63,7 @@ class BlockLabel:
 
 
 HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)
-"""What a block is while nobody has said otherwise."""
+"""The label of a block that no detector has read."""
 
 OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
 
@@ -108,7 +108,7 @@ class DetectorKeeper:
         self._watching: asyncio.Task[None] | None = None
         self.up = asyncio.Event()
         self.held_back = 0
-        """Texts answered PRIVATE because nobody read them."""
+        """Texts answered PRIVATE because no detector read them."""
 
     @property
     def pid(self) -> int | None:
@@ -199,7 +199,7 @@ class DetectorKeeper:
                 log.error("New rules were not taken (%s: %s); the rules before stay.", place, message.wrong)
             return
         if not isinstance(message, Labels) or message.request_id not in self._pending:
-            raise ProtocolError("The detector labels what nobody gave it.")
+            raise ProtocolError("The detector labels a text that it was not given.")
         labels = read_labels(message, self._pending[message.request_id][0])
         self._pending_characters -= self._pending.pop(message.request_id)[1]
         self._on_labels(message.request_id, labels)
@@ -221,7 +221,7 @@ def read_labels(message: Labels, blocks: int) -> tuple[BlockLabel, ...]:
             for label, tier, category in zip(message.labels, message.tiers, message.categories, strict=True)
         )
     except ValueError:
-        raise ProtocolError("The detector used a label that there is not.") from None
+        raise ProtocolError("The detector used an unknown label.") from None
     if any(other.label > one.label for one, other in pairwise(labels)):
         raise ProtocolError("The detector called a block public behind one that is not.")
     return labels

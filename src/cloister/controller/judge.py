@@ -131,7 +131,7 @@ class JudgeKeeper:
             self._next()
 
     def forget(self, tenant: str) -> None:
-        """Keep nothing of this tenant's prompts."""
+        """Close all cases of this tenant."""
         for case in [each for each in self._cases if each.tenant == tenant]:
             self._close(case)
 

@@ -71,7 +71,7 @@ class PromptLabels:
         return True
 
     def forget(self, tenant: str) -> None:
-        """Keep nothing of this tenant's prompts. What waits for the detector is served before the service forgets."""
+        """Drop this tenant's prompts. Requests that wait for the detector are served before the service forgets."""
         self.route.serve_all_of(tenant)
         if self._judge is not None:
             self._judge.forget(tenant)

@@ -283,7 +283,7 @@ _WORDS = {
 
 
 def sanitised(failure: Failed) -> Failed:
-    """The same failure if its code is one that the service may send, with a text of this module in place of its own.
+    """The same failure if the service may send its code, with a text of this module in place of the service's.
 
     The service is sealed: a text that it wrote could carry other users' data out.
     """

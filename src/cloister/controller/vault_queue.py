@@ -85,7 +85,11 @@ class VaultQueue:
         self.move()
         if asked not in line:
             return
-        full = "All vaults are in use and too many requests wait for one." if self._is_full(asked) else None
+        full = None
+        if (
+            len(self._waiting) - len(asked.seeds) >= self._most
+        ):  # there is room for all answers to a prompt, or for none
+            full = "All vaults are in use and too many requests wait for one."
         count, size = sum(len(one.seeds) for one in line), sum(one.bytes for one in line)
         if len(line) > 1 and (count > self._most_of_one or size > MAX_BYTES_PER_TENANT):
             full = "Too many of your requests wait for a vault already."
@@ -116,10 +120,6 @@ class VaultQueue:
                 pass
         finally:
             self._moving = False
-
-    def _is_full(self, asked: PendingRequest) -> bool:
-        """Answers to one prompt are one request here: there is room for all of them, or for none."""
-        return len(self._waiting) - len(asked.seeds) >= self._most
 
     def _serve_one(self) -> bool:
         for owner in sorted(self._lines, key=self._held):

@@ -9,7 +9,6 @@ views need the room.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,7 +29,6 @@ class _LastView:
     view: View
     tenant: str
     session: SessionKey | None
-    expires: float
 
     @property
     def tokens(self) -> int:
@@ -46,9 +44,8 @@ class Views:
         self._requests = requests
         self._shape = shape
         self._serving = serving
-        self._last: OrderedDict[int, _LastView] = OrderedDict()
+        self._last: dict[int, _LastView] = {}
         self._tokens = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     def of(self, request_id: int) -> View:
         if (request := self._requests.get(request_id)) is not None:
@@ -63,16 +60,12 @@ class Views:
             return
         if not request.level.uses_vault:
             view = replace(view, prompt=(), found=0, found_shared=0, labels=b"", tiers=b"", categories=b"")
-        loop = asyncio.get_running_loop()
         session = request.session.key if request.session is not None else None
-        last = _LastView(view, request.tenant, session, loop.time() + KEPT_S)
-        self._drop(request.request_id)
-        self._last[request.request_id] = last
+        self._last[request.request_id] = last = _LastView(view, request.tenant, session)
         self._tokens += last.tokens
         while self._tokens > MOST_TOKENS:
-            self._drop(next(iter(self._last)))
-        if self._timer is None:
-            self._timer = loop.call_later(KEPT_S, self._expire)
+            self._drop(next(iter(self._last)))  # the oldest
+        asyncio.get_running_loop().call_later(KEPT_S, self._drop, request.request_id)
 
     def forget_frontend(self, number: int) -> None:
         self._forget(lambda request_id, last: frontend_of(request_id) == number)
@@ -90,16 +83,6 @@ class Views:
     def _drop(self, request_id: int) -> None:
         if (last := self._last.pop(request_id, None)) is not None:
             self._tokens -= last.tokens
-
-    def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        while self._last:
-            request_id, oldest = next(iter(self._last.items()))
-            if oldest.expires > loop.time():
-                self._timer = loop.call_at(oldest.expires, self._expire)
-                return
-            self._drop(request_id)
 
     def _made_now(self, request: Request) -> View:
         """A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The vault

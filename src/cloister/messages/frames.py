@@ -27,8 +27,8 @@ def encode_frame(messages: tuple[msgspec.Struct, ...]) -> bytes:
 
 
 def encode_frames(messages: tuple[msgspec.Struct, ...]) -> bytes:
-    """As few frames as hold all the messages. ProtocolError for one that fits into none: whoever makes messages that
-    grow with a request splits them."""
+    """As few frames as hold all the messages. ProtocolError for a message that fits into none: the sender splits
+    messages that grow with a request."""
     try:
         return encode_frame(messages)
     except ProtocolError:

@@ -31,7 +31,7 @@ Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "r
 
 
 class SilentRepr:
-    """Shows a type's name alone: a failing line of code may print what it has in its hands."""
+    """Shows a type's name alone: a traceback or a log may print any object."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

@@ -1,1 +1,1 @@
-"""The process that owns the model and decodes for everybody: token ids in, token ids out. No HTTP, text or keys."""
+"""The process that decodes for all tenants: token ids in, token ids out. No HTTP, text or keys."""

@@ -1,8 +1,7 @@
 """The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
 
-It hears of tokens and links, never of text. Which engine
-serves is `prepare`'s choice. `Service.run` opens no file, prints nothing, and makes no system call beyond messages,
-memory and futexes.
+Its messages have tokens and links, and no text. Which engine serves is `prepare`'s choice. `Service.run` opens no file,
+prints nothing, and makes no system call beyond messages, memory and futexes.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def request_of(message: Generate) -> GenerationRequest:
 
 
 class Service:
-    """Steps the engine while it has work and the cores are its own (`Pause`). `alerts` is where the
-    engine's prefix cache says what looks probed. Ends if a step failed and `lost` says that no other will succeed."""
+    """Steps the engine while it has work and may use the cores (`Pause`). `alerts` gets what the prefix cache finds
+    probed. Ends if a step failed and `lost` says that no other will succeed."""
 
     def __init__(
         self,
@@ -102,10 +101,10 @@ class Service:
             inbox.close()
 
     def _take(self, inbox: BlockingEndpoint[ToSealedService]) -> bool:
-        """Whether the controller is there. A frame of its own: no message is held while the next is awaited."""
+        """Whether the controller is there. A separate stack frame: no message is held while the next is awaited."""
         messages = inbox.receive(wait=self._paused or not self._engine.has_work)
         for message in messages or ():
-            self._hear(message, inbox)
+            self._handle(message, inbox)
         return messages is not None
 
     def _send(self, control: socket.socket) -> None:
@@ -115,7 +114,7 @@ class Service:
             control.sendall(encode_frames(tuple(self._replies)))
             self._replies.clear()
 
-    def _hear(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
+    def _handle(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
         match message:
             case GeneratePrompt() | GeneratePartitioned() | GenerateVariants():
                 self._replies.append(self._engine.submit(request_of(message)))
@@ -137,11 +136,11 @@ class Service:
                 self._replies.extend(self._engine.detach_link(link))
             case Pause():
                 if self._pausing or self._paused:
-                    raise ProtocolError("The service was told to pause twice.")
+                    raise ProtocolError("The service got Pause twice.")
                 self._pausing = True
             case Resume(charged=charged):
                 if not self._paused:
-                    raise ProtocolError("The service was told to go on, and had not paused.")
+                    raise ProtocolError("The service got Resume, and had not paused.")
                 self._engine.meter.merge(charged)
                 self._paused, self._owes_step = False, True
 

@@ -1,4 +1,4 @@
-"""The vault: one user's process. It reads the prompt, prefills it, holds its keys and values and answers the link.
+"""The vault: one session's process. It reads prompts, prefills them, holds their keys and values and answers the link.
 
-It never speaks to its user or to the service but through the controller and the link, and knows no other vault.
+It has a socket to the controller and the link to the service, and no other connection.
 """

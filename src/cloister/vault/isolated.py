@@ -1,7 +1,7 @@
 """Prompts at the level `isolated`: this vault generates the whole answer itself, with the engine of the service.
 
-The service hears nothing of such a request. The engine's blocks are the vault's: it shares them with the prompts that
-are exposed to the link and with the session's memory.
+The service gets no message about such a request. The engine shares the vault's blocks with the prompts that are exposed
+to the link and with the session's memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Isolated:
         return min(self._chunk, max(self._engine.remaining, 1)) if self._open else 0
 
     def work(self, most: int) -> list[Tokens | Failed]:
-        """One step for all, of `most` tokens; the messages that come of it."""
+        """One step for all, of `most` tokens; its messages."""
         messages = self._engine.step(min(most, self._chunk))
         for message in messages:
             if isinstance(message, Failed) or message.finish is not None:

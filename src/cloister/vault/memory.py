@@ -1,8 +1,7 @@
-"""What a session's vault remembers of its past prompts: the blocks that hold their keys and values.
+"""A vault's memory of its past prompts: the blocks that hold their keys and values.
 
-Only prompts computed here are kept: at `partitioned` the keys of an answer live at the service and are computed by the
-next turn's prefill. The memory knows tokens and blocks, no requests. To the engine that serves `isolated` it is the
-prefix cache; tenants do not matter, for a vault has one.
+Only prompts computed here are kept: at `partitioned` the keys of an answer live at the service, and the next turn's
+prefill computes them. To the engine that serves `isolated` the memory is the prefix cache, of one tenant.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class _Past:
 
 
 class SessionMemory(PrefixCache):
-    """Past prompts, the least recently used first, under references of their own in the pool."""
+    """Past prompts, the least recently used first. The memory holds a reference to each of their blocks."""
 
     def __init__(self) -> None:
         self.pool: Pool = BlockPool(0)
@@ -106,13 +105,13 @@ def _pages(key: PrefixKey, pages: int) -> list[int]:
 def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
     """How many positions of the past prompt may be used again.
 
-    Where the two are split into segments alike, all whole blocks of what they have in common. Where they are not, only
+    If both are split into segments at the same position: all whole blocks of their common beginning. Otherwise only
     those of both first segments: a later segment's keys are rounded by the split (compute.layout.Layout).
     """
-    alike = common(past.tokens, wanted)
+    equal = common(past.tokens, wanted)
     if past.public == public:
-        return whole(alike, public)
-    return whole(min(alike, past.public or len(past.tokens), public or alike), 0)
+        return whole(equal, public)
+    return whole(min(equal, past.public or len(past.tokens), public or equal), 0)
 
 
 def whole(length: int, public: int) -> int:

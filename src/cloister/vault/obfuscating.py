@@ -1,12 +1,11 @@
-"""Prompts at the level `obfuscated`, before they are prefilled: secrets are found in them, and substitutes for these,
-with the weights that answer too (§5.1). Nobody else sees a secret or a substitute. Secrets are marked, and if the user
-asks for it looked for here as well (`auto_redact`).
+"""Prompts at the level `obfuscated`, before they are prefilled: finds secrets in them, and substitutes for the secrets,
+with the weights that answer too (§5.1). Users mark secrets; with `auto_redact` the vault also looks for them.
 
-What comes out are λ+1 prompts of one request, in an order that only the user and this vault know (obfuscation.index).
-Where there are too few substitutes, nothing comes out but the alert. Substitutes are found piece by piece, whenever the
-vault has cores; one request at a time, so that no secret of a session gets two sets of them. They are remembered for as
-long as the session lives: the one value that came again among others that did not would be the real one. So a session
-has `MAX_KNOWN` secrets at most. What every variant was answered is remembered too: its conversation goes on with that.
+The result is λ+1 prompts of one request, in an order that the user and this vault can compute (obfuscation.index); with
+too few substitutes it is an error. Substitutes are found piece by piece, whenever the vault has cores; one request at a
+time, so that no secret of a session gets two sets of them. They are remembered for the session's life: a value that
+came again among new ones would be the real one. So a session has at most `MAX_KNOWN` secrets. The answer to each
+variant is remembered too, for the variant's next turn.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ from cloister.obfuscation.variants import check_shape
 from cloister.vault.reading import Reader
 
 SHAPES_LIKE_TOKENS = 16
-"""To look at the whole vocabulary, once, takes about as long as to compute so many tokens."""
+"""To look at the whole vocabulary, once, takes about as long as to compute this many tokens."""
 RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8
-"""And so long the rules of detection take to compile, once, and a piece of a text to be searched."""
+"""The same for compiling the rules of detection, once, and for searching a piece of a text."""
 MAX_KNOWN = 256
-"""Secrets of one session. None is forgotten: it would go among others the next time."""
+"""Secrets of one session. None is forgotten: it would get other substitutes the next time."""
 
 Hiding = Generator[int, None, list[GenerationRequest]]
-"""Before each piece, how many tokens there are to compute; in the end the prompts."""
+"""Yields before each piece the number of tokens to compute; returns the prompts."""
 Column = tuple[str, ...]
 """One secret's substitutes, variant by variant."""
 
 
 class Obfuscating:
-    """The requests whose prompts are not hidden yet, the first one under way."""
+    """The requests whose variants are not made yet; the first one is under way."""
 
     def __init__(self, reader: Reader, model: Continuations | None, tokenizer: object) -> None:
         self._reader, self._model = reader, model
@@ -70,8 +69,8 @@ class Obfuscating:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting
 
-    def add(self, confided: AssignPrompt) -> None:
-        self._waiting[confided.request_id] = self._hidden(confided)
+    def add(self, assigned: AssignPrompt) -> None:
+        self._waiting[assigned.request_id] = self._hidden(assigned)
 
     def drop(self, request_id: int) -> None:
         if request_id == self.next_request:
@@ -85,16 +84,16 @@ class Obfuscating:
 
     @property
     def next_tokens(self) -> int:
-        """How many tokens the next piece computes at most; one that was not looked at yet may have none to compute."""
+        """How many tokens the next piece computes at most."""
         return max(1, self._left) if self._waiting else 0
 
     def allow(self, most: int) -> None:
-        """The next piece may have so many tokens."""
+        """Limit the next piece to this many tokens."""
         if self._model is not None:
             self._model.at_once = most
 
     def work(self, request_id: int) -> list[GenerationRequest] | None:
-        """Do a piece of the first request's work, if it is this one's turn; its prompts, when they are found."""
+        """Do a piece of this request's work, if it is the first; its prompts, when they are made."""
         if request_id != self.next_request:
             return None
         try:
@@ -106,7 +105,7 @@ class Obfuscating:
             return prompts
 
     def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:
-        """What the sequences of a request said, each up to its own end."""
+        """Remember the answers of a request's sequences, each up to its own end."""
         turn, order, stops = self._asked.pop(request_id, ("", None, frozenset[int]()))
         if order is None or len(order.places) != len(streams):
             return
@@ -116,17 +115,17 @@ class Obfuscating:
             texts[variant] = self._tokenizer.decode(tokens[:end])
         self._answers.remember(turn, texts)
 
-    def _hidden(self, confided: AssignPrompt) -> Hiding:
-        prompt, params = self._reader.prompt(confided), confided.obfuscation or ObfuscationParams()
+    def _hidden(self, assigned: AssignPrompt) -> Hiding:
+        prompt, params = self._reader.prompt(assigned), assigned.obfuscation or ObfuscationParams()
         if isinstance(prompt, TokenPrompt):
             raise TagsInvalid("Secrets are marked in text; token ids have no marks.", hint="Send the prompt as text.")
         secrets = prompt.hidden
         if secrets is None:
             raise InvalidRequest(
-                "The request has no secret by which its answer could be told from the others.",
+                "The request has no secret that sets its answer apart from the others.",
                 hint="Use cloister.Client or cloister proxy, or plain HTTP.",
             )
-        marked = yield from self._marked(confided, prompt, params)
+        marked = yield from self._marked(assigned, prompt, params)
         known = self._earlier()
         entities = entities_of(marked, known)
         refuse_parts(_common(prompt, marked), owners_of(marked, known))
@@ -151,23 +150,23 @@ class Obfuscating:
         order = Prf(secrets.index_secret).order(REQUEST, len(variants))
         if len(self._asked) >= MAX_REMEMBERED:
             self._asked.pop(next(iter(self._asked)))
-        stops = frozenset(confided.params.stop_tokens)
-        self._asked[confided.request_id] = turn_of(_said(prompt, variants[0])), order, stops
-        return self._reader.several(confided, [_with(prompt, texts) for texts in order.shuffled(variants)])
+        stops = frozenset(assigned.params.stop_tokens)
+        self._asked[assigned.request_id] = turn_of(_turns(prompt, variants[0])), order, stops
+        return self._reader.several(assigned, [_with(prompt, texts) for texts in order.shuffled(variants)])
 
     def _earlier(self) -> list[str]:
         """The secrets of this session, as they were spelt."""
         return [self._spelt[key] for key in self._known]
 
     def _marked(
-        self, confided: AssignPrompt, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
+        self, assigned: AssignPrompt, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
     ) -> Generator[int, None, list[TaggedText]]:
         """The texts without their tags. Every other mention of a secret, and of one of this session, counts as marked:
         words only add secrets."""
         param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
         found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
         if params.auto_redact:
-            self._reader.several(confided, [_with(prompt, [text.text for text in found])])  # refused if it is too long
+            self._reader.several(assigned, [_with(prompt, [text.text for text in found])])  # refused if it is too long
             for at, searched in enumerate(_searched(prompt)):
                 if searched:
                     found[at] = auto_redact(found[at], (yield from self._detected(found[at].text)))
@@ -175,7 +174,7 @@ class Obfuscating:
         return add_mentions(regular, self._earlier())
 
     def _detected(self, text: str) -> Generator[int, None, list[Found]]:
-        """What is found in a text, piece by piece."""
+        """The findings in a text, piece by piece."""
         if self._detector is None:
             yield RULES_LIKE_TOKENS
             self._detector = shipped_redaction()
@@ -189,15 +188,15 @@ class Obfuscating:
     def _answer_as_before(
         self, prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText], variants: list[list[str]]
     ) -> None:
-        """Put what each variant was answered before into its conversation, from the first secret on."""
+        """Put each variant's earlier answers into its conversation, from the first secret on."""
         if isinstance(prompt, TextPrompt):
             return
         first = next(at for at, text in enumerate(marked) if text.spans)
         for at, message in enumerate(prompt.messages):
             if message.role != "assistant" or at < first:
                 continue
-            # The real answer is looked for as it was said before, the earlier ones in it as they were given.
-            answers = self._answers.find(turn_of(_said(prompt, variants[0])[:at]), variants[0][at])
+            # The real answer is looked for as it was given before, with the earlier answers in it as given.
+            answers = self._answers.find(turn_of(_turns(prompt, variants[0])[:at]), variants[0][at])
             if answers is None or len(answers) < len(variants):
                 raise ObfuscationRefused(
                     "The conversation holds an answer that was not given in this session. The provider would know to "
@@ -272,7 +271,7 @@ def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:
 
 
 def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
-    """The prompt with these texts, and without what only this vault may know."""
+    """The prompt with these texts, and without its secrets."""
     if isinstance(prompt, TextPrompt):
         return replace(prompt, text=texts[0], hidden=None)
     messages = (replace(message, content=text) for message, text in zip(prompt.messages, texts, strict=True))
@@ -280,8 +279,8 @@ def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
 
 
 def _searched(prompt: ChatPrompt | TextPrompt) -> list[bool]:
-    """Whether each text is searched for secrets: not what its user calls public, nor what was answered here, which
-    the service has said itself."""
+    """Whether each text is searched for secrets: not if its user calls it public, nor if it is an answer, which the
+    service wrote."""
     if isinstance(prompt, TextPrompt):
         return [not prompt.public]
     return [not message.public and message.role != "assistant" for message in prompt.messages]
@@ -303,6 +302,6 @@ def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]
         )
 
 
-def _said(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> list[tuple[str | None, str]]:
+def _turns(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> list[tuple[str | None, str]]:
     roles = [None] if isinstance(prompt, TextPrompt) else [message.role for message in prompt.messages]
     return list(zip(roles, texts, strict=True))

@@ -1,11 +1,11 @@
 """Prompts at the levels `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link.
 
 From then on the service decodes and asks this vault, layer by layer, for the attention over the private span
-(Petridish §4.1, Theorem 1). Public blocks are never exposed: the service holds those keys itself.
+(Petridish §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself.
 
 At `obfuscated` one request has λ+1 prompts, each prefilled as if it were alone. Blocks before the first secret hold the
-same keys and values in all of them, and are held once; what comes after a secret is computed for each (ADR 11). Here
-nothing sets the real one apart: it is one of several, in the order it was given.
+same keys and values in all of them, and are held once; the rest is computed for each (ADR 11). This module does not
+know which of them is the real one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cloister.vault.memory import SessionMemory, common, whole
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Prompts:
-    """Of one request. `slots` and `logprobs` are those of the prompts that are prefilled, the first so many."""
+    """The prompts of one request. `slots` and `logprobs` have an entry for each prompt that is prefilled."""
 
     sequences: list[Sequence]
     slots: list[int] = field(default_factory=list)
@@ -55,8 +55,8 @@ class _Prompts:
 
 def _shared(one: Sequence, other: Sequence) -> int:
     """How many positions lie in whole blocks that both prompts begin with; the last token is always computed."""
-    alike = common(one.tokens[: one.prompt_length], other.tokens[: other.prompt_length - 1])
-    return whole(alike, one.layout.public)
+    equal = common(one.tokens[: one.prompt_length], other.tokens[: other.prompt_length - 1])
+    return whole(equal, one.layout.public)
 
 
 class Partitioned:
@@ -107,9 +107,9 @@ class Partitioned:
 
     @property
     def next_request(self) -> int | None:
-        """Whose chunk `work` would compute; None where nobody waits, or who does must wait for blocks or a slot.
+        """The request whose chunk `work` would compute; None if none waits, or the first lacks blocks or a slot.
 
-        Who has some of its slots waits for those that others have, and nobody waits for it: they end by themselves.
+        A request that has some of its slots waits for others to end. No deadlock: those have all their slots.
         """
         for request_id, prompts in self._waiting.items():
             return request_id if self._answerer.free_slot() is not None and self._has_blocks(prompts) else None
@@ -136,7 +136,7 @@ class Partitioned:
         return self._prefilled(request_id, prompts) if prompts.done else None
 
     def _prefilled(self, request_id: int, prompts: _Prompts) -> Prefilled:
-        """What the controller hears; several sequences end together, so that none ends with its first token alone."""
+        """The message to the controller. Several sequences end together: none ends with its first token alone."""
         left = min(sequence.limit - sequence.prompt_length for sequence in prompts.sequences)
         first = prompts.sequences[0]
         if len(prompts.sequences) > 1:
@@ -147,7 +147,7 @@ class Partitioned:
                 token=sequence.tokens[-1],
                 slot=slot,
                 origin=sequence.layout.origin,
-                # Who holds nothing of the prompt has no use for the rotation, which tells the prompt's length.
+                # Without a public span the service does not need the rotation, which shows the prompt's length.
                 rotation=sequence.layout.rotation if sequence.layout.public else 0,
                 logprob=logprob,
                 finish=sequence.output.finish,
@@ -173,7 +173,7 @@ class Partitioned:
         return logits
 
     def _has_blocks(self, prompts: _Prompts) -> bool:
-        """Whether the next prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""
+        """Whether the next prompt has its blocks, lent and own: all at once, so that no prompt waits half computed."""
         sequence = prompts.next
         if sequence.blocks.all:
             return True

@@ -1,4 +1,4 @@
-"""The vault's process: take what is confided, ask for cores, compute a piece, say what came of it.
+"""The vault's process: take prompts, ask for cores, compute a piece, send the result.
 
 One thread of Python, which sleeps while the service decodes: questions on the link are answered by a thread of C. It
 prints nothing, and ends when the controller hangs up or when the service breaks the rules of the link. `prepare` does
@@ -51,22 +51,22 @@ from cloister.vault.reading import Reader
 RECEIVE_BYTES = 1 << 20
 
 READ_AT_ONCE = 8192
-"""Bytes of a prompt that is read when it comes. To read a longer one takes its turn: a tenant that sends many would
-have the cores outside all turns."""
+"""A prompt of at most this many bytes is read when it comes. A longer one waits for a core lease: otherwise a tenant
+could use the cores outside its turn."""
 
 LOGITS_BYTES = 2 * 2**20
-"""Of rows of logits at once while substitutes are sampled, which holds about ten times as much; a vault's memory is
+"""Of logits at once while substitutes are sampled. Sampling holds about ten times as much, and a vault's memory is
 small."""
 
 BYTES_LIKE_A_TOKEN = 1024
-"""Of a prompt: to read so many takes about as long as to compute a token."""
+"""Of a prompt: to read this many takes about as long as to compute a token."""
 
 
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
-    """The descriptors stay the caller's to close. The link answers from the cache that prompts are computed into; where
-    attention processes answer, that is in memory of one of them, which is all that the descriptors are for."""
+    """The caller closes the descriptors. The link answers from the cache that prompts are computed into. Where
+    attention processes answer, the cache lies in the memory of one of them, and the descriptors lead there."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     if decoder.device.attention_processes:
         cache = decoder.device.lent_cache(decoder.cache_shape, blocks, question_fd)
@@ -89,8 +89,15 @@ def _sampled_rows(decoder: Decoder) -> int:
     return max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
 
 
+def _failed(request_id: int, error: Exception) -> Failed:
+    """The message that ends a request. A vault without memory ends itself."""
+    if isinstance(error, MemoryError):
+        raise error
+    return failed(request_id, error)
+
+
 class NullAnswerer(LinkAnswerer):
-    """The answering end of a vault that nobody can ask: it never ends, and has slots for a rehearsal alone."""
+    """The answering end of a vault without a link; its slots are for a rehearsal."""
 
     def __init__(self, slots: int = 0) -> None:
         self.slots, self._free = slots, set(range(slots))
@@ -177,7 +184,7 @@ class Vault:
                 control.sendall(encode_frames(tuple(replies)))
 
     def handle(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
-        """Do what the messages ask; what to say in reply, and that cores are wanted if they are."""
+        """Do what the messages ask. Returns the replies, with WantCores if there is work."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
@@ -206,45 +213,43 @@ class Vault:
             case Ping():
                 return [Pong()]
 
-    def _take(self, confided: AssignPrompt) -> list[msgspec.Struct]:
+    def _take(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
         """Read the prompt now if it is short; otherwise it waits for its turn."""
         unread = {one for waiting in self._unread for one in waiting.request_ids}
         held = self._partitioned, self._isolated, self._obfuscating, unread
-        if any(one in there for one in confided.request_ids for there in held):
+        if any(one in there for one in assigned.request_ids for there in held):
             raise ProtocolError("A request of this id is under way.")
-        if confided.prompt_bytes <= READ_AT_ONCE and not self._unread:
-            return self._read(confided)
-        self._unread.append(confided)
+        if assigned.prompt_bytes <= READ_AT_ONCE and not self._unread:
+            return self._read(assigned)
+        self._unread.append(assigned)
         return []
 
     def _read_next(self) -> list[msgspec.Struct]:
-        """The prompt that has waited longest, if anyone still wants an answer to it."""
+        """The prompt that has waited longest, if there is one."""
         return self._read(self._unread.popleft()) if self._unread else []
 
-    def _read(self, confided: AssignPrompt) -> list[msgspec.Struct]:
-        """Read the prompt once, and queue it for each answer that is wanted."""
-        wanted = set(confided.request_ids) - self._cancelled
-        self._cancelled -= set(confided.request_ids)
-        if LEVELS[confided.level].obfuscates:
-            return self._hide(confided.request_id, confided)
+    def _read(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
+        """Read the prompt once, and queue it for each answer that was not cancelled."""
+        wanted = set(assigned.request_ids) - self._cancelled
+        self._cancelled -= set(assigned.request_ids)
+        if LEVELS[assigned.level].obfuscates:
+            return self._hide(assigned.request_id, assigned)
         try:
-            requests = self._reader.read(confided)
-        except MemoryError:
-            raise
+            requests = self._reader.read(assigned)
         except Exception as error:
-            return [failed(request_id, error) for request_id in confided.request_ids if request_id in wanted]
-        alone = LEVELS[confided.level].decodes is Decodes.VAULT
+            return [_failed(request_id, error) for request_id in assigned.request_ids if request_id in wanted]
+        alone = LEVELS[assigned.level].decodes is Decodes.VAULT
         generator = self._isolated if alone else self._partitioned
         return [self._queue(generator, request) for request in requests if request.request_id in wanted]
 
     def _leave_unread(self, request_id: int) -> bool:
-        """Whether the request's prompt is not read yet; with the last request that wants it, it is forgotten."""
-        for confided in self._unread:
-            if request_id in confided.request_ids:
+        """Whether the request's prompt is not read yet. It is forgotten when all its requests are cancelled."""
+        for assigned in self._unread:
+            if request_id in assigned.request_ids:
                 self._cancelled.add(request_id)
-                if self._cancelled.issuperset(confided.request_ids):
-                    self._cancelled -= set(confided.request_ids)
-                    self._unread.remove(confided)
+                if self._cancelled.issuperset(assigned.request_ids):
+                    self._cancelled -= set(assigned.request_ids)
+                    self._unread.remove(assigned)
                 return True
         return False
 
@@ -253,23 +258,19 @@ class Vault:
         request_id = prompts[0].request_id
         try:
             generator.add(*prompts)
-        except MemoryError:
-            raise
         except Exception as error:
-            return failed(request_id, error)
+            return _failed(request_id, error)
         return PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
-    def _hide(self, request_id: int, confided: AssignPrompt | None = None) -> list[msgspec.Struct]:
-        """Begin to find the prompts that this one goes among, or go on; when they are found, queue them all."""
+    def _hide(self, request_id: int, assigned: AssignPrompt | None = None) -> list[msgspec.Struct]:
+        """Begin or continue to make the variants of a prompt; when they are made, queue them all."""
         try:
-            if confided is not None:
-                self._obfuscating.add(confided)
+            if assigned is not None:
+                self._obfuscating.add(assigned)
             prompts = self._obfuscating.work(request_id)
-        except MemoryError:
-            raise
         except Exception as error:
             self._obfuscating.drop(request_id)
-            return [failed(request_id, error)]
+            return [_failed(request_id, error)]
         return [self._queue(self._partitioned, *prompts)] if prompts else []
 
     def _ask_for_cores(self) -> list[msgspec.Struct]:
@@ -292,9 +293,7 @@ class Vault:
             return list(self._isolated.work(most)) if self._isolated.next_tokens else []
         try:
             first = self._partitioned.work(request_id, most)
-        except MemoryError:
-            raise
         except Exception as error:
             self._partitioned.drop(request_id)
-            return [failed(request_id, error)]
+            return [_failed(request_id, error)]
         return [] if first is None else [first]

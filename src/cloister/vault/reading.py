@@ -1,4 +1,4 @@
-"""From a confided prompt's bytes to tokens, or to an error that says what is wrong and nothing of the prompt.
+"""From a prompt's bytes to tokens, or to an error whose message has no words of the prompt.
 
 A sealed prompt is opened here and nowhere else; its key is overwritten as soon as it was tried.
 """
@@ -21,10 +21,10 @@ from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
 
 if TYPE_CHECKING:
-    from cloister.models.decoder import Decoder  # loads torch, which who only opens prompts does without
+    from cloister.models.decoder import Decoder  # loads torch, which the MPC client does without
 
 TENANT = "vault"
-"""All of a vault's requests are of one tenant: whose, it is not told."""
+"""A vault's requests are all of one tenant, whose name it does not get."""
 
 
 def opened(prompt: bytes | LockedPrompt) -> Prompt:
@@ -39,7 +39,7 @@ def opened(prompt: bytes | LockedPrompt) -> Prompt:
 
 
 class Reader:
-    """Reads what is confided to this vault."""
+    """Reads the prompts that are assigned to this vault."""
 
     def __init__(self, reading: PromptReading, decoder: Decoder, levels: Collection[str]) -> None:
         self._reading = reading
@@ -47,26 +47,26 @@ class Reader:
         self._max_context = decoder.max_context
         self._levels = levels
 
-    def read(self, confided: AssignPrompt) -> list[GenerationRequest]:
+    def read(self, assigned: AssignPrompt) -> list[GenerationRequest]:
         """The requests in tokens, with no more to generate than the context has room for."""
-        [first] = self.several(confided, [self.prompt(confided)])
+        [first] = self.several(assigned, [self.prompt(assigned)])
         replace = msgspec.structs.replace
         return [
             first,
             *(
                 replace(first, request_id=each.request_id, params=replace(first.params, seed=each.seed))
-                for each in confided.also
+                for each in assigned.also
             ),
         ]
 
-    def prompt(self, confided: AssignPrompt) -> Prompt:
-        """The prompt as it was written, if what is asked of it can be done."""
-        self._check(confided.params, confided.level)
-        return opened(confided.prompt)
+    def prompt(self, assigned: AssignPrompt) -> Prompt:
+        """The prompt as its user wrote it; an error if the request cannot be served."""
+        self._check(assigned.params, assigned.level)
+        return opened(assigned.prompt)
 
-    def several(self, confided: AssignPrompt, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
+    def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
         """The prompts of one request in tokens; their answers may all be as long as the longest leaves room for."""
-        params, read = confided.params, [self._reading.read(prompt) for prompt in prompts]
+        params, read = assigned.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
         left = min(params.max_tokens, self._max_context - length)
         if left < 1:
@@ -78,7 +78,7 @@ class Reader:
         params = msgspec.structs.replace(params, max_tokens=left)
         return [
             GenerationRequest(
-                confided.request_id,
+                assigned.request_id,
                 TENANT,
                 prompt.tokens,
                 params,
