@@ -58,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     if config.getoption("--on-shares") and find_spec("spu") is None:
-        return "SPU is not installed (the extra [mpc] needs Python 3.11): nothing is tested on shares"
+        return "SPU is not installed (the distribution cloister-mpc needs Python 3.11): nothing is tested on shares"
     return None
 
 

@@ -20,7 +20,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalParties]:
 
     Where this machine can have two networks, the third party is in one of its own, at the other end of a cable.
     """
-    pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+    pytest.importorskip("spu", reason="SPU is not installed: make mpc")
     from tests.cloister_mpc.local import LocalParties
 
     with ExitStack() as stack:

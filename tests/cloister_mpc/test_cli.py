@@ -84,7 +84,7 @@ def test_parties_that_are_not_up_are_told_by_name(tmp_path: Path) -> None:
 
 
 def test_local_parties_come_up_serve_and_go(tmp_path: Path) -> None:
-    pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+    pytest.importorskip("spu", reason="SPU is not installed: make mpc")
     save_model(tmp_path / "model", layers=1)
     place = tmp_path / "mpc"
     local = Command(tmp_path / "log", "mpc", "up", "--folder", str(place), "--model", str(tmp_path / "model"))

@@ -82,7 +82,7 @@ def test_a_setting_this_spu_cannot_run_is_refused_before_anything_starts(tmp_pat
 
 
 def test_the_engine_never_traces_and_gets_the_setting_asked_for(tmp_path: Path) -> None:
-    pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+    pytest.importorskip("spu", reason="SPU is not installed: make mpc")
     from spu import libspu
 
     from cloister_mpc.shares import runtime_config

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from spu import libspu
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,15 @@ from cloister.controller.external_level import (
 )
 from cloister.errors import SetupError
 from cloister.models.source import ModelFolder
-from cloister.transparency.manifest import measure_running, packages_beside, read_manifest
+from cloister.process import interpreter, release_code
+from cloister.transparency.manifest import (
+    build_manifest,
+    measure_running,
+    packages_beside,
+    read_manifest,
+    source_of_running,
+)
+from cloister.transparency.packages import Packages
 
 LLAMA = ModelFolder("m", Path("."), {"model_type": "llama"})
 
@@ -87,3 +97,18 @@ def test_the_release_of_a_node_covers_the_levels_code_where_it_is_offered(
     assert packages_beside(without) == () and packages_beside(offering) == ("cloister_mpc",)
     assert without == measure_running() and "src/cloister_mpc/level.py" in offering.files
     assert without.files.items() < offering.files.items()
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("also", [(), ("cloister_mpc",)])
+def test_a_process_held_to_a_release_finds_a_level_that_the_release_names_and_no_other(also: tuple[str, ...]) -> None:
+    """Through the entry point, without site-packages' .pth files (release_code.FLAGS)."""
+    packages = Packages(release_code.installed(), {})
+    manifest = build_manifest(source_of_running(), also=also, packages=packages).encoded()
+    command = interpreter.python_of(manifest, "cloister", "mpc", "--help")
+    note = int(command[command.index("cloister") - 1])
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_"))}
+    done = subprocess.run(command, pass_fds=[note], env=variables, capture_output=True, text=True, timeout=120)
+    os.close(note)
+    assert done.returncode == (0 if also else 2), done.stderr
+    assert also or "cloister_mpc/__init__.py is not of the release" in done.stderr

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.release, pytest.mark.slow, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize("suite", ["spd", "mpc"])
 def test_a_quick_run_ends_well(suite: str, tmp_path: Path) -> None:
     if suite == "mpc" and find_spec("spu") is None:
-        pytest.skip("SPU is not installed: pip install '.[mpc]'")
+        pytest.skip("SPU is not installed: make mpc")
     numbers = tmp_path / "numbers.json"
     bench = Command(tmp_path / "log", "bench", suite, "--quick", "--json", str(numbers))
     assert bench.process.wait(3000) == 0, bench.said

@@ -17,7 +17,7 @@ import pytest
 from tests.forkserver.model import save_model
 from tests.served import Server, running_server
 
-pytest.importorskip("spu", reason="needs the extra: pip install '.[mpc]'")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 NEEDED_BYTES = 10e9
 TOKENS = 4

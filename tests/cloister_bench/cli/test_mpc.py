@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
 from cloister_bench.mpc.plan import FULL, QUICK
 from cloister_bench.mpc.run import Bench

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.cloister_mpc.local import SHAPE
 
-pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
 from cloister_bench.mpc.cost import total
 from cloister_bench.mpc.meter import Meter

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
 import jax.numpy as jnp
 import numpy as np

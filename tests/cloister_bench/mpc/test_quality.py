@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("jax", reason="quality runs need the extra [mpc]")
+pytest.importorskip("jax", reason="quality runs need the distribution cloister-mpc")
 
 from cloister_bench.mpc.plan import BaselinePlan
 from cloister_bench.mpc.quality import Reader, _greedy, judge, read_prompt

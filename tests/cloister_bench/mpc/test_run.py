@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
 from cloister.errors import PartyLost
 from cloister_bench.mpc import run as module

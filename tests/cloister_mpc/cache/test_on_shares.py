@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
 from spu import libspu
 from spu.utils import frontend

@@ -13,7 +13,7 @@ import pytest
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, Unauthorized
 from cloister_mpc.messages import AskWeights, Complete, GenerationSpec, Open, Prepare, Put, Run, ShareHead
 
-pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from cloister_mpc.certificates import make_keys
 from cloister_mpc.client.parties import Parties

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
+pytest.importorskip("jax", reason="JAX is not installed: make mpc")
 
 from cloister.errors import SetupError
 from cloister_mpc.cache.plan import PLANS, CachePlan

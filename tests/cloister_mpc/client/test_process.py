@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from cloister.config import MpcSettings
 from cloister.messages.generation import Accepted, Failed, Tokens

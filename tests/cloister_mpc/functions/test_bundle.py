@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
+pytest.importorskip("jax", reason="JAX is not installed: make mpc")
 
 from cloister_mpc.functions.bundle import BUNDLES, NAIVE
 

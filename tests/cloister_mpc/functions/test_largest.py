@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
-pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+pytest.importorskip("jax", reason="JAX is not installed: make mpc")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 import jax.numpy as jnp
 from spu import libspu

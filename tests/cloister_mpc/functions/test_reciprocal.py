@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
+pytest.importorskip("jax", reason="JAX is not installed: make mpc")
 
 from cloister_mpc.functions.softmax import HIGHEST, LOWEST, divide_by_last
 from tests.examples import examples

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
-pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
+pytest.importorskip("jax", reason="JAX is not installed: make mpc")
 
 import jax
 

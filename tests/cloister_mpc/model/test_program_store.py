@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.model import program_store, programs

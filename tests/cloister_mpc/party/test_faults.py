@@ -19,7 +19,7 @@ from cloister.messages.frames import encode_frame
 from cloister_mpc.certificates import Role, client_tls
 from cloister_mpc.messages import VERSION, PartyHello
 
-pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
+pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from tests.cloister_mpc.local import PROMPT, stopped, tokens
 from tests.link.strangers import closes
