@@ -196,7 +196,7 @@ class ComputeProcesses:
     def _attention_ended(self) -> None:
         """Its mailboxes are in the service's memory, and the prompts it held are gone: the service restarts too."""
         if self.service is not None:
-            self.service.give_up()
+            self.service.abort()
 
     def _service_ended(self) -> None:
         self.service = None

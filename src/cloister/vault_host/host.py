@@ -82,13 +82,13 @@ class Connection:
         self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
         # The server pings both through the connection; this finds one that is stopped.
         self._channel.watch("vault or its bridge", lambda: any(one.stopped for one in (bridge, self._vault) if one))
-        self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.give_up)
+        self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
         """For the core lease."""
         self._channel.send(message)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """It took too long to send its first message, or to give back the cores."""
         log.warning("A vault kept the cores too long." if self._vault else "A peer knew the key and asked for nothing.")
         self.close()
