@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from cloister.process.sandbox.credentials import NOBODY
+from cloister.process.sandbox.credentials import UNPRIVILEGED
 
 
 class Command:
@@ -75,7 +75,7 @@ def is_confined(process: psutil.Process) -> bool:
     """Whether it gave up what a process that serves the network does not need (process/sandbox/confinement.py)."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines)
-    as_nobody = os.geteuid() != 0 or process.uids().real == NOBODY
+    as_nobody = os.geteuid() != 0 or process.uids().real == UNPRIVILEGED
     return as_nobody and (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
 
 

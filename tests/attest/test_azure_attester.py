@@ -40,7 +40,6 @@ from cloister.checks import Verdict
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker
 from cloister.errors import CloisterError, SetupError
-from cloister.process import interpreter
 from cloister.transparency.dev_log import Release, development_release
 from tests.attest.azure_made import PCRS, MadeTpm, MadeVm, response
 from tests.attest.snp_maker import AT, Chip, rsa_key
@@ -125,7 +124,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 @pytest.fixture(autouse=True)
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code of this node counts as compared with its release."""
-    monkeypatch.setattr(interpreter, "_running", object())
+    monkeypatch.setattr("cloister.process.release_code.running", object())
 
 
 async def test_a_node_on_azure_is_verified_through_its_vtpm(release: Release) -> None:

@@ -347,7 +347,7 @@ class Told:
     def send(self, message: msgspec.Struct) -> None:
         self.last = message
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         raise AssertionError("nobody is late")
 
 

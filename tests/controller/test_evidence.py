@@ -18,7 +18,6 @@ from cloister.controller.evidence import EvidenceMaker, find_release, running_re
 from cloister.errors import SetupError
 from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.generation import Failed
-from cloister.process import interpreter
 from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
@@ -188,7 +187,7 @@ def test_only_a_process_that_is_held_to_the_release_shows_it(tmp_path: Path, mon
             self.checked += 1
 
     held = Held()
-    monkeypatch.setattr(interpreter, "_running", held)
+    monkeypatch.setattr("cloister.process.release_code.running", held)
     assert running_release(log).measurement == held.measurement and held.checked == 1
     held.measurement = bytes(32)
     with pytest.raises(SetupError):
@@ -197,5 +196,5 @@ def test_only_a_process_that_is_held_to_the_release_shows_it(tmp_path: Path, mon
 
 async def test_evidence_says_whether_the_code_was_measured(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_statement((await office.evidence()).statement).code == "unmeasured"
-    monkeypatch.setattr(interpreter, "_running", object())
+    monkeypatch.setattr("cloister.process.release_code.running", object())
     assert read_statement((await office.evidence()).statement).code == "release"

@@ -30,7 +30,6 @@ from cloister.errors import GpuNotConfidential, NoGpu, QueueFull, ServiceUnavail
 from cloister.messages.controller_gateway import AskEvidence
 from cloister.messages.generation import Failed
 from cloister.models.source import ModelFolder
-from cloister.process import interpreter
 from cloister.transparency.dev_log import Release, development_release
 from tests.attest.fake_driver import CRASH, Driver, built_library, running_driver
 from tests.attest.snp_maker import AT, Chip
@@ -122,7 +121,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, keeper: GpuEvidenceKeeper) -> None:
     """The code of this node counts as compared with its release. (The reporter is running by now.)"""
-    monkeypatch.setattr(interpreter, "_running", object())
+    monkeypatch.setattr("cloister.process.release_code.running", object())
 
 
 def broken(verdict: Verdict) -> set[str]:

@@ -100,11 +100,11 @@ async def test_a_degraded_server_takes_a_degraded_host() -> None:
     assert host.pinned == FIRST
 
 
-async def test_a_host_that_starts_again_is_checked_anew_and_clients_verify_anew() -> None:
+async def test_a_host_that_starts_again_is_checked_again_and_clients_verify_anew() -> None:
     host = Host()
     await host.check()
     host.doubt()
-    assert not host.pinned and "anew" in host.refusal()
+    assert not host.pinned and "again" in host.refusal()
     await host.settled()
     assert host.pinned == FIRST and not host.changed, "it was the same"
     host.certificate = SECOND

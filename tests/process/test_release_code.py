@@ -236,7 +236,7 @@ def test_what_a_held_process_starts_is_held_too(node: Node, monkeypatch: pytest.
     class Held:
         descriptor = 77
 
-    monkeypatch.setattr(interpreter, "_running", Held())
+    monkeypatch.setattr("cloister.process.release_code.running", Held())
     command = interpreter.python("cloister.gateway", "5")
     assert command[-3:] == ["77", "cloister.gateway", "5"] and "-S" in command and interpreter.inherited() == [77]
     assert "PYTHONPATH" not in environment()

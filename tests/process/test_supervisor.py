@@ -191,3 +191,14 @@ def test_the_loop_would_notice_a_hang() -> None:
 
     with pytest.raises(Hang):
         in_virtual_time(work)
+
+
+def test_closed_before_it_was_kept_it_starts_nothing() -> None:
+    async def work() -> None:
+        process = Process([Life()])
+        await process.supervisor.close()
+        process.supervisor.keep()
+        await asyncio.sleep(20)
+        assert not process.starts
+
+    in_virtual_time(work)

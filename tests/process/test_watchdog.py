@@ -34,7 +34,7 @@ def test_nobody_is_late_who_answers_in_time_and_runs(events: list[tuple[float, b
     since_asked: float | None = None
     for event in events:
         if isinstance(event, str):
-            silence.heard()
+            silence.answered()
             unheard, since_asked = 0.0, None
             continue
         passed, stopped = event
@@ -75,7 +75,7 @@ def test_a_suspended_owner_finds_nobody_late() -> None:
     silence = Silence(Patience(silent_s=5.0, ask_every_s=0.0))
     assert silence.look(3600.0, stopped=False) is Finding.ASK
     assert silence.look(3600.0, stopped=False) is Finding.FINE
-    silence.heard()
+    silence.answered()
     assert silence.look(3600.0, stopped=False) is Finding.ASK
 
 
@@ -92,7 +92,7 @@ async def test_it_asks_is_answered_and_calls_late_once() -> None:
         dog.look()
         if said:
             said.clear()
-            dog.heard()
+            dog.answered()
     assert not found
     while not found:
         now += 1.0

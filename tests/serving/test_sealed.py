@@ -228,7 +228,7 @@ def test_a_dead_sealed_api_fails_its_requests_and_is_back(node: Node) -> None:
         return node.sealed.post(node.sealed.seal("GET", "/v1/models")[0]).status_code == 200
 
     until(answers)
-    assert "The sealed API process ended" in node.server.said
+    assert "The sealed API ended" in node.server.said
 
 
 def test_a_dead_gateway_fails_its_requests_and_is_back_with_the_same_channel_key(node: Node) -> None:

@@ -1,7 +1,7 @@
 """Entry of the controller: `cloister serve` becomes `python -m cloister.controller FD`, in the same process.
 
-FD is a memory file with the settings. What the node runs is loaded by templates, and meanwhile this process loads its
-own code: so little is imported here.
+FD is a memory file with the settings. Templates load the code of the other processes, and meanwhile this process loads
+its own: so little is imported here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ EDGE = (
     "cloister.link.network.server_bridge",
     "cloister.detection",
 )
-"""What the node runs beside what computes; none of it needs torch."""
+"""The processes that do not compute; none of them needs torch."""
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     code = Code(EDGE, COMPUTING)
     try:
-        # In a thread: who is told to stop meanwhile hears it.
+        # In a thread, so that a signal to stop is handled meanwhile.
         startup = await unless_stopped(stopped, asyncio.to_thread(import_module, "cloister.controller.startup"))
         if startup is not None:
             await startup.serve(start, code, console, stopped)

@@ -1,6 +1,6 @@
-"""Who may ask: the keys file is read at the start, and again on SIGHUP; frontends are told.
+"""The API keys: the keys file is read at the start, and again on SIGHUP; frontends and relay get the new keys.
 
-Keys are added and revoked this way without a restart. What a revoked key has under way comes to its end.
+So keys are added and revoked without a restart. Requests that a revoked key has under way are answered.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Admission:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.hung_up)
 
     def hung_up(self) -> None:
-        """Somebody sent SIGHUP: read the file again. A file that cannot be used changes nothing.
+        """On SIGHUP: read the file again. An unusable file changes nothing.
 
-        A terminal that is closed sends the same signal to what was started from it, and means the end.
+        A terminal that is closed sends the same signal to its processes; then this process must end.
         """
         if self._has_terminal and not _has_terminal():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -62,7 +62,7 @@ class Admission:
 
 
 def _has_terminal() -> bool:
-    """Whether this process belongs to a terminal that is there (tty(4))."""
+    """Whether this process belongs to an open terminal (tty(4))."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

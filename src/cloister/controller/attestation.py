@@ -1,4 +1,4 @@
-"""What this node proves of itself: its channel keys, and evidence that binds them to machine, release and statement."""
+"""How this node proves what it is: channel keys, and evidence that binds them to machine, release and statement."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Attestation:
             await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def _statement(self) -> Statement:
-        """What evidence says of this node beside which software it is."""
+        """The statement in evidence: model, settings, levels. The release is proved apart from it."""
         serving, settings = self._offer.serving, self.settings
         digest = await self._compute.weights_digest()
         return Statement(

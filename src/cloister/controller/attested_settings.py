@@ -1,5 +1,5 @@
-"""Which settings evidence speaks for: those that decide where prompts go and who may see them. All others are named
-here too, with the reason why they do not matter: a setting that is in neither table fails a test.
+"""Which settings evidence includes: those that decide where prompts go and which processes and users may see them.
+All others are listed too, with the reason why they do not matter: a setting that is in neither table fails a test.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ IRRELEVANT = {
     "controller.vault_host_policy": "what the node asks of a vault host; clients see its evidence and ask themselves",
     "controller.sealed_weights": _WEIGHTS,
     "controller.provider_key": _WEIGHTS,
-    "controller.attester": "the evidence itself shows who speaks for the machine",
+    "controller.attester": "the evidence itself shows which hardware attests the machine",
     "controller.gpu_evidence": "the statement counts the GPUs that evidence shows; one that computes unseen is refused",
     "controller.release": "the evidence has the release and its proof",
     "gateway.host": "sealed requests pass the gateway as bytes, wherever it listens",
@@ -72,14 +72,14 @@ IRRELEVANT = {
     "gateway.request_timeout_s": _PATIENCE,
     "mpc.max_context": _LIMIT,
     "mpc.draft_tokens": _SPEED,
-    "mpc.cache": "how fast answers come and how good they are; the ranks that MPCache reveals say nothing of a prompt",
+    "mpc.cache": "how fast answers come and how good they are; MPCache's ranks show nothing about a prompt",
 }
 
 HOST_MATTERS = {"allow_degraded_sandbox": MATTERS["controller.allow_degraded_sandbox"]}
 HOST_IRRELEVANT = {
     "model": _WEIGHTS,
     "listen": "the channel's key is in the evidence, wherever it listens",
-    "key_file": "who may ask for vaults; what is asked of them does not leave the machine",
+    "key_file": "which servers may request vaults; their prompts stay on the machine",
     "max_vaults": _LIMIT,
     "vault_deadline_s": _PATIENCE,
     "attester": IRRELEVANT["controller.attester"],
@@ -91,7 +91,7 @@ HOST_IRRELEVANT = {
 
 
 def attested_settings(settings: Settings) -> AttestedSettings:
-    """What evidence says of these settings. Reads the file that names the parties: SetupError if it is of no use."""
+    """The part of these settings that evidence includes. Reads the parties' file: SetupError if it is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
     mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
@@ -109,6 +109,6 @@ def attested_settings(settings: Settings) -> AttestedSettings:
 
 
 def attested_host_settings(settings: VaultHostSettings) -> AttestedSettings:
-    """What a vault host's evidence says. Its sessions are the server's: nothing outlives a connection there."""
+    """The same for a vault host. Sessions are the server's: a vault ends with its connection there."""
     sandbox: Sandbox = "degraded" if settings.allow_degraded_sandbox else "whole"
     return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off")

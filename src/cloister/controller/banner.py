@@ -1,4 +1,4 @@
-"""What a server says when it is ready: what it serves and how, and commands that work as they are shown."""
+"""What a server prints when it is ready: what it serves and how, and commands that work as they are shown."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def say_ready(
         again = f"`kill -HUP {os.getpid()}` has this server read them again."
         console.print(f"Keys: {escape(str(settings.gateway.keys_file))}. {again}\n", soft_wrap=True)
     if tee == "none":
-        console.print("[yellow]No hardware speaks for this machine: clients refuse it unless told otherwise.[/]\n")
+        console.print("[yellow]No hardware speaks for this machine: clients refuse it by default.[/]\n")
     options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
     for line in (
         f"Try it:  {command_as_typed()} chat{options}",
@@ -76,7 +76,7 @@ def say_ready(
 
 
 def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
-    """Only of interest where it is another machine, which may not be there."""
+    """Printed where it is another machine, which may be down."""
     host = settings.controller.vault_host
     if host is None:
         return
@@ -102,5 +102,5 @@ _REMEDIES = {
 
 
 def _to_mend(serving: Serving) -> str:
-    """What an operator does to have the layers that are missing, where it is easily done."""
+    """How an operator gets the missing layers, where that is easy."""
     return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)

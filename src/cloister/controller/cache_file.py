@@ -1,4 +1,4 @@
-"""The file that the service keeps encrypted blocks in. It never has a name, so nothing is left of it when it is closed
+"""The file in which the service keeps encrypted blocks. It has no name, so the kernel removes it when it is closed
 (adr/0009)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def cache_file(size: int) -> Iterator[int | None]:
-    """The file, open until the service has it; None where none is wanted, or none can be had: then it goes without."""
+    """The file, open until the service has it; None where `size` is 0 or no file can be made: it works without."""
     if not size:
         yield None
         return

@@ -1,8 +1,8 @@
 """The node's channel keys: the one that evidence shows, and those before it while requests sealed to them may come.
 
-A key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered. Then a new one is, and the
-old one is held for HELD_S more, with room for as many messages again: nobody who verified in time is turned away. What
-is no longer held is gone from memory: who takes a key out of a running node opens what was sealed to it and no more.
+A key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered. Then a new key is shown,
+and the old one is held for HELD_S more, with room for as many messages again: a client that verified in time is not
+refused. A key that is no longer held is dropped: a key stolen from a running node opens only requests sealed to it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 SHOWN_S = 3600.0
 HELD_S = 600.0
 MOST_HELD = 4
-"""Keys at once: a flood of messages uses up one after the other, and each remembers what it took (30 MB at most)."""
+"""Keys at once: a flood of messages uses up key after key, and each remembers its messages (30 MB at most)."""
 
 
 @dataclass(frozen=True)
 class ShownKey:
-    """What evidence says of a key: it is held for so long, unless a flood uses it up."""
+    """The key in evidence. It is held for `held_s`, unless a flood of messages uses it up."""
 
     public: bytes
     held_s: float
@@ -37,17 +37,17 @@ class _Held:
         self.key = ChannelKey.generate()
         self.seen = SeenMessages(limit)
         self.replaced_at = now + SHOWN_S
-        """When that happened or, of the key that is shown, when it will at the latest."""
+        """When that happened; for the key that is shown, when it will at the latest."""
 
 
 class ChannelKeys:
-    """Each message is taken once. `tend` is to be called every `due_s` seconds: keys go also when nobody asks."""
+    """Each message is taken once. The owner calls `tend` every `due_s` seconds: keys expire without requests, too."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT, clock: Callable[[], float] = monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._held = [_Held(limit, clock())]
-        """The newest, which is shown, is the last."""
+        """The last one is the newest, and is shown."""
 
     @property
     def shown(self) -> ShownKey:
@@ -73,7 +73,7 @@ class ChannelKeys:
                 return self._taken(held, envelope)
         raise ChannelKeyUnknown(
             "This node does not hold the key the request was sealed to.",
-            hint="It started again since, or replaced the key: verify it anew and send again.",
+            hint="It restarted since, or replaced the key: verify it again and send again.",
         )
 
     def tend(self) -> None:
@@ -90,7 +90,7 @@ class ChannelKeys:
         self._held = [*self._held, _Held(self._limit, now)][-MOST_HELD:]
 
     def drop(self) -> None:
-        """Show a new key, and hold no other: whoever verified this node has to verify it anew."""
+        """Show a new key, and hold no other: clients that verified this node have to verify it again."""
         self._held = [_Held(self._limit, self._clock())]
 
     def _taken(self, held: _Held, envelope: Envelope) -> RequestKeys:

@@ -16,7 +16,7 @@ from cloister.attest.evidence import NodeEvidence
 from cloister.config import Settings
 from cloister.controller.attention import AttentionProcesses
 from cloister.controller.cache_file import cache_file
-from cloister.controller.forkserver import ForkServer
+from cloister.controller.forkserver import ForkServer, link_shape
 from cloister.controller.link_slots import LinkSlots
 from cloister.controller.mps import mps_for
 from cloister.controller.relay import Relay
@@ -153,7 +153,7 @@ class ComputeProcesses:
                 allow_degraded=controls.allow_degraded_sandbox,
                 meeting=mps.folder if mps else "",
             )
-            shape = LinkShape(facts.heads, facts.dim, facts.layers)
+            shape = link_shape(facts)
             self._vault_host = self._vault_host or await self._reach_vault_host(self._weights, shape)
         except BaseException:
             self._forkserver = None
@@ -185,8 +185,7 @@ class ComputeProcesses:
         assert facts is not None
         self._relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
         self._relay.core_lease.compute_beside(in_turns=self._settings.engine.vaults_outside_mps)
-        shape = LinkShape(facts.heads, facts.dim, facts.layers)
-        self._relay.vaults.open(self._vault_host or forkserver, shape, places)
+        self._relay.vaults.open(self._vault_host or forkserver, link_shape(facts), places)
 
     def _close_attention(self) -> None:
         self._places = None
@@ -197,7 +196,7 @@ class ComputeProcesses:
     def _attention_ended(self) -> None:
         """Its mailboxes are in the service's memory, and the prompts it held are gone: the service restarts too."""
         if self.service is not None:
-            self.service.give_up()
+            self.service.abort()
 
     def _service_ended(self) -> None:
         self.service = None

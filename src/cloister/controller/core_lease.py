@@ -1,16 +1,16 @@
-"""Who may compute now, on how many cores: the service, or vaults. `CoreLease` is a pure state machine (events in,
-commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
+"""Which processes compute now, on how many cores: the service, or vaults. `CoreLease` is a pure state machine (events
+in, commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
 
 Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait, the service
-pauses, vaults have the cores for a round, then the service computes one step at least (`Resume`). How
-much that is depends on who is here (pace.Pace): little beside other tenants, much for one alone; but a newcomer's
-short prompt is not cut up. A turn goes to a vault of the tenant that has had least, so that nobody waits behind all
-that another asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
-Answering links is light and needs no lease.
+pauses, vaults have the cores for a round, then the service computes one step at least (`Resume`). The
+size of a round depends on the active tenants (pace.Pace): small with several, large with one; but a newcomer's short
+prompt is not cut. A turn goes to a vault of the tenant that was served least, so that a tenant does not wait behind all
+requests of another. Vaults that wait together divide the cores: a thread is fastest if it waits for no other. Answering
+links is light and needs no lease.
 
-On a device that many processes compute on at the same time, work is done `beside` the service: nobody pauses, a piece
-is not cut, and so many tokens are under way at once that they fill the device. Where vaults have such a device in turns
-with the service, few of them have work there at a time: each that does takes as large a part of it as the service has.
+On a device where many processes compute at the same time, work is done `beside` the service: the service does not
+pause, a piece is not cut, and the tokens under way are limited to what fills the device. Where vaults and service take
+turns on such a device, few vaults have work there at a time: each takes as large a part of it as the service.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from cloister.messages.controller_vault import LeaseCores
 from cloister.pace import LEAST_TOKENS, ActiveTenants, Pace
 
 ROUND_TOKENS = 512
-"""Of work in a round, at most."""
+"""In a round, at most."""
 
 SHORT_STEPS = 1.75
-"""What a round may last beside other tenants, in steps of one token of the service's: its own step comes after it, and
-who decodes should not wait three times as long as alone."""
+"""The length of a round with several tenants, in service steps of one token: with the service's own step after it, a
+token should take less than three times as long as alone."""
 
 AT_ONCE_S = 0.005
 
 BESIDE_TOKENS = 2048
-"""Of work at once beside the service, at most; one piece is always let in."""
+"""At once beside the service, at most; one piece is always admitted."""
 
 IN_TURNS = 1
-"""Vaults at once that have work on a device which divides its time among all that have."""
+"""Vaults that have work at once on a device which divides its time among all processes with work."""
 
 PIECE_TOKENS = 8
-"""What a piece of work weighs beside its tokens, for it reads all weights."""
+"""The cost of a piece of work beside its tokens, since it reads all weights."""
 
 
 NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Work of so many tokens, for this tenant; whether it must be done in one piece."""
+class CoreRequest:
+    """Work of `tokens` for this tenant; `whole`: it must be done in one piece."""
 
     tokens: int
     tenant: str
@@ -61,7 +61,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Grant:
-    """Give this vault so many cores, for so many tokens."""
+    """Give this vault these cores, for this number of tokens."""
 
     vault: int
     cores: int
@@ -72,21 +72,21 @@ Command = Pause | Resume | Grant
 
 
 class CoreLease:
-    """Never more cores given than there are, never any while the service computes unless vaults compute `beside` it.
-    Within a tenant the first to come is the first served. `size` says how many tokens a round may have now."""
+    """Grants at most all cores, and none while the service computes, unless vaults compute `beside` it. Within a tenant
+    the first request is served first. `size` returns how many tokens a round may have now."""
 
     def __init__(self, cores: int, size: Callable[[], int] = lambda: ROUND_TOKENS) -> None:
         self._size = size
         self.beside = 0
-        """How many vaults compute elsewhere than on the cores, at the same time as the service, if that is so. Set
-        before anybody asks."""
+        """How many vaults may compute on a device at the same time as the service; 0 where all compute on the cores.
+        Set before the first request."""
         self.holders: dict[int, int] = {}
-        """Vaults that compute, and on how many cores."""
+        """Vaults that compute, and their numbers of cores."""
         self._under_way: dict[int, int] = {}
         """Tokens of each vault that computes beside the service."""
         self._cores = cores
         self.service: Literal["absent", "computing", "pausing", "paused"] = "absent"
-        self._waiting: dict[int, Wish] = {}
+        self._waiting: dict[int, CoreRequest] = {}
         self._tenants: dict[int, str] = {}
         """Of vaults that wait or compute."""
         self._cut: set[int] = set()
@@ -98,7 +98,7 @@ class CoreLease:
     def want(self, vault: int, tokens: int, tenant: str = "", *, whole: bool = False) -> list[Command]:
         if vault in self._tenants:
             raise ProtocolError("A vault asked for cores twice.")
-        self._waiting[vault] = Wish(tokens, tenant, whole)
+        self._waiting[vault] = CoreRequest(tokens, tenant, whole)
         self._tenants[vault] = tenant
         self._meter.arrive(tenant)
         return self._go_on()
@@ -109,7 +109,7 @@ class CoreLease:
         return self._leave(vault)
 
     def gone(self, vault: int) -> list[Command]:
-        """A vault died, or was given up because it was late."""
+        """A vault died, or was ended because it was late."""
         self._cut.discard(vault)
         return self._leave(vault)
 
@@ -129,13 +129,13 @@ class CoreLease:
         return self._go_on()
 
     def service_up(self) -> list[Command]:
-        """The service is told to wait if a vault is computing."""
+        """The service must pause at once if a vault is computing."""
         self._spent = 0
         self.service = "pausing" if self.holders and not self.beside else "computing"
         return [Pause()] if self.service == "pausing" else self._go_on()
 
     def service_gone(self) -> list[Command]:
-        """Vaults need not wait for the service."""
+        """Vaults no longer wait for the service."""
         self.service = "absent"
         return self._go_on()
 
@@ -157,7 +157,7 @@ class CoreLease:
         return granted
 
     def _grants(self) -> list[Command]:
-        """Cores for as many as wait and find some, unless the round is over; they share its tokens."""
+        """Cores for waiting vaults while some are free, unless the round is over; they share its tokens."""
         granted: list[Command] = []
         free, size = self._cores - sum(self.holders.values()), self._size()
         if self.service != "absent" and self._spent >= size:
@@ -165,15 +165,15 @@ class CoreLease:
         while free and self._waiting:
             cores = max(1, free // len(self._waiting))
             vault = min(self._waiting, key=self._turn)
-            wish = self._waiting.pop(vault)
+            request = self._waiting.pop(vault)
             most = max(size * cores // self._cores, LEAST_TOKENS)
-            new = vault not in self._cut and wish.tokens <= self._meter.uncut(wish.tenant)
-            tokens = wish.tokens if wish.whole or new else min(wish.tokens, most)
+            new = vault not in self._cut and request.tokens <= self._meter.uncut(request.tenant)
+            tokens = request.tokens if request.whole or new else min(request.tokens, most)
             self._cut.discard(vault)
-            if tokens < wish.tokens:
+            if tokens < request.tokens:
                 self._cut.add(vault)
-            self._meter.charge(wish.tenant, inputs=PIECE_TOKENS + tokens)
-            self._last = wish.tenant
+            self._meter.charge(request.tenant, inputs=PIECE_TOKENS + tokens)
+            self._last = request.tenant
             self._spent += PIECE_TOKENS + tokens
             self.holders[vault] = cores
             free -= cores
@@ -181,7 +181,7 @@ class CoreLease:
         return granted
 
     def _let_in(self) -> list[Command]:
-        """A core for as many as find one, each with all it wishes for, while the device is not full."""
+        """A core for waiting vaults while some are free and the device is not full, each for all its tokens."""
         granted: list[Command] = []
         while self._waiting and len(self.holders) < min(self._cores, self.beside):
             vault = min(self._waiting, key=self._turn)
@@ -196,26 +196,26 @@ class CoreLease:
         return granted
 
     def _turn(self, vault: int) -> tuple[int, bool]:
-        """The least served tenant comes first; of two that had as much, not the one whose turn it was last."""
+        """The least served tenant comes first; of two that are equal, the one that did not have the last turn."""
         tenant = self._waiting[vault].tenant
         return self._meter.served(tenant), tenant == self._last
 
 
 class Computes(Protocol):
-    """A process that computes when told to."""
+    """A process that computes on the lease's orders."""
 
     def send(self, message: msgspec.Struct) -> None: ...
-    def give_up(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class LeaseKeeper:
-    """One lease for the service and all vaults. `company` is who is here, wherever their requests are computed."""
+    """One lease for the service and all vaults. `active`: all tenants with requests, also those computed elsewhere."""
 
     def __init__(
-        self, cores: int, vault_deadline_s: float, service_deadline_s: float, company: ActiveTenants | None = None
+        self, cores: int, vault_deadline_s: float, service_deadline_s: float, active: ActiveTenants | None = None
     ) -> None:
         self._cores = cores
-        self._company = company or ActiveTenants()
+        self._active = active or ActiveTenants()
         self._pace = Pace(ROUND_TOKENS, SHORT_STEPS)
         self._lease = CoreLease(cores, self._size)
         self._tenants: dict[int, str] = {}
@@ -228,22 +228,22 @@ class LeaseKeeper:
         self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
         self._step_begun, self._one_step = 0.0, False
-        """When the service was told to go on, and whether at once to pause again: after one step."""
+        """When the service was resumed, and whether it was asked at once to pause again: after one step."""
 
     def compute_beside(self, *, in_turns: bool = False) -> None:
-        """Vaults and service compute on a device of their own, at the same time; `in_turns`: the device divides its
-        time among all that have work."""
+        """Vaults and service compute on a device at the same time; `in_turns`: the device divides its time among all
+        processes with work."""
         self._lease.beside = IN_TURNS if in_turns else self._cores
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
-        """`reading`: the work computes nothing of the model's, so nothing is learned from how long it takes."""
+        """`reading`: the work does not run the model, so its duration is not counted in the pace."""
         commands = self._lease.want(number, tokens, tenant, whole=reading)
         self._vaults[number] = vault
         if reading:
             self._reading.add(number)
         self._tenants[number] = tenant
-        self._company.arrive(tenant)
-        self._obey(commands)
+        self._active.arrive(tenant)
+        self._carry_out(commands)
 
     def done(self, number: int) -> None:
         commands = self._lease.done(number)
@@ -251,47 +251,47 @@ class LeaseKeeper:
         if number not in self._reading:
             self._pace.note(grant.tokens, (asyncio.get_running_loop().time() - begun) * grant.cores / self._cores)
         self._leave(number)
-        self._obey(commands)
+        self._carry_out(commands)
 
     def gone(self, number: int) -> None:
         self._vaults.pop(number, None)
         self._leave(number)
-        self._obey(self._lease.gone(number))
+        self._carry_out(self._lease.gone(number))
 
     def _leave(self, number: int) -> None:
         _stop(self._vault_timers.pop(number, None))
         self._given.pop(number, None)
         self._reading.discard(number)
         if (tenant := self._tenants.pop(number, None)) is not None:
-            self._company.leave(tenant)
+            self._active.leave(tenant)
 
     def _size(self) -> int:
-        return self._pace.short if self._company.several else self._pace.long
+        return self._pace.short if self._active.several else self._pace.long
 
     def paused(self, charged: Mapping[str, int] = NOTHING) -> None:
         commands = self._lease.paused(charged)
         _stop(self._service_timer)
         if self._one_step and sum(charged.values()) == OUTPUT_WEIGHT:  # a step of one token
             self._pace.note_between(asyncio.get_running_loop().time() - self._step_begun)
-        self._obey(commands)
+        self._carry_out(commands)
 
     def service_up(self, service: Computes) -> None:
-        """To be called before the service hears of any work."""
+        """To be called before the service gets any work."""
         self._service = service
-        self._obey(self._lease.service_up())
+        self._carry_out(self._lease.service_up())
 
     def service_gone(self) -> None:
         self._service = None
         _stop(self._service_timer)
-        self._obey(self._lease.service_gone())
+        self._carry_out(self._lease.service_gone())
 
-    def _obey(self, commands: Iterable[Command]) -> None:
+    def _carry_out(self, commands: Iterable[Command]) -> None:
         loop = asyncio.get_running_loop()
         later = loop.call_later
         for command in commands:
             if isinstance(command, Grant):
                 vault = self._vaults[command.vault]
-                self._vault_timers[command.vault] = later(self._vault_deadline_s, vault.give_up)
+                self._vault_timers[command.vault] = later(self._vault_deadline_s, vault.abort)
                 self._given[command.vault] = command, loop.time()
                 vault.send(LeaseCores(command.cores, command.tokens))
             elif self._service is not None:
@@ -299,7 +299,7 @@ class LeaseKeeper:
                     self._step_begun = loop.time()
                 elif isinstance(command, Pause):
                     self._one_step = loop.time() - self._step_begun < AT_ONCE_S
-                    self._service_timer = later(self._service_deadline_s, self._service.give_up)
+                    self._service_timer = later(self._service_deadline_s, self._service.abort)
                 self._service.send(command)
 
 

@@ -1,6 +1,6 @@
 """The node's evidence: fresh reports of machine and GPUs over a client's nonce, bound to channel key and release.
 
-It holds no user's secret and knows nothing of requests. Firmware is slow: one thread asks it, and few may wait for it.
+It holds no user's secret and sees no requests. Firmware is slow: one thread asks it, and few clients may wait for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEVELOPMENT = "development-log"
 
 
 class ShowsGpus(Protocol):
-    """Who asks the machine's GPUs (`controller.gpu_evidence`)."""
+    """The machine's GPUs (`controller.gpu_evidence`)."""
 
     @property
     def count(self) -> int:
@@ -58,8 +58,8 @@ class ShowsGpus(Protocol):
 class EvidenceMaker:
     """`shown` is the key that clients are to seal to; `statement` says what the node serves, once that is known.
 
-    `vault_hosts` asks the machines that keep its vaults for evidence over a nonce, by address. A vault host has a
-    `domain` of its own, and shows no proof of its release: it is the node's.
+    `vault_hosts` asks the machines that keep its vaults for evidence over a nonce, by address. A vault host has another
+    `domain`, and shows no proof of its release: it is the node's.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class EvidenceMaker:
     def _make(
         self, nonce: bytes, since: int, said: Statement, channel_key: bytes, gpu: GpuEvidence | None
     ) -> NodeEvidence:
-        """The time is stated last, when nobody waits any more: clients reckon by it."""
+        """The time is stated last, after all waiting: clients compare it with their clocks."""
         statement = msgspec.json.encode(replace(said, made_ms=now_ms()))
         about_gpus = gpu.data if gpu else b""
         bound = bind(nonce, channel_key, self._measurement, about_gpus, statement, self._domain)

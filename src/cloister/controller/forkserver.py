@@ -1,6 +1,7 @@
 """The handle on the fork server, from which the service and all vaults are forked.
 
-The fork server never sees user data. When it ends, all it forked end too: the owner of this handle starts again.
+No user's data reaches the fork server. When it ends, all that it forked end too, and the owner of this handle starts
+another.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
+from cloister.link.memory import LinkShape
 from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Role, Spawn, Spawned
 from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
@@ -23,22 +25,20 @@ from cloister.process.handle import ModuleHandle
 GOODBYE_S = 5.0
 
 
+def link_shape(facts: Preloaded) -> LinkShape:
+    return LinkShape(facts.heads, facts.dim, facts.layers)
+
+
 class ForkServer:
-    """It imports what it needs from the first moment on; `on_end` is called if it ends before `close`."""
+    """It imports its code from the first moment on; `on_end` is called if it ends before `close`."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._closing = False
         self._numbers = itertools.count(1)
         self._starting: dict[int, Child] = {}
-        self._handle = ModuleHandle(
-            "fork server",
-            "cloister.forkserver",
-            FromForkServer,
-            Preloaded,
-            handle=self._receive,
-            on_end=self._ended,
-        )
+        module, receive, ended = "cloister.forkserver", self._receive, self._ended
+        self._handle = ModuleHandle("fork server", module, FromForkServer, Preloaded, handle=receive, on_end=ended)
 
     @property
     def up(self) -> bool:
@@ -59,8 +59,8 @@ class ForkServer:
     ) -> tuple[Child, socket.socket]:
         """Have a child forked with these descriptors beside its control socket; our end of that socket.
 
-        It gets a /dev/null of its own: there is none where it lives. A service may get a file to keep blocks in, a
-        vault the device's memory with the weights.
+        It also gets a /dev/null, since its root is empty. A service may get a file to keep blocks in (`disk`), a vault
+        the device's memory with the weights.
         """
         number, child = next(self._numbers), Child()
         self._starting[number] = child
@@ -77,7 +77,7 @@ class ForkServer:
         self._handle.kill(GOODBYE_S)
 
     async def close(self) -> None:
-        """End it, and with it all its children: its pid namespace ends only when nobody is left in it."""
+        """End it, and with it all its children: its pid namespace ends when the last process in it has ended."""
         self._closing = True
         await self._handle.close(GOODBYE_S)
 

@@ -1,7 +1,7 @@
 """The controller's handle on the GPU reporter: a nonce goes in, the evidence of every GPU comes back, or an error.
 
-A node that was told to show its GPUs, or found them in confidential mode when it started, gives no evidence without
-them. A reporter that hangs is killed, and the next question starts another.
+A node that must show its GPUs, or found them in confidential mode when it started, gives no evidence without them. A
+reporter that hangs is killed, and the next question starts another.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class GpuEvidenceKeeper:
 
     async def _begin(self) -> GpusFound:
         self._reporter = ModuleHandle(
-            "GPU reporter", REPORTER, FromGpuReporter, GpusFound, handle=self._heard, on_end=self._ended
+            "GPU reporter", REPORTER, FromGpuReporter, GpusFound, handle=self._receive, on_end=self._ended
         )
         self._reporter.send(FindGpus(VERSION))
         try:
@@ -111,7 +111,7 @@ class GpuEvidenceKeeper:
         finally:
             self._asked = None
 
-    def _heard(self, message: msgspec.Struct) -> None:
+    def _receive(self, message: msgspec.Struct) -> None:
         match message, self._asked:
             case GpusShown(), (number, answer) if message.request_id == number and not answer.done():
                 answer.set_result(message.reports)

@@ -1,7 +1,7 @@
 """The GPU reporter: `python -m cloister.controller.gpu_reporter FD` asks NVIDIA's driver for the GPUs' evidence.
 
-It alone loads NVIDIA's management library, so that the controller is neither that library's size nor its victim: a
-driver that hangs or crashes ends this process. It sees nonces and reports, nothing of a user's.
+It alone loads NVIDIA's management library: a driver that hangs or crashes ends this process and not the controller. It
+sees nonces and reports.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A folder in memory alone, without a path: who holds its descriptor, or inherits it, can read it.
+"""A folder in memory alone, without a path: processes that have or inherit its descriptor can read it.
 
-It is a tmpfs that is mounted nowhere. It vanishes with its last descriptor, however the processes end, so nothing needs
-cleaning up and nothing is ever on a disk. Knows nothing of what the files hold.
+It is a tmpfs that is mounted nowhere. The kernel frees it with its last descriptor, however the processes end, so it
+needs no cleaning up. A kernel that knows `noswap` does not swap it to a disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def path_of(descriptor: int) -> Path:
 
 
 class MemoryFolder:
-    """For a short-lived process of its own, while it has one thread: it enters namespaces to be allowed to mount."""
+    """For a short-lived process, while it has one thread: it enters new namespaces to be allowed to mount."""
 
     def __init__(self, capacity: int, files: int) -> None:
         try:
@@ -47,13 +47,13 @@ class MemoryFolder:
         return os.open(name, flags, 0o444, dir_fd=self.descriptor)
 
     def remove(self, suffix: str) -> None:
-        """Remove the files whose names end so; their memory is free as soon as nobody has them open."""
+        """Remove the files with this suffix; their memory is free as soon as no process has them open."""
         for name in os.listdir(path_of(self.descriptor)):
             if name.endswith(suffix):
                 os.unlink(name, dir_fd=self.descriptor)
 
     def lock(self) -> None:
-        """From now on nobody can write, not even who owns the files and holds the descriptor."""
+        """From now on no process can write, not even the files' owner through this descriptor."""
         attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0), 32)
         syscall("mount_setattr", self.descriptor, b"", _EMPTY_PATH, ctypes.byref(attributes), 32)
 

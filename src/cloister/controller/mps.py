@@ -19,7 +19,7 @@ from cloister.config import Settings
 from cloister.errors import SetupError
 from cloister.process.child import Child, environment
 from cloister.process.hardening import die_with_parent
-from cloister.process.sandbox.credentials import NOBODY
+from cloister.process.sandbox.credentials import UNPRIVILEGED
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Mps:
         self._daemon: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         if os.geteuid() == 0:  # its clients are nobody's, and so is the server it starts for them
-            os.chown(self._folder, NOBODY, NOBODY)
+            os.chown(self._folder, UNPRIVILEGED, UNPRIVILEGED)
 
     @property
     def folder(self) -> str:

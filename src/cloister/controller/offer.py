@@ -81,7 +81,7 @@ class Offer:
         self.close_levels(Decodes.SERVICE, Decodes.VAULT)
         for _ in range(FIRST_REHEARSALS):
             failed = await self._rehearse()
-            if not any(isinstance(reason, ServiceUnavailable) for reason in failed.values()):
+            if all(not isinstance(reason, ServiceUnavailable) for reason in failed.values()):
                 break
         default = default_of(self.serving.levels)
         for level, reason in failed.items():

@@ -1,7 +1,7 @@
-"""What the service's monitor says of probing (SafeKV §V-C): for the operator's log, and for the detector, which is more
-careful with the prompts of who probes and of who is probed (§V-D).
+"""The service monitor's reports of probing (SafeKV §V-C): for the operator's log, and for the detector, which is more
+careful with the prompts of tenants that probe or are probed (§V-D).
 
-The service is not trusted: what it can cause is a line of our own words now and then, and fewer hits.
+The service is not trusted: a false report causes a line in the log now and then, and fewer cache hits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cloister.messages.controller_service import Probed
 log = logging.getLogger(__name__)
 
 HALF_LIFE_S = 60.0
-TOLD_EVERY_S = 60.0
+LOG_EVERY_S = 60.0
 
 
 class Probes:
@@ -25,21 +25,21 @@ class Probes:
         self._clock = clock
         self._tenants: frozenset[str] = frozenset()
         self._suspected: dict[str, float] = {}
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def keep_only(self, tenants: frozenset[str]) -> None:
         self._tenants = tenants
         self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
-        self._told = {name: at for name, at in self._told.items() if name in tenants}
+        self._logged = {name: at for name, at in self._logged.items() if name in tenants}
 
     def handle(self, message: Probed) -> None:
-        """Names that are nobody's are not repeated."""
+        """Names of unknown tenants are not logged."""
         if not {message.owner, message.suspect} <= self._tenants:
             return
         now = self._clock()
         self._suspected[message.owner] = self._suspected[message.suspect] = now
-        if now - self._told.get(message.owner, float("-inf")) >= TOLD_EVERY_S:
-            self._told[message.owner] = now
+        if now - self._logged.get(message.owner, float("-inf")) >= LOG_EVERY_S:
+            self._logged[message.owner] = now
             log.warning("A shared prompt of tenant %r looks probed: it is private again.", message.owner)
 
     def suspicion(self, tenant: str) -> float:

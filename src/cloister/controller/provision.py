@@ -40,14 +40,14 @@ from cloister.sealed_weights.header import read_provider_key
 
 GRACE_S = 10.0
 KEY_HELD_S = 60.0
-"""What evidence promises of the key that the wait has: enough to release another to it."""
+"""How long evidence promises to hold the channel key of the wait: long enough to release the weights' key to it."""
 
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
 
 async def provide(start: StartController, settings: Settings, console: Console) -> Provided:
-    """The model, the settings with the address promised while the server waited for it, and the unsealing to be told
-    when the weights are packed, and in the end."""
+    """The model; the settings, with the port where the node waited for the key; and the unsealing, to be locked when
+    the weights are packed and closed in the end."""
     provider = settings.controller.provider_key
     if settings.controller.sealed_weights is None or provider is None:
         return ModelFolder(start.name, Path(start.path), {}), settings, None
@@ -120,7 +120,7 @@ class Delivery:
         return (await waiting.ready).url
 
     async def close(self) -> None:
-        """The answer to who released the key gets time to go out."""
+        """The answer to the provider gets time to go out."""
         self._evidence_maker.close()
         await self._gpus.close()
         self._layers.cancel()
@@ -153,7 +153,7 @@ class Delivery:
                 raise InvalidRequest("This is not the key of the weights that wait here.")
         except CloisterError as reason:
             return failed(offer.request_id, reason)
-        if self.key.done():  # released twice at once: both providers' answers are true
+        if self.key.done():  # released twice at once: both answers are true
             key[:] = bytes(len(key))
         else:
             self.key.set_result(key)
@@ -164,11 +164,11 @@ class Delivery:
             self.key.set_exception(
                 ServiceUnavailable("Key waiting ended while the server waited for its weights' key.")
             )
-            self.key.exception()  # nobody may be waiting yet
+            self.key.exception()  # marks it as retrieved: perhaps no task waits for it yet
 
 
 async def _missing_layers() -> tuple[str, ...]:
-    """What this machine's sandbox lacks: the provider wants to know before it trusts it with weights."""
+    """What this machine's sandbox lacks: the provider's policy may demand it before the key is released."""
     command, descriptors = interpreter.python("cloister.process.sandbox"), interpreter.inherited()
     with signals_held():
         process = await asyncio.create_subprocess_exec(
@@ -181,8 +181,7 @@ async def _missing_layers() -> tuple[str, ...]:
 class Unsealing:
     """The controller's handle on the unsealer: `unseal`, have the weights packed, then `lock`.
 
-    The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor. The
-    controller itself never looks inside.
+    The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor.
     """
 
     def __init__(self) -> None:

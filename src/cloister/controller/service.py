@@ -1,4 +1,4 @@
-"""The controller's handle on the service process: one life of it, from fork to end. It never sees a prompt's text."""
+"""The controller's handle on the service process: one life of it, from fork to end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cloister.process.watchdog import SILENT, Patience
 
 
 class Service:
-    """`on_message` gets what it says of requests; `on_end` is called if it ends after it was ready.
+    """`on_message` gets its messages about requests; `on_end` is called if it ends after it was ready.
 
     `disk` is a file it may keep blocks in; the caller closes it.
     """
@@ -62,12 +62,12 @@ class Service:
         self._handle.send(message)
 
     def send_together(self, *messages: msgspec.Struct) -> None:
-        """Send messages that it hears one after the other, with no step between them."""
+        """Send messages that it handles in a row, with no step between them."""
         for message in messages:
             self._handle.endpoint.send_soon(message)
 
     def attach(self, number: int, link: LinkMemory, place: int | None = None) -> None:
-        """Let it ask this vault: it writes questions and reads answers, in the link or at a place of its own."""
+        """Let it query this vault: through the link, or at a place in the service's own memory."""
         if place is not None:
             self._handle.send(AttachLink(number, place))
         else:
@@ -77,22 +77,22 @@ class Service:
         self._handle.send(DetachLink(number))
 
     def ask_stats(self, then: Callable[[Stats], None]) -> None:
-        """Its totals, once everything sent before has been dealt with."""
+        """Its totals, once it has handled everything sent before."""
         self._stats.append(then)
         self._handle.send(AskStats())
 
     def cancel(self, request_id: int, then: Callable[[], None]) -> None:
-        """End a request; `then` runs when the service will certainly ask no vault for it any more."""
+        """End a request; `then` runs when the service certainly queries no vault for it any longer."""
         self._handle.send(Cancel(request_id))
         self.ask_stats(lambda _: then())
 
-    def give_up(self) -> None:
-        """It does not answer: treat it as dead, and make it so."""
+    def abort(self) -> None:
+        """It does not answer: end it, and call `on_end` as if it had died."""
         self.close()
         self._on_end()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End it; whoever waits for its totals gets what is left to say."""
+        """End it; callers of `ask_stats` get totals that say it is down."""
         self._handle.kill(wait_s)
         while self.places:
             os.close(self.places.popitem()[1])

@@ -1,4 +1,4 @@
-"""From settings to a node that listens, and to its end. Nothing printed here comes from a request."""
+"""From settings to a node that listens, and to its end. No text of a request is printed here."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from cloister.process.entry import unless_stopped
 
 
 async def serve(start: StartController, code: Code, console: Console, stopped: asyncio.Task[Any]) -> None:
-    """Until told to stop, or until `code`, which loads what the node runs, is lost."""
+    """Until `stopped` is done, or until `code`, from which all processes are forked, is lost."""
     asyncio.get_running_loop().set_exception_handler(_report)
     settings = Settings.model_validate_json(start.settings)
     admission = Admission(settings.gateway)
     if settings.controller.sealed_weights is not None:
-        _give_up(start.reserved)  # who waits for their key listens there now
-    # The model; its provider may let us wait for it.
+        _release(start.reserved)  # while the node waits for the weights' key, key waiting listens there
     given = await unless_stopped(stopped, provide(start, settings, console), code.close)
     if given is not None:
         await _serve_model(start, given, admission, code, console, stopped)
@@ -53,7 +52,7 @@ async def _serve_model(
     try:
         with console.status(f"Loading {start.name}…"):
             starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)
-            url = await unless_stopped(stopped, starting, code.close)  # who still loads hears nothing else
+            url = await unless_stopped(stopped, starting, code.close)  # a process that still loads can only be killed
         if url is not None:
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
@@ -63,7 +62,7 @@ async def _serve_model(
             await unless_stopped(stopped, code.lost())
     finally:
         if url is None:
-            await code.close()  # those it forked have nothing to end in order
+            await code.close()  # its children have no request to end
         await gateway.close()
         await sealed_api.close()
         await controller.close()
@@ -79,7 +78,7 @@ async def _start(
     unsealing: Unsealing | None,
     reserved: int | None,
 ) -> str:
-    """The gateway listens only when all is ready. Its URL."""
+    """The gateway listens when all else is ready. Its URL."""
     serving = await controller.start()
     if settings.controller.vault_host is not None:
         await controller.relay.vaults.try_one()
@@ -87,17 +86,17 @@ async def _start(
         await unsealing.lock()
     await sealed_api.open(serving)
     if unsealing is None:
-        _give_up(reserved)
+        _release(reserved)
     return await gateway.serve(serving)
 
 
-def _give_up(reserved: int | None) -> None:
-    """The port is for the process that listens next."""
+def _release(reserved: int | None) -> None:
+    """Free the port for the process that listens next."""
     if reserved is not None:
         os.close(reserved)
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio would print what failed together with what it was given."""
+    """asyncio's own handler would print the arguments of the call that failed."""
     error = context.get("exception")
     logging.getLogger("cloister").error("The controller failed: %s.", where_raised(error) if error else "no exception")

@@ -1,5 +1,5 @@
-"""The totals that a frontend is told: requests and tokens by the controller's own count, and of what only the service
-knows no more than is plausible. What a rehearsal computed is in none of them."""
+"""The totals for frontends: requests and tokens by the controller's own count; the service's numbers are limited to
+plausible ones. A rehearsal's work is not counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Totals:
         self.not_counted = Stats()
 
     def of(self, stats: Stats, waiting: int, sessions: int, levels: Collection[LevelName]) -> Stats:
-        """What the service said, made plausible; `waiting` are the requests that wait for a vault."""
+        """The service's totals, made plausible; `waiting` are the requests that wait for a vault."""
         held = len(self._requests.held_by("service"))
         there = min(max(stats.waiting, 0), held)
         total = min(max(stats.blocks_total, 0), MOST_BLOCKS)
@@ -38,7 +38,7 @@ class Totals:
             prompt_tokens=self._requests.prompt_tokens,
             output_tokens=self._requests.output_tokens,
             preemptions=_counted(stats.preemptions),
-            reuse={policy: _since(told, before.reuse.get(policy, Reuse())) for policy, told in stats.reuse.items()},
+            reuse={policy: _since(now, before.reuse.get(policy, Reuse())) for policy, now in stats.reuse.items()},
             demotions=_counted(stats.demotions),
             evictions=_counted(stats.evictions),
             offloads=_counted(stats.offloads),
@@ -54,13 +54,13 @@ class Totals:
         )
 
     def forget_rehearsal(self, stats: Stats) -> None:
-        """From now on the service's counters begin here. They are its own word: nothing is done with it but this."""
+        """From now on the service's counters begin here. They are not checked, and only subtracted."""
         self.not_counted = replace(stats, reuse=dict(stats.reuse), seconds=dict(stats.seconds))
 
 
-def _since(told: Reuse, before: Reuse) -> Reuse:
+def _since(now: Reuse, before: Reuse) -> Reuse:
     return Reuse(
-        _counted(told.hits - before.hits), _counted(told.misses - before.misses), _counted(told.tokens - before.tokens)
+        _counted(now.hits - before.hits), _counted(now.misses - before.misses), _counted(now.tokens - before.tokens)
     )
 
 

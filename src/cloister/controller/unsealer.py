@@ -1,8 +1,8 @@
 """The unsealer: `python -m cloister.controller.unsealer FD` decrypts a provider's weights into memory and ends.
 
 It sends the controller the descriptor of a folder in memory with the model in it. Once the weights are packed it
-removes the parameters' files and locks the folder. Nothing is ever written to a disk: if anything is not as the
-provider sealed it, this process ends and the folder with it.
+removes the parameters' files and locks the folder. If anything is not as the provider sealed it, this process ends and
+the folder with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def serve(line: BlockingEndpoint[Unseal | Packed]) -> None:
         del order
         line.send(Unsealed(), folder.descriptor)
         if line.next() is None:
-            return  # the controller is gone, or gave up
+            return  # the controller has ended or hung up
         folder.remove(PARAMETERS)
         folder.lock()
         line.send(Locked())

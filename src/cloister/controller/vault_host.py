@@ -1,8 +1,8 @@
 """The way to a vault host, which forks the vaults in the fork server's place. Each vault is a server bridge here.
 
-No vault is asked for before the machine has shown its evidence, and only the holder of the TLS certificate that the
-evidence is bound to is spoken to. A host that starts again has another certificate and is asked anew; `on_change` is
-called before it gets a vault's work: whoever verified this node has seen the evidence of the one before.
+A vault is requested only when the machine has shown its evidence, and only from the holder of the TLS certificate to
+which the evidence is bound. A host that restarts has another certificate and is checked again; `on_change` is called
+before it gets a prompt: clients that verified this node have seen the evidence of the host before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_ASKED_AT_ONCE = 4
 
 
 class VaultHostClient:
-    """`order` is what each bridge is told; `policy` and `measurement` are what the machine must prove."""
+    """Each bridge gets `order`; `policy` and `measurement` are what the machine must prove."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class VaultHostClient:
     def spawn(
         self, role: Literal["service", "vault"], *descriptors: int, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
-        """Have a vault forked over there; it answers the link whose descriptors these are. It says that it is ready,
-        or why there is none, or hangs up. The weights it has there are its own."""
+        """Have a vault forked over there, which answers the link with these descriptors. It reports that it is ready,
+        or why not, or hangs up. `weights` is unused: a vault host has its own."""
         if role != "vault":
             raise ServiceUnavailable("A vault host has vaults only.")
         if not self.pinned:
@@ -88,12 +88,12 @@ class VaultHostClient:
         return child, ours
 
     def doubt(self) -> None:
-        """Whoever answers there is not the one that was checked: check anew."""
+        """The peer that answers is not the one that was checked: check again."""
         self._pin(b"")
         self._check_again()
 
     async def check(self) -> None:
-        """Have it show its evidence over a nonce of ours; what went wrong is told to who wants a vault."""
+        """Have it show its evidence over a fresh nonce; if that fails, requests for vaults get the reason."""
         nonce = secrets.token_bytes(32)
         try:
             evidence = await self._ask(nonce, self._order.credentials)
@@ -101,15 +101,15 @@ class VaultHostClient:
         except CloisterError as reason:
             self._trouble = reason
             return
-        self._trouble = ServiceUnavailable("The vault host is being checked anew.")
+        self._trouble = ServiceUnavailable("The vault host is being checked again.")
         if self._last_pinned not in (b"", evidence.channel_key):
-            log.warning("The vault host started again, or is another: clients have to verify this node anew.")
+            log.warning("The vault host restarted, or is another one: clients have to verify this node again.")
             self._on_change()
         self._last_pinned = evidence.channel_key
         self._pin(evidence.channel_key)
 
     async def evidence(self, nonce: bytes) -> dict[str, NodeEvidence]:
-        """What it shows for a client's nonce, by its address; nothing if it cannot be had now."""
+        """Its evidence for a client's nonce, by its address; empty if it does not answer now."""
         if not self.pinned:
             return {}
         try:
@@ -125,7 +125,7 @@ class VaultHostClient:
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def _ask(self, nonce: bytes, credentials: Credentials) -> NodeEvidence:
-        """A document of whoever holds the key to the certificate in it; nothing else is checked."""
+        """Its evidence. Checked here: it came through a connection with the certificate that is in it."""
         bridge = ModuleHandle("bridge", SERVER_BRIDGE, StartFailed | VaultHostShown, VaultHostShown)
         try:
             bridge.send(AskVaultHost(self._order.address, credentials, nonce))
@@ -141,7 +141,7 @@ class VaultHostClient:
         return evidence
 
     def _examine(self, evidence: NodeEvidence, nonce: bytes) -> None:
-        from cloister.attest.node import verify_vault_host  # and all verifiers, which few servers need
+        from cloister.attest.node import verify_vault_host  # imports all verifiers, which few servers need
 
         policy = self._policy
         if self._order.allow_degraded:
@@ -165,7 +165,7 @@ class VaultHostClient:
             self._checking = asyncio.create_task(self.check())
 
     def _refused(self) -> tuple[Child, socket.socket]:
-        """As a bridge would that finds nobody it may speak to."""
+        """What a bridge does that finds no peer with the pinned certificate."""
         self._check_again()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -174,7 +174,7 @@ class VaultHostClient:
 
 
 def check_remote_vaults(settings: ControllerSettings) -> tuple[Address, Credentials] | None:
-    """Where the settings' vault host is and how to prove ourselves; None where vaults are to live on this machine."""
+    """The vault host's address and this node's credentials for it; None where vaults live on this machine."""
     if settings.vault_host is None and settings.vault_host_key is None:
         return None
     if settings.vault_host is None or settings.vault_host_key is None:
@@ -197,7 +197,7 @@ async def reach_vault_host(
     on_change: Callable[[], None],
 ) -> VaultHostClient | None:
     """The way to the vault host of the settings, for vaults that must have these weights. It must run the node's own
-    release; a node that attests by its own word accepts the same of it."""
+    release; a node without hardware attestation accepts a host without it."""
     if (found := check_remote_vaults(settings)) is None:
         return None
     from cloister.attest.policy import load_policy

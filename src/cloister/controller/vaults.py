@@ -1,7 +1,7 @@
 """Vault processes: one handle each, and a few fresh ones waiting so that a new session need not wait for a fork.
 
-A vault serves one session in its life and is then killed; nothing of it is used again. What is confided to it passes
-through as bytes, and is held back until it says that it is sealed.
+A vault serves one session in its life and is then killed, and its memory is freed. Prompts for it pass through as
+bytes, and are held back until it reports that it is sealed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 NEVER_SEALED = VaultLost("A vault ended before it was sealed.", hint="Perhaps memory or processes ran out.")
 
 MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)
-"""Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
+"""Beyond these a vault waits to be made, unless its tenant has none: making one takes cores outside of the lease."""
 
 
 class Vault:
-    """`on_end` is called once if it ends, breaks the protocol or is given up, and not when its owner closes it."""
+    """`on_end` is called once if it ends, breaks the protocol or is late, and not when its owner closes it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Vault:
         self._on_sealed = on_sealed
         self._places = places
         self.place = None if places is None else places.take()
-        """Where its link is, if that is not in memory that is made for it here."""
+        """Where its link is, if the service's device has memory for links."""
         self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
@@ -65,9 +65,9 @@ class Vault:
         self.taken_at: float | None = None
         self.sealed_at: float | None = None
         self.trouble: CloisterError | None = None
-        """Why there is no vault, where that was said."""
+        """Why it did not start, if it reported that."""
         self.tried = asyncio.Event()
-        """It is sealed, or never will be."""
+        """Set when it is sealed, or has ended before."""
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
@@ -75,9 +75,9 @@ class Vault:
         if places is not None and self.place is not None:
             memory, weights = places.descriptors(self.place), places.weights
         self._child, ours = forkserver.spawn("vault", *memory, weights=weights)
-        self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
+        self._channel = Endpoint(ours, FromVault, self._receive, self.abort)
         self._channel.watch("vault", lambda: self._child.stopped)
-        self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
+        self._patience = asyncio.get_running_loop().call_later(ready_s, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
         if self.sealed_at is not None:
@@ -92,15 +92,15 @@ class Vault:
         elif self.open:
             self._when_sealed.append(then)
 
-    def give_up(self) -> None:
-        """It ended, or must: treat it as dead, and make it so."""
+    def abort(self) -> None:
+        """It ended, or must: end it, and call `on_end`."""
         if self.open:
             self.close()
             self._on_end(self)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Kill it, or have it ended where a signal is no way to (Mps.end). A service that waits for its answer is told
-        at once that none will come."""
+        """Kill it, or have MPS end it where a signal would end others too (Mps.end). Closing the link ends a service's
+        wait for its answer."""
         if not self.open:
             return
         self.open = False
@@ -132,13 +132,13 @@ class Vault:
             self._on_sealed()
         elif isinstance(message, StartFailed):
             self.trouble = why_not_started(message)
-            self.give_up()
+            self.abort()
         else:
-            raise ProtocolError("A vault spoke before it was sealed.")
+            raise ProtocolError("A vault sent a message before it was sealed.")
 
 
 class Vaults:
-    """Makes vaults, and keeps `spares` fresh ones while there is a fork server. `on_sealed` is told when there is one
+    """Makes vaults, and keeps `spares` fresh ones while there is a fork server. `on_sealed` is called when there is one
     more."""
 
     def __init__(
@@ -162,14 +162,14 @@ class Vaults:
         self._places: LinkSlots | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []
-        """Those that were not sealed when we last looked."""
+        """Those that were not sealed at the last check."""
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, places: LinkSlots | None = None) -> None:
-        """Begin to take vaults from this fork server or vault host; their links are at these places, if there are."""
+        """Begin to take vaults from this fork server or vault host; with `places`, their links are there."""
         self._forkserver, self._shape, self._places = forkserver, shape, places
         if places is not None:
             places.on_free = self._one_more
@@ -184,7 +184,7 @@ class Vaults:
         return vault
 
     async def try_one(self) -> None:
-        """Wait until a fresh vault is sealed or never will be: then `trouble` tells how it went."""
+        """Wait until a fresh vault is sealed or has ended: then `trouble` says why, if it failed."""
         vault = self._spares[0] if self._spares else self._fork()
         await vault.tried.wait()
         if vault not in self._spares:
@@ -192,18 +192,18 @@ class Vaults:
 
     @property
     def trouble(self) -> CloisterError | None:
-        """Why there are no vaults; None if the last one ordered is there."""
+        """Why there are no vaults; None if the last one ordered is sealed, or another was since the last failure."""
         last = self._last_ordered
         return self._trouble if last is None or last.sealed_at is None else None
 
     @property
     def can_be_had(self) -> bool:
-        """Whether a vault would be there for who asked now, as far as is known."""
+        """Whether a new session would get a vault now, as far as is known."""
         return self._forkserver is not None and self.trouble is None
 
     @property
     def has_one_beside_the_last(self) -> bool:
-        """Whether a spare vault is sealed, and another; where fewer are kept, whether these are."""
+        """Whether two spare vaults are sealed; where fewer are kept, whether all of them are."""
         return self._sealed_spares >= min(2, self._wanted)
 
     @property
@@ -246,7 +246,7 @@ class Vaults:
             self._spares.popleft().close(wait_s)
 
     def _refill(self) -> None:
-        """Spare ones, few at a time: those that are asked for are made beside them."""
+        """Make spare ones, few at a time: vaults for waiting sessions are made meanwhile."""
         while self._forkserver is not None and len(self._spares) < self._wanted and self._has_place:
             if len(self._spares) - self._sealed_spares >= MOST_MADE_AT_ONCE:
                 return  # the next one that is sealed calls again
@@ -262,12 +262,16 @@ class Vaults:
             self._ready_s,
             self._on_message,
             self._vault_ended,
-            self._one_more,
+            self._vault_sealed,
             self._places,
             self._patience,
         )
         self._made.append(self._last_ordered)
         return self._last_ordered
+
+    def _vault_sealed(self) -> None:
+        self._trouble = None
+        self._one_more()
 
     def _one_more(self) -> None:
         """A vault is sealed, or there is room for one."""
@@ -276,7 +280,7 @@ class Vaults:
 
     def _vault_ended(self, vault: Vault) -> None:
         if vault.trouble is not None and str(vault.trouble) != str(self._trouble):
-            log.error("There are no vaults. %s", vault.trouble)  # once: others are tried again and again
+            log.error("There are no vaults. %s", vault.trouble)  # once, although it is tried again and again
         if isinstance(vault.trouble, ProtocolError) and isinstance(self._forkserver, VaultHostClient):
             self._forkserver.doubt()
         self._trouble = vault.trouble or (None if vault.sealed_at is not None else NEVER_SEALED)
@@ -287,7 +291,7 @@ class Vaults:
         else:
             self._on_end(vault)
             if not self._wanted and self._trouble is not None:
-                # No spare one is made that would tell when there are vaults again.
+                # No spare vault is made that would show when vaults can be made again.
                 again(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._look_again)
 
     def _look_again(self) -> None:
@@ -298,4 +302,4 @@ class Vaults:
     def _looked(self, looking: asyncio.Task[None]) -> None:
         self._looking = None
         if not looking.cancelled():
-            looking.exception()  # there may be no place for a vault now; who asks next finds out
+            looking.exception()  # perhaps no place is free now; the next session tries again

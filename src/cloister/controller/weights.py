@@ -1,6 +1,6 @@
 """One copy of the weights for all processes: packed by a short-lived process into a memory file, then sealed.
 
-The controller never looks inside: it makes the file, waits for the packer, and makes sure that nothing can change it.
+The controller makes the file, waits for the packer, seals the file, and checks that it is sealed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
         packer.send(Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode()), (fd,))
         packed = await packer.ready
     finally:
-        packer.kill()  # even if we were cancelled, no packer stays behind with a writable descriptor
+        packer.kill()  # also when cancelled: no packer stays behind with a writable descriptor
         await packer.ends()
     if os.fstat(fd).st_size != packed.length:
         raise _lost()

@@ -15,7 +15,7 @@ CODE = ("cloister.forkserver.process",)
 
 
 def load() -> None:
-    """The kernels are code, too. Where they cannot be had, whoever needs them says why."""
+    """The kernels are code, too. If they cannot be built, the first process that needs them reports why."""
     from cloister.compute.choose import fetch_kernels
 
     with suppress(SetupError, OSError):

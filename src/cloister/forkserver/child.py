@@ -1,8 +1,8 @@
 """What all children share, and what each does: enter its own namespaces, prepare its role, seal itself, then speak.
 
-The order matters (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and nothing of a user
-reaches the process before it is sealed. If it fails before that, a service says which error; a vault just ends, and the
-controller sees its socket close.
+The order matters (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and a user's data
+reaches the process only when it is sealed. A service that fails before that reports the error; a vault just ends, and
+the controller sees its socket close.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cloister.service.prepare import prepare as prepare_service
 from cloister.vault import process as vault
 
 DESCRIPTORS = {"service": 2, "vault": 4, "attention": 3}
-"""How many come with the order for a child: its control socket, a /dev/null of its own, and a vault's link or the
+"""How many descriptors come with the order for a child: its control socket, a /dev/null, and a vault's link or the
 mailbox of an attention process. A service may get one more (Spawn.disk)."""
 
 MIB = 1 << 20
@@ -58,7 +58,7 @@ _ROW_WORTH = 16
 
 Role = Callable[[socket.socket], None]
 Made = tuple[Role, Role, set[int], int]
-"""What a child does when it is sealed and what it says before, the descriptors it keeps, the memory it may take."""
+"""A child's work once it is sealed, its messages before that, the descriptors it keeps, the memory it may take."""
 
 
 def without_layers(device: Device) -> frozenset[Layer]:

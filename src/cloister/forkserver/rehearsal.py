@@ -1,8 +1,8 @@
 """One small request of each kind, played through before the first fork.
 
 A sealed child can open no file, so whatever Python or torch import, compile or look up on first use must have been
-used once before. Words and numbers are rehearsed apart: a pass through the model takes long, and a node starts with
-this. What the rehearsal says is thrown away.
+used once before. Most requests are played without the model, since a pass through it takes long and delays the node's
+start. The answers are discarded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROMPTS: tuple[Prompt, ...] = (
     TextPrompt("<confidential>", public=True),
 )
 COMPUTED, LONGER = PROMPTS[1], PROMPTS[2]
-"""A few tokens that the service may see and some that it may not; and what a chat's template adds."""
+"""A few tokens that the service may see and some that it may not; and a prompt with a chat's template."""
 SEALED: tuple[tuple[PromptField, bytes], ...] = (
     ("messages", b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]'),
     ("messages", b'[{"role": "a"}]'),
@@ -58,8 +58,8 @@ WAYS = (
 
 
 def rehearse(model: PreloadedModel) -> None:
-    """All prompts in all ways on nothing at all, which uses whatever reads, draws and writes; then a few on the model,
-    which use whatever computes. Where the device can be opened in a child only, the child rehearses that itself."""
+    """All prompts with all parameters on a runner that computes nothing: this uses the code that reads, samples and
+    writes. Then a few on the model. A device that only a child can open is rehearsed by the child."""
     idle, here = IdleRunner(model.decoder), model.device.survives_fork
     if here:
         idle.draw_rows = model.decoder.kernels.draw_rows
@@ -71,7 +71,7 @@ def rehearse(model: PreloadedModel) -> None:
 
 
 def _play_all(model: PreloadedModel, runner: Runner, plays: Sequence[tuple[Prompt, SamplingParams]]) -> None:
-    """At both levels, through a vault whose link nobody asks; on a runner that computes nothing, sealed prompts too."""
+    """At both levels, through a vault whose link is not used; on a runner that computes nothing, sealed prompts too."""
     answerer = NullAnswerer(slots=1)
     vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
@@ -90,16 +90,16 @@ def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
     return LockedPrompt(seal_prompt(bytes(32), enc, 0, written), key, enc, 0, field)
 
 
-def _play(vault: Vault, confided: AssignPrompt) -> None:
-    replies = _over_the_wire(vault, confided)
+def _play(vault: Vault, assign: AssignPrompt) -> None:
+    replies = _over_the_wire(vault, assign)
     while any(isinstance(reply, WantCores) for reply in replies):
         replies = _over_the_wire(vault, LeaseCores(1))
-    _over_the_wire(vault, Release(confided.request_id))
-    _over_the_wire(vault, Cancel(confided.request_id))
+    _over_the_wire(vault, Release(assign.request_id))
+    _over_the_wire(vault, Cancel(assign.request_id))
 
 
 def _over_the_wire(vault: Vault, message: ToVault) -> list[msgspec.Struct]:
-    """What the vault says, after both messages went through bytes as they will."""
+    """The vault's replies. Message and replies are encoded and decoded, as they will be."""
     to_vault: FrameReader[ToVault] = FrameReader(ToVault)
     from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
     replies = vault.handle(to_vault.feed(encode_frame((message,))))

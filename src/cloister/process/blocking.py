@@ -1,6 +1,6 @@
 """A control socket in a process without an event loop: frames of one typed union, with descriptors beside them.
 
-It waits in the kernel. A malformed frame, or descriptors nobody announced, raise ProtocolError: it is then dead.
+It waits in the kernel. A malformed frame, or unannounced descriptors, raise ProtocolError, and the endpoint is dead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BlockingEndpoint(Generic[Message]):
         return self._messages.popleft()
 
     def receive(self, *, wait: bool = True) -> list[Message] | None:
-        """The messages that have come, after waiting for some if told to; None once the other side has hung up."""
+        """The messages that have come, with `wait` at least one; None once the other side has hung up."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
             # Not socket.recv_fds: Python 3.11's does not pass the flags on.
@@ -79,7 +79,7 @@ class BlockingEndpoint(Generic[Message]):
         self._peer.sendall(frame[sent:])
 
     def close(self) -> None:
-        """Close the descriptors nobody took."""
+        """Close the descriptors that were not taken."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

@@ -1,4 +1,4 @@
-"""Processes somebody answers for: how each is started, and how it is ended for certain."""
+"""Child processes: how each is started, and how it is ended for certain."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Protocol
 from cloister.process import interpreter
 from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 
-# What a child of ours may know of the environment: where things are, and in what language.
+# The variables that a child inherits: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC", "CUDA_VISIBLE_DEVICES")
 _PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
 _WHERE_CODE_IS = ("LD_LIBRARY_PATH", "PYTHONPATH")
-"""Not for processes of a release: they know where theirs is."""
+"""Not for processes of a release, whose code is found by its manifest."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -34,7 +34,8 @@ _inherited: list[int] = []
 
 
 def inherit_everywhere(descriptor: int | None) -> None:
-    """From now on every child inherits it under the same number: a model's folder that has no path. None: no more."""
+    """From now on every child inherits this descriptor under the same number: a model's folder without a path. None:
+    no child inherits one any longer."""
     _inherited[:] = [] if descriptor is None else [descriptor]
 
 
@@ -51,7 +52,7 @@ def run_module(module: str, peer: socket.socket, *arguments: str, **more_environ
 
 
 class Child:
-    """A process that was forked for us; its pidfd comes some time after the order, perhaps when nobody wants it."""
+    """A process forked by another process for us. Its pidfd comes some time after the order; `kill` may come before."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -65,7 +66,7 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be over: born, and gone."""
+        """Whether it was born and has ended, as far as is known."""
         if self._pidfd is None:
             return self._kill_on_start and self.pid is not None
         gone = select.poll()
@@ -74,14 +75,14 @@ class Child:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody stopped it (SIGSTOP): then it neither runs nor ends by itself."""
+        """Whether it was stopped (SIGSTOP): then it neither runs nor ends by itself."""
         return self.pid is not None and self._pidfd is not None and is_stopped(self.pid)
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def kill(self, wait_s: float = 0.0) -> None:
-        """End it at once; its memory goes with it. Wait until that is so, but no longer than asked."""
+        """End it at once, and its memory with it. Wait until it has ended, `wait_s` at most."""
         self._kill_on_start = True
         if self._pidfd is not None:
             self._signal(signal.SIGKILL)
@@ -125,7 +126,7 @@ class StartedChild(Child):
 
 
 class ModuleChild(StartedChild):
-    """`python -m module FD …`, started by us; the event loop reaps it when it ends."""
+    """`python -m module FD …`, started by this process; the event loop reaps it when it ends."""
 
     def __init__(self, module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> None:
         super().__init__()
@@ -138,7 +139,7 @@ class ModuleChild(StartedChild):
 
 
 class Forks(Protocol):
-    """Who has the code of modules and forks them."""
+    """A template: it has the code of modules loaded and forks them."""
 
     def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> StartedChild: ...
 
@@ -147,7 +148,7 @@ _loaded: dict[str, Forks] = {}
 
 
 def fork_from(loaded: Mapping[str, Forks]) -> None:
-    """From now on `start_module` has these modules forked from code that is loaded already, all others executed."""
+    """From now on `start_module` forks these modules from templates, and executes all others."""
     _loaded.clear()
     _loaded.update(loaded)
 
@@ -155,7 +156,7 @@ def fork_from(loaded: Mapping[str, Forks]) -> None:
 def start_module(
     module: str, *arguments: str, wiping: bool = True, **variables: str
 ) -> tuple[StartedChild, socket.socket]:
-    """Such a process, and our end of the socket to it; its freed memory is wiped unless told otherwise."""
+    """A process that runs this module, and our end of the socket to it. With `wiping`, its freed memory is wiped."""
     ours, theirs = socket.socketpair()
     if module in _loaded:
         return _loaded[module].fork(module, theirs, _inherited), ours
@@ -163,7 +164,7 @@ def start_module(
 
 
 def is_stopped(pid: int) -> bool:
-    """By proc(5). A keeper stands for the one process it waits for (process.sandbox.namespaces.leave_host)."""
+    """By proc(5). A keeper counts as stopped if the process it waits for is (sandbox.namespaces.leave_host)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             head, _, rest = file.read().rpartition(b")")
@@ -173,12 +174,12 @@ def is_stopped(pid: int) -> bool:
             return False
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             return any(is_stopped(int(child)) for child in file.read().split())
-    except OSError:  # it has ended, or this kernel does not tell
+    except OSError:  # it has ended, or this kernel does not say
         return False
 
 
 def _pid_of(pidfd: int) -> int | None:
-    """Its id on this machine; who forked it, in a namespace of its own, knows another. None if it has ended."""
+    """Its id in this process's pid namespace; the process that forked it has another. None if it has ended."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         numbers = [int(line.split()[1]) for line in file if line.startswith("Pid:")]
     return numbers[0] if numbers and numbers[0] > 0 else None

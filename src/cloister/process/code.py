@@ -1,9 +1,8 @@
 """The code a node runs, loaded once at its start: templates, and the children they fork for us.
 
-    with_code(("cloister.gateway", …), …) → start_module("cloister.gateway") forks it from what was loaded then
+    Code(("cloister.gateway", …), …) → start_module("cloister.gateway") forks it from the code that was loaded then
 
-A template that ends takes its children with it, and nothing can be started from the code it had: `lost` is then done,
-and its owner stops.
+A template that ends takes its children with it, and its code is lost: `lost` is then done, and the node stops.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from cloister.process.watchdog import SILENT
 
 TEMPLATE = "cloister.process.template"
 COMPUTING = ("cloister.forkserver", "cloister.models.pack_weights")
-"""What needs torch: entries of one template, which loads it once for both."""
+"""The entries that need torch. One template loads it once for both."""
 
 
 class ForkedChild(child.StartedChild):
-    """A template's child. One that is told to end before it exists ends as soon as it does."""
+    """A template's child. If it is terminated before it exists, it ends as soon as it does."""
 
     def terminate(self) -> None:
         if self.pid is None:
@@ -61,28 +60,28 @@ class Template:
         with peer:
             self._endpoint.send(Fork(number, entry, tuple(inherited)), (peer.fileno(), *inherited))
         if not self._endpoint.open:
-            self._forget_unborn()
+            self._drop_unborn()
         return born
 
     async def close(self) -> None:
         self._endpoint.close()
         self._process.kill()
         await self._process.ends()
-        self._forget_unborn()
+        self._drop_unborn()
 
     def _forked(self, message: Forked) -> None:
         if (born := self._starting.pop(message.child, None)) is None:
-            raise ProtocolError("A template forked what nobody ordered.")
+            raise ProtocolError("A template forked a child without an order.")
         born.born(self._endpoint.take_descriptor())
         self._endpoint.demand_answers(SILENT["template"])  # it has loaded all it forks
 
     def _ended(self) -> None:
         self._process.kill()
-        self._forget_unborn()
+        self._drop_unborn()
         if not self.lost.done():
             self.lost.set_result(None)
 
-    def _forget_unborn(self) -> None:
+    def _drop_unborn(self) -> None:
         for each in self._starting.values():
             each.never_born()
         self._starting.clear()
@@ -96,7 +95,7 @@ class Code:
         child.fork_from({entry: template for template in self._templates for entry in template.entries})
 
     async def lost(self) -> None:
-        """Return only to say that what was loaded is gone: ServiceUnavailable."""
+        """Waits until a template has ended, then raises ServiceUnavailable."""
         await asyncio.wait([template.lost for template in self._templates], return_when=asyncio.FIRST_COMPLETED)
         raise ServiceUnavailable(
             "A process that holds the node's code ended, and no other may be started without it.",

@@ -1,7 +1,7 @@
 """One control socket in the controller's loop: frames of one typed union, with descriptors beside them.
 
-It does not know what the messages mean. Whatever goes wrong (a malformed frame, a handler's ProtocolError, a peer that
-no longer reads or is no longer heard of, a hang-up) ends it, once, and its owner is told.
+It does not know what the messages mean. Every fault (a malformed frame, a handler's ProtocolError, a peer that no
+longer reads or answers, a hang-up) ends the endpoint, and its owner is called once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Endpoint:
         self._send((message,), descriptors)
 
     def send_soon(self, message: msgspec.Struct) -> None:
-        """Send with all else that is said before the loop turns, in one frame if it fits: the peer is woken once."""
+        """Send at the loop's next turn, together with all else sent this way, in one frame if it fits: one wake-up."""
         self._gathered.append(message)
         if len(self._gathered) == 1:
             self._loop.call_soon(self._send_gathered)
@@ -79,15 +79,15 @@ class Endpoint:
             self._loop.call_soon(self._end)
 
     def watch(self, name: str, stopped: Callable[[], bool]) -> None:
-        """End it, as if the peer had hung up, once the process of this name at the other end is found `stopped`."""
-        self._watchdog = Watchdog(stopped, lambda: self.send(Ping()), lambda found: self._give_up(name, found))
+        """End, as if the peer had hung up, once the process of this name at the other end is found `stopped`."""
+        self._watchdog = Watchdog(stopped, lambda: self.send(Ping()), lambda found: self._end_late(name, found))
 
     def demand_answers(self, patience: Patience | None) -> None:
-        """The process is ready; from now on it is also watched for silence. None: it answers no questions."""
+        """The process is ready; from now on it is also watched for silence. None: it answers no pings."""
         if self._watchdog is not None and patience is not None:
             self._watchdog.demand_answers(patience)
 
-    def _give_up(self, name: str, found: Finding) -> None:
+    def _end_late(self, name: str, found: Finding) -> None:
         log.warning("The %s %s; it is ended.", name, found.value)
         self.late = True
         self._end()
@@ -99,14 +99,14 @@ class Endpoint:
         return self._received.popleft()
 
     def say_goodbye(self) -> None:
-        """Send nothing more: the peer reads an end and may end by itself. What it still says is received."""
+        """Send nothing more: the peer reads an end and may end by itself. Its last messages are still received."""
         self._send_gathered()
         if self.open:
             with suppress(OSError):
                 self._peer.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Hang up; nobody is told."""
+        """Hang up; `on_end` is not called."""
         if not self.open:
             return
         self._send_gathered()
@@ -142,12 +142,12 @@ class Endpoint:
         try:
             for message in self._frames.feed(data):
                 if self._watchdog is not None:
-                    self._watchdog.heard()
+                    self._watchdog.answered()
                 if self.open and not isinstance(message, Pong):
                     self._on_message(message)
         except CloisterError:
             self._end()
-        except Exception as wrong:  # a fault of ours: both sides may now disagree on what was said
+        except Exception as wrong:  # our own fault: both sides may now disagree about their state
             log.error("A control socket failed: %s.", where_raised(wrong))
             self._end()
 

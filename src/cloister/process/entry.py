@@ -1,10 +1,10 @@
-"""How a command becomes a long-lived server of its own, and how that process begins and ends.
+"""How a command becomes a long-lived server, and how that process begins and ends.
 
     `cloister serve` → become → python -m cloister.controller FD → run_server
 
-FD is a memory file with the settings; arguments could be read by anyone on the machine. The new process starts with
-nothing but its own code in memory, and with an allocator that wipes what it frees. Signals that ask it to end wait
-until it can handle them.
+FD is a memory file with the settings, since any user of the machine could read arguments. The new process starts with
+only its own code in memory, and with an allocator that wipes freed memory. Signals that ask it to end wait until it
+can handle them.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def become(
 
 
 def run_server(role: str, serve: Serve) -> NoReturn:
-    """Serve what the memory file says until told to stop, then end with a status; errors are told in their own words.
+    """Serve with the settings of the memory file until a signal asks this process to end, then exit with a status.
 
-    `serve` gets a task that is done when somebody asks this process to end (hardening.ENDING). It may handle SIGHUP in
-    its own way. Who asks twice does not wait.
+    `serve` gets a task that is done when such a signal came (hardening.ENDING). It may handle SIGHUP itself. A second
+    signal ends the process at once.
     """
     name_process(role)
     hide_tracebacks()
@@ -137,15 +137,15 @@ def _end(status: int) -> NoReturn:
 async def unless_stopped(
     stopped: asyncio.Task[Any],
     work: Coroutine[Any, Any, T],
-    give_up: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    release: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> T | None:
-    """What the work results in; None if we are told to stop before, and the work is given up. `give_up` then ends what
-    the work may be waiting for, also while it cleans up."""
+    """The work's result; None if this process is asked to stop before, which cancels the work. `release` then ends the
+    processes that the work may be waiting for, also while it cleans up."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
-        ending = [] if task.done() or give_up is None else [asyncio.create_task(give_up())]
+        ending = [] if task.done() or release is None else [asyncio.create_task(release())]
         task.cancel()
         await asyncio.gather(task, *ending, return_exceptions=True)

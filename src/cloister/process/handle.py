@@ -1,6 +1,6 @@
-"""A handle on a process that answers to us over a socket: it says once that it is ready or why not, then it is heard.
+"""A handle on a process at the other end of a socket: its start, its messages, its end.
 
-It knows the start, the end and the socket, not what is said in between.
+The process reports once that it is ready, or why it is not. The handle does not know what the other messages mean.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Ready = TypeVar("Ready", bound=msgspec.Struct)
 
 
 class Handle(Generic[Ready]):
-    """`ready` is what it says when it has started, or raises why it has not; `handle` gets what else it says.
+    """`ready` results in the process's message that it has started, or raises why it has not; `handle` gets all others.
 
     `on_end` is called once if it hangs up, breaks the protocol, is stopped or falls silent; the owner kills it then.
-    `lost` is the error for who waits for a process that ended while it started. `patience`: what its kind has, unless
-    it is given.
+    `lost` is the error of `ready` if the process ends while it starts. `patience`: by its name, unless given.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Handle(Generic[Ready]):
         self._patience = patience or SILENT.get(name)
         self._child = child
         self._is_ready = ready
-        self._hear = handle
+        self._handle = handle
         self._on_end = on_end
         self._lost = lost or ServiceUnavailable(f"The {name} ended while it started.")
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
@@ -78,8 +77,8 @@ class Handle(Generic[Ready]):
             else:
                 self.ready.set_result(message)
                 self.endpoint.demand_answers(self._patience)
-        elif self._hear is not None:
-            self._hear(message)
+        elif self._handle is not None:
+            self._handle(message)
         else:
             raise ProtocolError(f"The {self.name} sent a message out of turn.")
 
@@ -91,7 +90,7 @@ class Handle(Generic[Ready]):
     def _fail(self, reason: CloisterError | None = None) -> None:
         if not self.ready.done():
             self.ready.set_exception(reason or self._lost)
-            self.ready.exception()  # nobody may be waiting
+            self.ready.exception()  # marks it as retrieved: perhaps no task waits for it
 
 
 class ModuleHandle(Handle[Ready]):

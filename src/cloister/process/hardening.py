@@ -1,6 +1,6 @@
-"""What every process does first: show what it is, leave no core dump, and say nothing of its data when it fails.
+"""What every process does first: set its name, forbid core dumps, and keep its data out of error messages.
 
-It imports nothing heavy: what is hardened first imports the rest after.
+This module imports nothing heavy: a process hardens itself before it imports the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals by which somebody asks a process to end."""
+"""Signals that ask a process to end."""
 
 log = logging.getLogger("cloister")
 
@@ -45,16 +45,16 @@ WIPE_FREED_MEMORY = {
 
 
 def begin_child(role: str) -> socket.socket:
-    """The first thing a child does, before it imports what is heavy: named, hardened, tied to its parent's life.
+    """The first thing a child does, before heavy imports: it is named, hardened, and ends with its parent from now on.
 
-    Its end of the socket to who started it.
+    Returns its end of the socket to its parent.
     """
     _begin(role, forked=False)
     return socket.socket(fileno=int(sys.argv[1]))
 
 
 def begin_forked(role: str, control: int, parent: int) -> socket.socket:
-    """The same for a child that a template forked: what a process is told by arguments it knows already."""
+    """The same for a child that a template forked, which has no arguments."""
     _begin(role, forked=True)
     if os.getppid() != parent:
         os._exit(1)  # it ended before we were tied to it
@@ -62,7 +62,7 @@ def begin_forked(role: str, control: int, parent: int) -> socket.socket:
 
 
 def _begin(role: str, *, forked: bool) -> None:
-    for number in ENDING:  # a terminal and a service manager send them to all; who started us decides
+    for number in ENDING:  # a terminal and a service manager send them to all; the parent decides
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     name_process(role, forked=forked)
@@ -73,7 +73,7 @@ def _begin(role: str, *, forked: bool) -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Whoever is started meanwhile does not handle ENDING before it is ready to: Python would print a traceback."""
+    """A process that is started meanwhile handles ENDING when it is ready to: before, Python prints a traceback."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -83,19 +83,19 @@ def signals_held() -> Iterator[None]:
 
 @contextmanager
 def ending_interrupts() -> Iterator[None]:
-    """Whoever asks this process to end meanwhile, by whichever signal, raises KeyboardInterrupt here, as Ctrl-C does.
+    """Every signal of ENDING raises KeyboardInterrupt here, as Ctrl-C does.
 
-    What somebody handles or ignores stays as it is; threads beside the main one handle no signals.
+    Signals that are handled or ignored stay so; threads beside the main one handle no signals.
     """
-    heard = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    caught = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
-        heard = []
-    for number in heard:
+        caught = []
+    for number in caught:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number in heard:
+        for number in caught:
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -122,26 +122,26 @@ def check_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """What the allocator keeps for later goes back to the kernel."""
+    """The allocator's free memory goes back to the kernel."""
     with suppress(AttributeError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def die_with_parent() -> bool:
-    """The kernel ends this process when the one that started it ends; whether it says so when asked.
+    """The kernel ends this process when its parent ends; whether the kernel confirms it.
 
-    Changing ids or capabilities clears this, so it is said again after each change.
+    Changing ids or capabilities clears this, so it is set again after each change.
     """
-    libc, told = ctypes.CDLL(None), ctypes.c_int()
+    libc, signal_set = ctypes.CDLL(None), ctypes.c_int()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(told), 0, 0, 0)
-    return told.value == signal.SIGKILL
+    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(signal_set), 0, 0, 0)
+    return signal_set.value == signal.SIGKILL
 
 
 def name_process(role: str, *, forked: bool = False) -> None:
-    """What `ps` and `top` call this process: `cl-` and its role, never anything of a user's (at most 15 bytes).
+    """Set the name that `ps` and `top` show: `cl-` and the role (at most 15 bytes).
 
-    One that was `forked` has its parent's command line, which would name another role: it is written over.
+    A `forked` process has its parent's command line, which names another role: it is written over.
     """
     ctypes.CDLL(None).prctl(PR_SET_NAME, f"cl-{role}".encode(), 0, 0, 0)
     start, end = _command_line()
@@ -152,7 +152,7 @@ def name_process(role: str, *, forked: bool = False) -> None:
 
 @cache
 def _command_line() -> tuple[int, int]:
-    """Where it lies, asked while there is a /proc (proc(5): arg_start, arg_end); 0 where the kernel does not tell."""
+    """Its addresses, read while there is a /proc (proc(5): arg_start, arg_end); 0 where the kernel hides them."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

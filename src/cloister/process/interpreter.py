@@ -1,6 +1,6 @@
-"""How the node's own Python processes are started: as the user's Python finds them, or of a release's code alone.
+"""How the node's Python processes are started: with the code that Python finds, or with a release's code alone.
 
-Which of the two, this process passes on: what it starts is of the same release (release_code.py).
+A process passes this on to the processes that it starts (release_code.py).
 """
 
 from __future__ import annotations
@@ -9,55 +9,45 @@ import fcntl
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from cloister.process import release_code
-
-if TYPE_CHECKING:
-    from cloister.process.release_code import ReleaseCode
+from cloister.process.release_code import ReleaseCode
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_running: ReleaseCode | None = None
-
-
-def begin(code: ReleaseCode) -> None:
-    """Said once, before anything else of ours runs."""
-    global _running
-    _running = code
 
 
 def running() -> ReleaseCode | None:
-    """The code this process is held to; None: whatever Python finds."""
-    return _running
+    """The release's code that this process is limited to; None: any code that Python finds."""
+    return release_code.running
 
 
 def check_loaded() -> None:
-    """End this process if anything was loaded that is not of the release it is held to."""
-    if _running is not None:
-        _running.check_loaded()
+    """End this process if it has loaded a file that is not of its release."""
+    if (code := running()) is not None:
+        code.check_loaded()
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command for `python -m module …`, held to what we are held to. It needs the descriptors of `inherited`."""
-    if _running is None:
+    """The command for `python -m module …`, limited as this process is. It needs the descriptors of `inherited`."""
+    if (code := running()) is None:
         return [sys.executable, "-P", "-m", module, *arguments]
-    return _of_the_release(_running.descriptor, module, *arguments)
+    return _of_the_release(code.descriptor, module, *arguments)
 
 
 def inherited() -> list[int]:
-    return [] if _running is None else [_running.descriptor]
+    return [] if (code := running()) is None else [code.descriptor]
 
 
 def python_of(manifest: bytes, module: str, *arguments: str) -> list[str]:
-    """The same for the first process of a node, held to this release. Its descriptor stays open for it."""
-    told = json.dumps({"manifest": manifest.decode(), "folders": release_code.package_folders()}).encode()
-    note = sealed_file("cloister-release", told)
+    """The same for the first process of a node, limited to this release. Its descriptor stays open for it."""
+    content = json.dumps({"manifest": manifest.decode(), "folders": release_code.package_folders()}).encode()
+    note = sealed_file("cloister-release", content)
     os.set_inheritable(note, True)
     return _of_the_release(note, module, *arguments)
 
 
 def sealed_file(name: str, data: bytes, *, flags: int = 0) -> int:
-    """A memory file that nobody can change."""
+    """A memory file that can no longer be changed."""
     memory = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
     with open(memory, "wb", closefd=False) as file:
         file.write(data)

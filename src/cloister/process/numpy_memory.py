@@ -21,8 +21,8 @@ _SET_HANDLER = 304
 
 
 class _Allocator(ctypes.Structure):
-    """PyMemAllocatorEx of Python, and PyDataMemAllocator of numpy: the same but for one argument more to `free`, the
-    size, which Python's function does not read."""
+    """PyMemAllocatorEx of Python, and PyDataMemAllocator of numpy: the same, except that numpy passes `free` one
+    argument more, the size, which Python's function does not read."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")]
 
@@ -38,7 +38,7 @@ _handler = _Handler(NAME, 1)
 
 
 def use_pythons_memory() -> None:
-    """From now on, in this thread and in what is forked from it. SetupError where this numpy cannot be told."""
+    """From now on, in this thread and in processes forked from it. SetupError where this numpy cannot do it."""
     python = ctypes.pythonapi
     python.PyMem_GetAllocator(_RAW_DOMAIN, ctypes.byref(_handler.allocator))
     python.PyCapsule_New.restype = ctypes.py_object

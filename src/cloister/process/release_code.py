@@ -2,12 +2,12 @@
 
     python -P -s -S -B … release_code.py FD MODULE …   is   python -m MODULE …   of the release's bytes
 
-FD is a sealed memory file with the release's manifest. A source file is read once and compared with its hash, and those
-bytes are compiled: what lies compiled in `__pycache__` is not looked at. Packages count as their RECORD says if that is
-the release's; a file that nothing names, wherever Python may find it, ends the process.
+FD is a sealed memory file with the release's manifest. A source file is read once, its bytes are compared with their
+hash and compiled; compiled files in `__pycache__` are not used. A package is accepted if its RECORD is the release's.
+An import of a file that neither names ends the process.
 
-Uses the standard library alone, which is compared too: but as much of it as is imported here has run by then. Libraries
-of the system (`SYSTEM`) are the machine image's to measure.
+This file uses the standard library alone. That is compared too, but the modules imported here have run by then.
+Libraries of the system (`SYSTEM`) are measured with the machine's image.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def packages_in(folders: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _recorded(folder: str, record: str) -> Iterator[tuple[str, str]]:
-    """What the wheel brought; not what the installer added: its own notes, scripts, compiled files."""
+    """The wheel's files, without those that the installer added: notes, scripts, compiled files."""
     with open(record, newline="", encoding="utf-8") as file:
         for row in (row for row in csv.reader(file) if len(row) > 1):
             path, (kind, _, digest) = row[0], row[1].partition("=")
@@ -107,7 +107,7 @@ def _standard_library() -> Iterator[str]:
 
 
 def digest_of(files: Mapping[str, str], folder: str) -> str:
-    """One hash of them all, by their paths in `folder`; of those elsewhere the name counts."""
+    """One hash over all files, by their paths in `folder`; a file elsewhere counts by its name."""
     inside = {
         os.path.relpath(path, folder) if path.startswith(folder + "/") else os.path.basename(path): each
         for path, each in files.items()
@@ -128,19 +128,19 @@ def mapped_files() -> Iterator[tuple[str, int]]:
 
 
 class ReleaseCode:
-    """What may run in this process. `descriptor` is where the next process finds the same."""
+    """The files that may run in this process. A process that it starts reads the manifest from `descriptor`."""
 
     def __init__(self, descriptor: int, manifest: bytes, root: str, folders: list[str]) -> None:
         self.descriptor = descriptor
         self.measurement = hashlib.sha256(manifest).digest()
-        told: dict[str, Any] = json.loads(manifest)
-        self.kernels: dict[str, str] = told.get("kernels") or {}
+        content: dict[str, Any] = json.loads(manifest)
+        self.kernels: dict[str, str] = content.get("kernels") or {}
         self.hashes = {
             os.path.join(root, path.removeprefix(SOURCES)): each
-            for path, each in told["files"].items()
+            for path, each in content["files"].items()
             if path.startswith(SOURCES)
         }
-        if not (packages := told.get("packages")):
+        if not (packages := content.get("packages")):
             refuse("The release does not say which packages it needs.", "Build it with --packages.")
         self._add(interpreter_name(), interpreter_files(), os.path.dirname(os.__file__), packages)
         for folder in folders:
@@ -169,11 +169,11 @@ class ReleaseCode:
         if hashlib.sha256(library).hexdigest() not in self.kernels:
             refuse(
                 "The kernels' library in the cache folder is none that the release names.",
-                "Remove it, and it is built anew; another compiler or processor gives another one.",
+                "Remove it, and it is built again; another compiler or processor gives another one.",
             )
 
     def install(self, path: list[str]) -> None:
-        """From now on nothing else is imported."""
+        """From now on only files of the release are imported."""
         code = self
 
         class Source(SourceFileLoader):
@@ -199,7 +199,7 @@ class ReleaseCode:
         sys.path_importer_cache.clear()
 
     def check_loaded(self) -> None:
-        """Also what came past the importer: modules loaded by path, libraries that others brought with them."""
+        """Finds also files that bypassed the importer: modules loaded by path, libraries loaded by other libraries."""
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and os.path.isabs(file) and file not in self.hashes:
@@ -220,6 +220,10 @@ def refuse(message: str, hint: str = "Only files of the release may run where a 
     raise SystemExit(2)
 
 
+running: ReleaseCode | None = None
+"""The code that this process is limited to; `main` sets it before any other code of Cloister runs."""
+
+
 def main() -> None:
     for name in os.environ.keys() - {"PYTHONMALLOC"}:
         if name.startswith(("PYTHON", "LD_")):
@@ -232,9 +236,9 @@ def main() -> None:
     code.install([*sys.path, root, *note["folders"]])
     import runpy
 
-    from cloister.process import interpreter
+    from cloister.process import release_code  # this file runs as __main__; the other processes' code imports it
 
-    interpreter.begin(code)
+    release_code.running = code
     sys.argv[:] = [module, *sys.argv[3:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

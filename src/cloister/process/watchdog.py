@@ -1,12 +1,12 @@
-"""Finds a process that is there but does nothing: one that was stopped (SIGSTOP), hangs, or turns in a circle.
+"""Finds a process that exists but does no work: it was stopped (SIGSTOP), hangs, or loops for ever.
 
-Its owner looks at it every second. Once the process is ready it is asked (messages.lifecycle.Ping) and answers from its
-own loop, between two pieces of work: so a long step is no silence until it exceeds the deadline of its kind, and a
-thread that still runs beside a dead loop proves nothing. Whatever else it says counts as an answer too. A stopped
-process is found sooner, by what the kernel says of it. What happens then is what happens when it dies.
+Its owner checks it every second. Once the process is ready it is pinged (messages.lifecycle.Ping) and answers from its
+main loop, between two pieces of work. So a long step counts as silence only beyond the deadline of its kind, and a
+thread that runs beside a dead loop does not count as life. Any message counts as an answer. A stopped process is found
+sooner, by its state in the kernel. A process that is found is treated as if it had died.
 
-Time counts only while the owner looked. A node that was suspended, or an owner that had no core for a minute, finds
-nobody late because of that.
+Time counts only while the owner checks. A node that was suspended, or an owner that had no core for a minute, finds no
+process late for that reason.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from enum import Enum
 from time import monotonic
 
 LOOK_S = 1.0
-"""How often a process is looked at."""
+"""How often a process is checked."""
 MOST_COUNTED_S = 2 * LOOK_S
-"""Between two looks, at most: a longer time is the owner's own."""
+"""Between two checks, at most: for a longer time the owner itself was held up."""
 STOPPED_S = 3.0
-"""A process may be stopped for so long: somebody may have paused and resumed it."""
+"""A process may be stopped this long: a user may pause and resume it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Patience:
     ask_every_s: float = 5.0
 
     def beyond(self, work_s: float) -> Patience:
-        """For a process whose pieces of work may take so long."""
+        """For a process whose pieces of work may take `work_s`."""
         return replace(self, silent_s=self.silent_s + work_s)
 
 
@@ -49,13 +49,13 @@ SILENT = {
     "client": Patience(120.0),
     "parties": Patience(120.0),
 }
-"""By the kind of process. To a service's and a vault's is added what one piece of their work may take by the settings.
-A kind that is not here answers no questions: it lives shortly, or its peer is asked through it (bridges). It is ended
-only when it is stopped."""
+"""By the kind of process. A service and a vault get in addition the time that one piece of their work may take by the
+settings. A kind that is not here answers no pings: it is short-lived, or its peer is pinged through it (bridges). It is
+ended only when it is stopped."""
 
 
 class Finding(Enum):
-    """What a look at a process finds, and why it is ended if it must."""
+    """The result of a check; of the last two, the reason why the process is ended."""
 
     FINE = ""
     ASK = "ask"
@@ -66,7 +66,7 @@ class Finding(Enum):
 class Silence:
     """The rule, without clock or process: `look` takes the time that passed and returns what to do.
 
-    `patience` None: it is not asked, and may be as silent as it likes.
+    `patience` None: it is not pinged, and may be silent.
     """
 
     def __init__(self, patience: Patience | None = None) -> None:
@@ -75,8 +75,8 @@ class Silence:
         self._silent_s = 0.0
         self._asked = False
 
-    def heard(self) -> None:
-        """It said something."""
+    def answered(self) -> None:
+        """It sent a message."""
         self._silent_s = 0.0
         self._asked = False
 
@@ -97,7 +97,7 @@ class Silence:
 
 
 class Watchdog:
-    """Looks at one process until it is closed, or until `late` was called, once, with what was found."""
+    """Checks one process until it is closed, or until it has called `late`, once, with the finding."""
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class Watchdog:
         self._next = self._later()
 
     def demand_answers(self, patience: Patience) -> None:
-        """It is ready: from now on it is asked."""
+        """It is ready: from now on it is pinged."""
         self._silence.patience = patience
-        self._silence.heard()
+        self._silence.answered()
 
-    def heard(self) -> None:
-        self._silence.heard()
+    def answered(self) -> None:
+        self._silence.answered()
 
     def close(self) -> None:
         self._next.cancel()

@@ -28,9 +28,7 @@ WINDOW_BYTES = 1 << 18
 MAX_TOGETHER_BYTES = 1 << 22
 
 # Headers of a connection, which there is none of; the length is set again below.
-_OUTER_HEADERS = frozenset(
-    ("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te")
-)
+_OUTER_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
 
 
 def now_ms() -> int:

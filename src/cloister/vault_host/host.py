@@ -1,8 +1,8 @@
-"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. It attests itself to whoever
-knows the key, with the TLS certificate of this life of its own in the channel key's place.
+"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket.
 
-One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
-ends takes all vaults with it and is started again; the servers see their connections end.
+It attests itself to peers that know the key; in place of a channel key its evidence has the TLS certificate that this
+process made when it started. One vault computes at a time; the service that queries the vaults computes on its own
+machine. A fork server that ends takes all vaults with it and is started again; the servers see their connections end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from time import time
 
 import msgspec
@@ -27,14 +25,14 @@ from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.external_level import installed_packages
-from cloister.controller.forkserver import ForkServer
+from cloister.controller.forkserver import ForkServer, link_shape
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.weights import seal_weights
-from cloister.errors import CloisterError, ProtocolError, SetupError, where_raised
+from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
-from cloister.link.network.handshake import digest_of, request_for, shape_of
+from cloister.link.network.handshake import digest_of, request_for
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.controller_vault import CoresDone, WantCores
 from cloister.messages.vault_host_bridge import (
@@ -49,6 +47,7 @@ from cloister.messages.vault_host_bridge import (
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
+from cloister.process.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +56,13 @@ FIRST_MESSAGE_S = 10.0
 """How long a peer that knows the key may take to ask for a vault."""
 
 CERTIFICATE_HELD_S = 3600.0
-"""What evidence says; it is held as long as this process lives, and its connections have keys of their own."""
+"""What evidence promises. The certificate lives as long as this process; each connection has its own keys."""
 
-SECONDS_BETWEEN_RESTARTS = 1.0
 WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Connection:
-    """One connection of a peer that knows the key: its bridge and, once it has asked for one, a vault of its own.
+    """One connection of a peer that knows the key: its bridge and, once the peer has asked for one, its vault.
 
     Bridge and vault end together, and with the connection; `on_end` is then called once.
     """
@@ -91,16 +89,16 @@ class Connection:
         self._vault: Child | None = None
         self._bridge = bridge
         self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
-        # Both are asked by the server, from end to end; a stopped one is found here too.
+        # The server pings both through the connection; this finds one that is stopped.
         self._channel.watch("vault or its bridge", lambda: any(one.stopped for one in (bridge, self._vault) if one))
-        self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.give_up)
+        self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
-        """The core lease gives the cores."""
+        """For the core lease."""
         self._channel.send(message)
 
-    def give_up(self) -> None:
-        """It takes too long: over its first message, or with the cores."""
+    def abort(self) -> None:
+        """It took too long to send its first message, or to give back the cores."""
         log.warning("A vault kept the cores too long." if self._vault else "A peer knew the key and asked for nothing.")
         self.close()
 
@@ -130,7 +128,7 @@ class Connection:
                 with control:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantCores() if self._vault is not None:
-                # Whose vault it is, is not told here: each is a tenant of its own.
+                # A vault host does not learn the tenants: each vault counts as one.
                 self._core_lease.want(self.number, self, message.tokens, str(self.number), reading=message.reading)
             case CoresDone() if self._vault is not None:
                 self._core_lease.done(self.number)
@@ -148,7 +146,7 @@ class VaultHost:
         self._certificate = certificate_hash(self._credentials)
         self._attested = attested_host_settings(settings)
         self._started = int(time())
-        self._facts: tuple[bytes, tuple[str, ...]] | None = None
+        self._digest = b""
         self._gpus = GpuEvidenceKeeper(settings.gpu_evidence)
         self._evidence_maker = EvidenceMaker(
             find_attester(settings.attester),
@@ -163,13 +161,14 @@ class VaultHost:
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._weights: int | None = None
+        self._preloaded: Preloaded | None = None
+        self._order: Accept | None = None
         self._forkserver: ForkServer | None = None
+        self._supervisor = Supervisor("fork server", self._start_forkserver)
         self._listener: socket.socket | None = None
-        self._broken = asyncio.Event()
         self._doorkeeper: Child | None = None
         self._door: Endpoint | None = None
-        self._reopening: asyncio.TimerHandle | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._door_supervisor = Supervisor("doorkeeper", self._open_door, self._close_door)
 
     async def start(self) -> Address:
         address = Address.parse(self._settings.listen)
@@ -181,15 +180,16 @@ class VaultHost:
                 f"Cannot listen on {address}: {reason.strerror}.", hint="Choose another --listen."
             ) from None
         self._weights = await seal_weights(self._folder, self._settings.engine)
-        facts = await self._start_forkserver()
-        if not facts.partitionable:
+        await self._supervisor.start()
+        assert self._preloaded is not None
+        if not self._preloaded.partitionable:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
-        digest = await asyncio.to_thread(digest_of, self._weights)
-        self._facts = digest, facts.missing
-        request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
-        order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
-        self._open_door(order)
-        self._keeping = asyncio.create_task(self._keep())
+        self._digest = await asyncio.to_thread(digest_of, self._weights)
+        request = request_for(self._digest, link_shape(self._preloaded))
+        self._order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
+        await self._door_supervisor.start()
+        self._supervisor.keep()
+        self._door_supervisor.keep()
         return address_of(self._listener)
 
     async def close(self) -> None:
@@ -198,11 +198,9 @@ class VaultHost:
         await self._gpus.close()
         for task in self._answering:
             task.cancel()
-        if self._keeping:
-            self._keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeping
-        self._close_door(WAIT_FOR_THE_KILLED_S)
+        await self._supervisor.close()
+        await self._door_supervisor.close()
+        await self._close_door()
         if self._listener:
             self._listener.close()
         self._close_connections(WAIT_FOR_THE_KILLED_S)
@@ -211,7 +209,7 @@ class VaultHost:
         if self._weights is not None:
             os.close(self._weights)
 
-    async def _start_forkserver(self) -> Preloaded:
+    async def _start_forkserver(self) -> None:
         assert self._weights is not None
         forkserver = ForkServer(self._forkserver_ended)
         settings, allow = self._settings, self._settings.allow_degraded_sandbox
@@ -220,56 +218,34 @@ class VaultHost:
         except BaseException:
             await forkserver.close()
             raise
-        self._forkserver = forkserver
-        return facts
+        self._forkserver, self._preloaded = forkserver, facts
 
     def _forkserver_ended(self) -> None:
-        log.warning("The fork server ended, and all vaults with it; starting again.")
         self._forkserver = None
         self._close_connections()
-        self._broken.set()
+        self._supervisor.ended()
 
     def _close_connections(self, wait_s: float = 0.0) -> None:
         for connection in list(self._connections.values()):
             connection.close(wait_s)
 
-    async def _keep(self) -> None:
-        while True:
-            await self._broken.wait()
-            self._broken.clear()
-            while self._forkserver is None:
-                try:
-                    await self._start_forkserver()
-                except (CloisterError, OSError) as reason:
-                    log.error("The fork server does not start: %s.", type(reason).__name__)
-                    await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
-
-    def _open_door(self, order: Accept) -> None:
-        """Start the doorkeeper; again after a while, should it end. Whoever comes meanwhile waits in the kernel."""
-        assert self._listener is not None
-        self._doorkeeper, ours = start_module(DOORKEEPER)
-        self._door = Endpoint(
-            ours, Arrived, partial(self._arrived, shape_of(order.request)), partial(self._shut, order)
-        )
-        doorkeeper = self._doorkeeper
+    async def _open_door(self) -> None:
+        """Start the doorkeeper. Connections that arrive while there is none wait in the kernel."""
+        assert self._listener is not None and self._order is not None
+        doorkeeper, ours = start_module(DOORKEEPER)
+        self._doorkeeper = doorkeeper
+        self._door = Endpoint(ours, Arrived, self._arrived, self._door_supervisor.ended)
         self._door.watch("doorkeeper", lambda: doorkeeper.stopped)
-        self._door.send(order, (self._listener.fileno(),))
+        self._door.send(self._order, (self._listener.fileno(),))
 
-    def _shut(self, order: Accept) -> None:
-        log.error("The doorkeeper ended, and all connections with it; starting again.")
-        self._close_door()
-        self._reopening = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_RESTARTS, self._open_door, order)
-
-    def _close_door(self, wait_s: float = 0.0) -> None:
-        if self._reopening:
-            self._reopening.cancel()
+    async def _close_door(self) -> None:
         if self._door and self._doorkeeper:
-            self._doorkeeper.kill(wait_s)  # first: it would write to a socket that is closed
+            self._doorkeeper.kill(WAIT_FOR_THE_KILLED_S)  # first: it would write to a socket that is closed
             self._door.close()
 
-    def _arrived(self, shape: LinkShape, _: Arrived) -> None:
-        """Begin a connection, if there is room; else it is just closed."""
-        assert self._door is not None
+    def _arrived(self, _: Arrived) -> None:
+        """Begin a connection if there is room, else close it."""
+        assert self._door is not None and self._preloaded is not None
         bridge = Child()
         bridge.born(self._door.take_descriptor())
         line = socket.socket(fileno=self._door.take_descriptor())
@@ -281,7 +257,7 @@ class VaultHost:
             return
         number, lease = next(self._numbers), self._core_lease
         self._connections[number] = Connection(
-            number, bridge, line, shape, self._forkserver, lease, self._ended, self._asked
+            number, bridge, line, link_shape(self._preloaded), self._forkserver, lease, self._ended, self._asked
         )
 
     def _asked(self, connection: Connection, nonce: bytes) -> None:
@@ -297,10 +273,10 @@ class VaultHost:
             connection.close()
 
     async def _statement(self) -> Statement:
-        assert self._facts is not None
-        settings, (digest, missing) = self._attested, self._facts
+        assert self._preloaded is not None
+        settings, missing = self._attested, self._preloaded.missing
         name, started = self._folder.name, self._started
-        return Statement(name, digest, settings, settings.hash, missing_layers=missing, started=started)
+        return Statement(name, self._digest, settings, settings.hash, missing_layers=missing, started=started)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)

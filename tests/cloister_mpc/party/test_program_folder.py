@@ -66,5 +66,5 @@ async def test_nor_one_that_cannot_be(tmp_path: Path) -> None:
 
 async def test_a_process_of_a_release_keeps_and_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs the release's code alone."""
-    monkeypatch.setattr("cloister.process.interpreter._running", object())
+    monkeypatch.setattr("cloister.process.release_code.running", object())
     assert await told(tmp_path, programs="own") == "" and not (tmp_path / "own").exists()

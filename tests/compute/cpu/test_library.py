@@ -10,7 +10,6 @@ from cloister.compute import choose
 from cloister.compute.cpu import library
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
-from cloister.process import interpreter
 from cloister.process.release_code import ReleaseCode, mapped_files
 
 needs_compiler = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler on this machine")
@@ -63,7 +62,7 @@ def test_what_was_measured_is_what_runs(built: Path, own_cache: Path, monkeypatc
     shutil.copyfile(built, file)
     held = ReleaseCode.__new__(ReleaseCode)
     held.kernels = {hashlib.sha256(file.read_bytes()).hexdigest(): library.built_with()}
-    monkeypatch.setattr(interpreter, "_running", held)
+    monkeypatch.setattr("cloister.process.release_code.running", held)
     library.open_library()
     mapped = {path for path, _ in mapped_files()}
     assert str(file) not in mapped and any(path.startswith("/memfd:cloister-kernels") for path in mapped)

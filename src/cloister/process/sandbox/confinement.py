@@ -1,9 +1,9 @@
-"""What a process that must speak to the network gives up: the gateway, and who waits for a key in its place, once it
-listens and has read what it needs.
+"""What a process that must speak to the network gives up: the gateway, or the key waiting in its place, once it listens
+and has read its files.
 
-It cannot have an empty root or a network of its own. But root becomes nobody, and no capability is kept; it opens and
-executes no file, its own code included; it starts no process, opens no connection and signals nobody. Acting as it, one
-can answer users wrongly, and change neither the code nor the keys of another process.
+It cannot have an empty root or its own network. But root becomes an unprivileged user, and no capability is kept; it
+opens and executes no file, its own code included; it starts no process, opens no connection and signals no process. An
+attacker in control of it can answer users wrongly, but change neither the code nor the keys of another process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cloister.process.sandbox.kernel import prctl
 from cloister.process.sandbox.layers import Layer
 
 
-def confine_or_refuse(who: str, *, allow_degraded: bool) -> None:
+def confine_or_refuse(name: str, *, allow_degraded: bool) -> None:
     """Give all this up; SandboxIncomplete where the kernel lets some of it stay and that was not allowed."""
     if (missing := confine()) and not allow_degraded:
         raise SandboxIncomplete(
-            f"The {who} cannot be confined here: {', '.join(missing)}.",
+            f"The {name} cannot be confined here: {', '.join(missing)}.",
             hint="Enable these, or accept a weaker sandbox with --allow-degraded-sandbox.",
         )
 

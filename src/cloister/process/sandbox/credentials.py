@@ -1,4 +1,4 @@
-"""Who the process is and what it may: ids, capabilities, no_new_privs, Landlock, the signal at its parent's end.
+"""The identity and rights of a process: ids, capabilities, no_new_privs, Landlock, the signal at its parent's end.
 
 All of these are kept per thread by Linux and inherited by new threads, so a process settles them before it has any.
 """
@@ -16,7 +16,8 @@ from cloister.process.sandbox.kernel import prctl, syscall
 from cloister.process.sandbox.landlock import forbid_files_and_network
 from cloister.process.sandbox.layers import Layer
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
+"""By convention a user and group that own nothing."""
 _CAPABILITY_VERSION_3 = 0x20080522
 _HIGHEST_CAPABILITY = 63
 _WHOLE_MACHINE = 2**32 - 1
@@ -30,8 +31,8 @@ def become_nobody() -> None:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     try:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
+        os.setresuid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
     except OSError:
         if _root_of_the_machine():
             raise

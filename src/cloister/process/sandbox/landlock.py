@@ -32,7 +32,7 @@ def file_rights(version: int) -> int:
 
 
 def forbid_files_and_network(writable: Collection[str] = (), readable: Collection[str] = ()) -> bool:
-    """For the calling thread and those it starts: no file can be opened, no TCP port used, nobody outside signalled.
+    """For the calling thread and those it starts: no file can be opened, no TCP port used, no other process signalled.
 
     Needs no_new_privs or a capability. What is open already stays usable. Excepted is what is at or below these paths.
     """
@@ -58,7 +58,7 @@ def only_read(*, network: bool) -> bool:
     """For the calling thread and those it starts: files can be read, and neither written, made, removed nor executed.
 
     /dev/null can be written: libraries open it so when they are imported, and it keeps nothing. Without `network` no
-    TCP port can be used and nobody outside signalled; what is open already stays usable. Needs no_new_privs.
+    TCP port can be used and no process outside signalled; what is open already stays usable. Needs no_new_privs.
     """
     version = abi()
     if not version:

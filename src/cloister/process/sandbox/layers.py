@@ -38,9 +38,9 @@ class Layer(StrEnum):
 NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
 ON_A_GPU = frozenset({Layer.NO_DEVICES, Layer.GPU_IN_TURNS, Layer.OWN_ATTENTION, Layer.VAULTS_OUTSIDE_MPS})
 BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP}) | ON_A_GPU
-"""An unprivileged user may not lock much memory, and who computes on a GPU holds it open, perhaps at the same time as
-others (MPS) and not in turns, vaults among them, perhaps with a process that holds the keys of several users' prompts:
-these are reported when missing, and never a reason to refuse."""
+"""Layers that are reported when missing, but are no reason to refuse. An unprivileged user may not lock much memory. A
+process that computes on a GPU holds it open, perhaps at the same time as others (MPS), vaults among them, and perhaps
+beside a process that holds the keys and values of several users' prompts."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Profile:
 
     @property
     def receives_descriptors(self) -> bool:
-        """A link's memory reaches the service when a vault comes up; a vault has all of its own before the seal."""
+        """The service gets a link's memory when a vault comes up; a vault has all its descriptors before the seal."""
         return self.name == "service"
 
     @property

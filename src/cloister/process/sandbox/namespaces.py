@@ -1,9 +1,9 @@
 """Namespaces: the fork server leaves the host's and empties its root directory; every child leaves the fork server's.
 
-A process may create namespaces without privilege only below a user namespace of its own, in which its ids are mapped;
-and it may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it.
-So the fork server runs as pid 1 of a pid namespace of its own, and the process that was started stays as its keeper.
-Whatever does not work out is missing in the report of a child's `seal`.
+An unprivileged process may create namespaces only below its own user namespace, in which its ids are mapped; and it
+may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it. So the
+fork server runs as pid 1 of a new pid namespace, and the process that was started stays as its keeper. A step that
+fails is missing in the report of a child's `seal`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _ANY_DIRECTORY, _ANOTHER_DIRECTORY = b"/proc", b"/usr"
 DRIVERS_READ = "/sys"
 DRIVERS_NAME_THREADS_IN = "/proc"
 MEETING_PLACE = "/meet"
-"""In a root of devices: the folder where a driver finds who lets processes compute at the same time."""
+"""In a root of devices: the folder where a driver finds MPS, through which processes compute at the same time."""
 
 _forkserver_pids: int | None = None
 _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """For the fork server, while it has one thread only: shed root, enter namespaces of its own.
+    """For the fork server, while it has one thread only: shed root, enter new namespaces.
 
     What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
     host's files until `empty_root`.
@@ -89,7 +89,7 @@ def enter_own(
 
     What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
     starts later inherits it. Where there are `devices` (`root_of_devices`) it can open them until it calls what is
-    returned; then its root is empty. Who `meets` others is known to them by its user's id, in the MEETING_PLACE.
+    returned; then its root is empty. A child that `meets` MPS in the MEETING_PLACE is known there by its user's id.
     """
     uid, gid = os.geteuid(), os.getegid()
     if devices:
@@ -105,7 +105,7 @@ def enter_own(
     layers.record(*entered)
     if not root_is_empty():
         layers.forget({Layer.EMPTY_ROOT})
-    empty_later: Callable[[], None] = _somebody_empties_root() if devices else lambda: None
+    empty_later: Callable[[], None] = _helper_empties_root() if devices else lambda: None
     writable = (*devices, DRIVERS_NAME_THREADS_IN, *(MEETING_PLACE,) * meets) if devices else ()
     give_up_powers(without, writable, (DRIVERS_READ,) if devices else ())
     if Layer.DEATH_WITH_PARENT not in without:
@@ -122,28 +122,28 @@ def _see_own_processes() -> None:
         syscall("mount", b"none", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None)
 
 
-def _somebody_empties_root() -> Callable[[], None]:
+def _helper_empties_root() -> Callable[[], None]:
     """A process with this one's namespaces that keeps the power to change them, waits, empties the root and ends.
 
     Threads that a driver starts meanwhile have no such power, and could not be made to give it up.
     """
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     helper = os.fork()
     if not helper:
         emptied = False
         try:
-            os.close(tell)
+            os.close(writer)
             die_with_parent()
-            if os.read(told, 1):
+            if os.read(reader, 1):
                 empty_root()
                 emptied = root_is_empty()
         finally:
             os._exit(0 if emptied else 1)
-    os.close(told)
+    os.close(reader)
 
     def empty_now() -> None:
-        os.write(tell, b"!")
-        os.close(tell)
+        os.write(writer, b"!")
+        os.close(writer)
         if os.waitpid(helper, 0)[1] == 0:  # asked there: Landlock lets this process look at nothing
             layers.record(Layer.EMPTY_ROOT)
 

@@ -1,4 +1,4 @@
-"""What a sealed process has left: the descriptors it was told to keep and /dev/null, no environment, memory as agreed.
+"""What a sealed process keeps: the descriptors that its profile names and /dev/null, no environment, limited memory.
 
 It can get no process, thread, file or core, and its memory is not swapped out where the user may lock memory.
 """
@@ -34,7 +34,7 @@ def use_null(descriptor: int) -> None:
 
 
 def silence_standard(keep: Collection[int]) -> None:
-    """Standard input, output and error become /dev/null, but for those to keep."""
+    """Standard input, output and error become /dev/null, except those to keep."""
     if _null is None:
         hold_null()
     assert _null is not None
@@ -44,7 +44,7 @@ def silence_standard(keep: Collection[int]) -> None:
 
 
 def close_all_but(keep: Collection[int]) -> None:
-    """Closes every other descriptor, whoever opened it."""
+    """Closes every other descriptor, also those that libraries opened."""
     gap = 0
     for kept in (*sorted(set(keep)), _LAST + 1):
         if kept > gap:
@@ -67,7 +67,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 _FIXED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""No thread can be started after the seal: these tell libraries not to try."""
+"""No thread can be started after the seal: with these variables libraries do not try."""
 
 _environ = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
 
@@ -111,7 +111,7 @@ def data_size() -> int:
     page = mmap.PAGESIZE
     before = resource.getrlimit(resource.RLIMIT_DATA)
     ceiling = _LARGEST if before[1] == resource.RLIM_INFINITY else min(_LARGEST, before[1])
-    least, most = 1, ceiling // page  # a limit of 0 has a meaning of its own to the kernel
+    least, most = 1, ceiling // page  # a limit of 0 has a special meaning to the kernel
     try:
         while least < most:
             middle = (least + most) // 2

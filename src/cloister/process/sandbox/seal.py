@@ -100,9 +100,9 @@ def available_layers() -> Report:
         _as_forkserver(writer)
     os.close(writer)
     with open(reader, "rb") as pipe:
-        told = pipe.read()
+        names = pipe.read()
     os.waitpid(child, 0)
-    return Report.of(Layer(name) for name in json.loads(told or "[]"))
+    return Report.of(Layer(name) for name in json.loads(names or "[]"))
 
 
 def _as_forkserver(writer: int) -> None:

@@ -60,10 +60,10 @@ _ATTACKS = """
 
 
 def filter_program(*, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
-    """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before.
+    """The filter for this machine's architecture; cached, so that a fork server can assemble it before it forks.
 
     `futexes` is the upper word of the addresses where other processes may be waited for and woken: those of links.
-    No driver may be spoken to, a GPU's neither: who computes there has all that it needs mapped before.
+    No driver may be called, a GPU's neither: a process that computes there has mapped all it needs before.
     """
     return _assembled(machine(), receives_descriptors, own_pid, futexes)
 
@@ -81,9 +81,10 @@ def _assembled(architecture: str, receives_descriptors: bool, own_pid: int, fute
 
 
 def _futex(upper: int | None) -> Rule:
-    """A private futex is the process's own, wherever it lies. A shared one reaches all who map that memory, be it only
-    to read: the weights, a library's code. So it must be a link's, and the operation one that a link needs, which has
-    no second address. The kernel wakes by itself at a thread's end (robust lists), but nobody can wait there."""
+    """A private futex is the process's own, at any address. A shared one reaches all processes that map that memory, be
+    it only to read: the weights, a library's code. So it must be a link's, and the operation one that a link needs,
+    which has no second address. The kernel wakes by itself at a thread's end (robust lists), but no process can wait
+    there."""
     private = (has_any(1, _FUTEX_PRIVATE),)
     shared = () if upper is None else tuple((equals(1, op), upper_word(0, upper)) for op in (_FUTEX_WAIT, _FUTEX_WAKE))
     return Rule((private, *shared), _EPERM)
@@ -105,7 +106,7 @@ def _judged(own_pid: int) -> dict[str, Rule]:
         "fcntl": Rule(tuple((equals(1, command),) for command in (_F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS)), _EPERM),
         "prlimit64": Rule(((equals(0, 0), is_null(2)),), _EPERM),
         "tgkill": Rule(((equals(0, own_pid),),), KILL_PROCESS),  # abort() signals itself
-        # A new process is an attack, a new thread a library's wish. clone3 hides its flags in memory: without it,
+        # A new process is an attack, a new thread a library's habit. clone3 hides its flags in memory: without it,
         # glibc falls back to clone, which shows them.
         "clone": Rule(((has_any(0, _CLONE_THREAD),),), KILL_PROCESS, granted=_EPERM),
         "clone3": Rule((), ERRNO | errno.ENOSYS),
