@@ -53,12 +53,9 @@ class EngineSettings(_Frozen):
     max_waiting_per_tenant: int = Field(default=512, ge=1)
     attention_processes: int = Field(
         default=8,
-        ge=0,
+        ge=1,
         le=16,
-        description="on a GPU under MPS: so many processes hold the prompts' keys; 0: each vault holds its own",
-    )
-    vaults_outside_mps: bool = Field(
-        default=False, description="on a GPU under MPS: vaults compute in turns with all others, whom they cannot harm"
+        description="on a GPU under MPS: processes that hold prompts' keys and values and answer the service",
     )
     vault_kv_mib: int = Field(default=256, ge=1, description="memory for one vault's KV cache; taken as it fills")
     cache_disk_bytes: int = Field(

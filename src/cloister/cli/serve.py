@@ -114,18 +114,11 @@ def serve(
     attention_processes: Annotated[
         int,
         _vaults(
-            min=0,
+            min=1,
             max=16,
-            help="On a GPU under MPS: so many processes hold the keys and values of prompts; 0: each vault its own.",
+            help="On a GPU under MPS: processes that hold the keys and values of prompts.",
         ),
     ] = _ENGINE.attention_processes,
-    vaults_outside_mps: Annotated[
-        bool,
-        _vaults(
-            "--vaults-outside-mps/--vaults-in-mps",
-            help="On a GPU under MPS: vaults compute in turns with all others, whom their faults cannot end.",
-        ),
-    ] = _ENGINE.vaults_outside_mps,
     spare_vaults: Annotated[
         int, _vaults(min=0, help="Fresh vaults waiting for new sessions.")
     ] = _CONTROLLER.spare_vaults,
@@ -281,7 +274,6 @@ def serve(
             max_waiting=max_waiting,
             vault_kv_mib=vault_kv_mib,
             attention_processes=attention_processes,
-            vaults_outside_mps=vaults_outside_mps,
             link_deadline_ms=link_deadline_ms,
         ),
         controller=ControllerSettings(
@@ -339,7 +331,6 @@ def _become_controller(settings: Settings) -> NoReturn:
 
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
-        _check_vaults(settings.engine)
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
@@ -350,14 +341,6 @@ def _become_controller(settings: Settings) -> NoReturn:
         attested_settings(settings)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
-
-
-def _check_vaults(engine: EngineSettings) -> None:
-    if engine.vaults_outside_mps and not engine.attention_processes:
-        raise SetupError(
-            "A vault outside MPS cannot answer the service itself.",
-            hint="Leave out --attention-processes 0, or --vaults-outside-mps.",
-        )
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:

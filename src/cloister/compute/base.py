@@ -15,6 +15,7 @@ import torch
 from cloister.compute.layer import Angles, DrawRows, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, Batch, RemoteRows
 from cloister.errors import SetupError
+from cloister.placement import Placement, Role
 
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
 """Where a partitioned step's time goes (Petridish, Figure 7)."""
@@ -104,9 +105,9 @@ class LinkAsker(ABC):
         gets one instead of its link's. The caller closes them."""
         return []
 
-    def attach_at(self, link: int, place: int) -> None:
-        """As `attach`, at one of these."""
-        raise SetupError("This device's links are made by others.")
+    def attach_slot(self, link: int, slot: int) -> None:
+        """As `attach`, for the vault that has this link slot (placement.py)."""
+        raise SetupError("This device has no link slots.")
 
     @abstractmethod
     def detach(self, link: int) -> None:
@@ -165,12 +166,12 @@ class LinkAnswerer(ABC):
 
 
 class AttentionHost(ABC):
-    """An attention process's end of several links: vaults compute keys and values into memory that it lends them, one
-    piece for each place, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
+    """An attention process's end of several links: vaults compute keys and values into its memory, one piece for each
+    vault, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
 
     @abstractmethod
     def export(self) -> list[int]:
-        """Before `start`: descriptors of the memory, one for each place. The caller closes them."""
+        """Before `start`: descriptors of the memory, one for each vault. The caller closes them."""
 
     @abstractmethod
     def start(self) -> None:
@@ -181,8 +182,8 @@ class AttentionHost(ABC):
         """Becomes readable when it stops answering."""
 
     @abstractmethod
-    def clear(self, place: int) -> None:
-        """The vault at this place has ended: leave nothing of its prompts."""
+    def clear(self, vault: int) -> None:
+        """This vault has ended: leave nothing of its prompts."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -283,29 +284,23 @@ class Device(ABC):
         """What `open` must be able to open."""
         return ()
 
-    shared: bool = False
-    """Whether other processes compute on it at the same time."""
-    attention_processes: int = 0
-    """How many processes answer for vaults' prompts; 0: every vault answers for its own."""
-    most_vaults: int = 0
-    """At once, where other processes compute on it at the same time."""
-    vaults_apart: bool = True
-    """Whether vaults compute in turns with the others, also where those compute at the same time."""
+    placement: Placement = Placement()
 
-    def share(self, folder: str, attention: int = 0, *, vaults_apart: bool = False) -> None:
-        """Before `open`: compute at the same time as other processes, through who is reached in this folder; so many of
-        them answer for vaults."""
-        return None
+    def can_share(self, model: AttentionShape) -> bool:
+        """Whether processes with this model can compute here at the same time."""
+        return False
+
+    def share(self, mps_folder: str, attention_processes: int) -> None:
+        """Before `open`: from now on processes compute at the same time, as clients of the MPS in this folder."""
+        raise SetupError("Processes share this device without MPS.")
 
     @property
     def lost(self) -> bool:
         """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
         return False
 
-    def open(self, *, waits: bool = False, beside: bool = True, yields: bool = False) -> None:
-        """Begin to compute in this process, which forks nobody any more. `waits`: some of its work will wait for other
-        processes while the rest goes on. `beside`: at the same time as others, where those do. `yields`: after them,
-        where both have work."""
+    def open(self, role: Role = "service") -> None:
+        """Begin to compute in this process. It can fork no process that computes here afterwards."""
         return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
@@ -342,11 +337,14 @@ class Device(ABC):
         """A vault's end of the link behind these descriptors, which the caller closes."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
 
-    def lent_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:
-        """A vault's cache in memory that an attention process lends it, whose descriptor the caller closes."""
-        raise SetupError("This device lends no memory.")
+    def vault_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:
+        """A vault's cache. Where links are on the device it is in the memory behind this descriptor, which the caller
+        closes."""
+        return self.cache(shape, blocks)
 
-    def holder(self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int) -> AttentionHost:
-        """An attention process's end, for vaults with so many blocks each, at so many places of the links that this
-        descriptor's memory is for; the caller closes it."""
+    def attention_host(
+        self, model: AttentionShape, blocks: int, vaults: int, mailbox: int, patience_ms: int
+    ) -> AttentionHost:
+        """An attention process's end of `vaults` links, each to a vault with `blocks` blocks. The caller closes the
+        mailbox's descriptor."""
         raise SetupError("This device has no attention processes.")

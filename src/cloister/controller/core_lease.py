@@ -8,9 +8,8 @@ short prompt is not cut up. A turn goes to a vault of the tenant that has had le
 that another asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
 Answering links is light and needs no lease.
 
-On a device that many processes compute on at the same time, work is done `beside` the service: nobody pauses, a piece
-is not cut, and so many tokens are under way at once that they fill the device. Where vaults have such a device in turns
-with the service, few of them have work there at a time: each that does takes as large a part of it as the service has.
+On a device that many processes compute on at the same time, work is done `beside` the service: it does not pause, a
+piece is not cut, and enough tokens are under way at once to fill the device.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ AT_ONCE_S = 0.005
 
 BESIDE_TOKENS = 2048
 """Of work at once beside the service, at most; one piece is always let in."""
-
-IN_TURNS = 1
-"""Vaults at once that have work on a device which divides its time among all that have."""
 
 PIECE_TOKENS = 8
 """What a piece of work weighs beside its tokens, for it reads all weights."""
@@ -77,9 +73,9 @@ class CoreLease:
 
     def __init__(self, cores: int, size: Callable[[], int] = lambda: ROUND_TOKENS) -> None:
         self._size = size
-        self.beside = 0
-        """How many vaults compute elsewhere than on the cores, at the same time as the service, if that is so. Set
-        before anybody asks."""
+        self.beside = False
+        """Whether vaults compute elsewhere than on the cores, at the same time as the service. Set before the first
+        vault asks."""
         self.holders: dict[int, int] = {}
         """Vaults that compute, and on how many cores."""
         self._under_way: dict[int, int] = {}
@@ -183,7 +179,7 @@ class CoreLease:
     def _let_in(self) -> list[Command]:
         """A core for as many as find one, each with all it wishes for, while the device is not full."""
         granted: list[Command] = []
-        while self._waiting and len(self.holders) < min(self._cores, self.beside):
+        while self._waiting and len(self.holders) < self._cores:
             vault = min(self._waiting, key=self._turn)
             tokens, tenant = self._waiting[vault].tokens, self._waiting[vault].tenant
             if self.holders and sum(self._under_way.values()) + tokens > BESIDE_TOKENS:
@@ -230,10 +226,9 @@ class LeaseKeeper:
         self._step_begun, self._one_step = 0.0, False
         """When the service was told to go on, and whether at once to pause again: after one step."""
 
-    def compute_beside(self, *, in_turns: bool = False) -> None:
-        """Vaults and service compute on a device of their own, at the same time; `in_turns`: the device divides its
-        time among all that have work."""
-        self._lease.beside = IN_TURNS if in_turns else self._cores
+    def compute_beside(self) -> None:
+        """Vaults and service compute on a device at the same time, not on the cores."""
+        self._lease.beside = True
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
         """`reading`: the work computes nothing of the model's, so nothing is learned from how long it takes."""

@@ -15,8 +15,9 @@ import msgspec
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Role, Spawn, Spawned
+from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.models.source import ModelFolder
+from cloister.placement import Role
 from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle
 

@@ -45,6 +45,7 @@ from cloister.messages.frontend import Serving
 from cloister.messages.generation import Ready
 from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
+from cloister.placement import Placement
 from cloister.process.watchdog import SILENT
 from cloister_mpc.client_keeper import MpcClientKeeper
 from cloister_mpc.offer import why_not_mpc
@@ -90,7 +91,6 @@ class Controller:
         self._remote: VaultHostClient | None = None
         self._mps = mps_for(settings)
         self._attention: AttentionProcesses | None = None
-        self._places: LinkSlots | None = None
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._why_not_mpc = why_not_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
@@ -105,13 +105,7 @@ class Controller:
         if self._preloaded is None or self._ready is None:
             raise ServiceUnavailable("The service is not up yet.")
         facts, ready = self._preloaded, self._ready
-        # A vault on a GPU that answers itself exposes one prompt at a time.
-        wide = not facts.meets or self._settings.engine.attention_processes > 0
-        had = {
-            Needs.LINKS: facts.partitionable,
-            Needs.WIDE_LINKS: facts.partitionable and wide,
-            Needs.PARTIES: self._why_not_mpc is None,
-        }
+        had = {Needs.LINKS: facts.partitionable, Needs.PARTIES: self._why_not_mpc is None}
         able = served(*(need for need, there in had.items() if there))
         levels = tuple(level for level in able if level not in self._unfit)
         step_ms = self._settings.controller.quantise_ttft_ms
@@ -122,6 +116,11 @@ class Controller:
             quantised={level: step_ms for level in levels if step_ms and self.relay.shares(level)},
             why_not={} if self._why_not_mpc is None else {MPC: self._why_not_mpc},
         )
+
+    @property
+    def _placement(self) -> Placement:
+        """Where processes compute; the host's while no fork server has said."""
+        return Placement() if self._preloaded is None else self._preloaded.placement
 
     async def start(self) -> Serving:
         self._launch_forkserver()
@@ -204,9 +203,11 @@ class Controller:
             except BaseException:
                 service.close()
                 raise
-            if self._mps and self._preloaded is not None and self._preloaded.meets:
+            if self._mps and self._placement.links_on_device:
+                ended = self._attention_ended
                 try:
-                    await self._place_vaults(service, forkserver, self._preloaded)
+                    self._attention = AttentionProcesses(forkserver, service, self._placement, self._mps.end, ended)
+                    await self._attention.ready(SERVICE_START_S)
                 except BaseException:
                     self._close_attention()
                     service.close()
@@ -214,8 +215,8 @@ class Controller:
             self._service = service
             self.relay.service_up(service)
             self._untried.set()
-            if self._places is not None:
-                self._open_vaults_at(self._places, forkserver)
+            if self._attention is not None:
+                self._open_vaults(self._attention.link_slots(), forkserver)
 
     def _launch_forkserver(self) -> ForkServer:
         self._forkserver = ForkServer(self._forkserver_ended)
@@ -244,33 +245,17 @@ class Controller:
         self._forkserver_up, self._preloaded = True, facts
         if self._detector:
             self._detector.know(facts.openings)
-        if not facts.meets:
+        if not facts.placement.links_on_device:
             self.relay.vaults.open(self._remote or forkserver, shape)
         return forkserver
 
-    async def _place_vaults(self, service: Service, forkserver: ForkServer, facts: Preloaded) -> None:
-        """Where vaults compute beside the service, their links are in memory that it made, and end with it; so do
-        attention processes, which lend vaults their memory."""
-        assert self._mps is not None
-        end, count = self._mps.end, facts.vaults
-        if self._settings.engine.attention_processes and facts.partitionable:
-            attention = AttentionProcesses(forkserver, service.places, count, end, self._attention_ended)
-            self._attention = attention
-            await attention.ready(SERVICE_START_S)
-            groups, weights = len(service.places), service.weights
-            self._places = LinkSlots(attention.memory, attention.end, groups, weights)
-        else:
-            self._places = LinkSlots(
-                service.places, lambda vault, place, then: end(vault, then), weights=service.weights
-            )
-
-    def _open_vaults_at(self, places: LinkSlots, forkserver: ForkServer) -> None:
+    def _open_vaults(self, slots: LinkSlots, forkserver: ForkServer) -> None:
+        """Vaults compute at the same time as the service, with links on the device."""
         facts = self._preloaded
         assert facts is not None
-        self.relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
-        self.relay.core_lease.compute_beside(in_turns=self._settings.engine.vaults_outside_mps)
-        shape = LinkShape(facts.heads, facts.dim, facts.layers)
-        self.relay.vaults.open(self._remote or forkserver, shape, places)
+        self.relay.sessions.keep_within(slots.free - ENDING_AT_ONCE)  # a session's vault was a spare one
+        self.relay.core_lease.compute_beside()
+        self.relay.vaults.open(self._remote or forkserver, LinkShape(facts.heads, facts.dim, facts.layers), slots)
 
     def _attention_ended(self) -> None:
         """Its users' prompts are gone. The mailboxes are the service's, and all begin anew."""
@@ -279,7 +264,6 @@ class Controller:
             self._service.give_up()
 
     def _close_attention(self) -> None:
-        self._places = None
         if self._attention is not None:
             self._attention.close()
             self._attention = None
@@ -303,8 +287,7 @@ class Controller:
         self._service = None
         self._close_levels(Decodes.SERVICE)
         self.relay.service_gone()
-        if self._preloaded is not None and self._preloaded.meets:
-            # Their links were in its memory, and a fault of the device's is over when all have left.
+        if self._placement.ends_with_service:
             self.relay.sessions.end_all()
             self.relay.vaults.close()
         self._close_attention()

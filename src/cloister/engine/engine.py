@@ -191,9 +191,9 @@ class Engine:
         """Descriptors of what links are made of, where that is the device's memory; the caller closes them."""
         return self._asker.export() if self._asker else []
 
-    def seat_link(self, link: int, place: int) -> None:
-        """As `attach_link`, for a vault that has the memory of this place (`export_links`)."""
-        self._attach(link, lambda asker: asker.attach_at(link, place))
+    def attach_link_slot(self, link: int, slot: int) -> None:
+        """As `attach_link`, for a vault that has this link slot (`export_links`)."""
+        self._attach(link, lambda asker: asker.attach_slot(link, slot))
 
     def _attach(self, link: int, attach: Callable[[LinkAsker], None]) -> None:
         if link in self._links:

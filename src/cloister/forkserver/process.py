@@ -58,9 +58,9 @@ class ForkServer:
         self._allow_degraded = preload.allow_degraded
         self._model = child.load_model(preload, weights)
         devices = self._model.device.files
-        meeting = preload.meeting if devices else ""
-        if meeting:
+        if preload.meeting and devices:
             self._model.share(MEETING_PLACE)
+        placement = self._model.device.placement
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
@@ -73,7 +73,7 @@ class ForkServer:
             raise SetupError("A library started a thread in the fork server, which could not fork safely.")
         leave_host()
         if devices:
-            root_of_devices(devices, meeting)
+            root_of_devices(devices, preload.meeting if placement.uses_mps else "")
         else:
             empty_root()
         self._living: dict[int, int] = {}
@@ -82,11 +82,9 @@ class ForkServer:
         able = not decoder.device.partition_refusal(decoder)
         without = without_layers(self._model.device)
         missing = (*layers.missing, *(layer.value for layer in Layer if layer in without))
-        vaults = self._model.device.most_vaults if meeting else 0
         facts = Preloaded(
             *(decoder.heads, shape.dim, shape.layers, able, missing),
-            meets=bool(meeting),
-            vaults=vaults,
+            placement=placement,
             openings=self._model.openings,
         )
         endpoint.send(facts)

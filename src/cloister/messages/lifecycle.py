@@ -6,12 +6,13 @@ into theirs.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from cloister.errors import CloisterError, error_from_code, where_raised
 from cloister.messages.generation import Failed, Name
+from cloister.placement import Placement, Role
 
 MAX_OPENING = 8192
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -111,9 +112,6 @@ class Preload(Start, frozen=True, tag="preload"):
     meeting: Annotated[str, Meta(max_length=4096)] = ""
 
 
-Role = Literal["service", "vault", "attention"]
-
-
 class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
     """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too, and
     with `weights` the memory of the device where they are; for a service with `disk` the file it may keep blocks in;
@@ -127,17 +125,15 @@ class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
 
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):
-    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `meets`: children
-    compute on one device at the same time, so many `vaults` at most; what ends one at the wrong moment may end all.
-    `openings`: how the model's chat template begins a prompt by itself (prefix.detection.openings)."""
+    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks; `placement` says
+    where children compute. `openings`: how the model's chat template begins a prompt (detection.openings)."""
 
     heads: int
     dim: int
     layers: int
     partitionable: bool
     missing: tuple[str, ...] = ()
-    meets: bool = False
-    vaults: Annotated[int, Meta(ge=0, le=64)] = 0
+    placement: Placement = Placement()
     openings: Openings = ()
 
 

@@ -166,7 +166,7 @@ class Service:
             case Forget(tenant=tenant):
                 self._engine.forget(tenant)
             case AttachLink(link=link, place=int(place)):
-                self._engine.seat_link(link, place)
+                self._engine.attach_link_slot(link, place)
             case AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case DetachLink(link=link):

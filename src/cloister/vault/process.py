@@ -67,10 +67,7 @@ def prepare(
     """The descriptors stay the caller's to close. The link answers from the cache that prompts are computed into; where
     attention processes answer, that is in memory of one of them, which is all that the descriptors are for."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
-    if decoder.device.attention_processes:
-        cache = decoder.device.lent_cache(decoder.cache_shape, blocks, question_fd)
-    else:
-        cache = decoder.device.cache(decoder.cache_shape, blocks)
+    cache = decoder.device.vault_cache(decoder.cache_shape, blocks, question_fd)
     runner = runner_for(decoder, cache)
     if not decoder.device.survives_fork:
         rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))

@@ -66,13 +66,12 @@ def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int 
     products = ((space.gated, layers[0].down), (space.normed, layers[0].qkv))
     sums = [kernels._product(rows, packed, padded, space.sums) for rows, packed in products]
     norms = (None, None, np.float32(1e-5), angles.cosine, angles.sine)
-    sizes = (shape.heads, shape.kv_heads, shape.dim)
     runs: dict[str, Callable[[Layer], object]] = {
         "norm": lambda layer: kernels._norm(
             x, sums[0], users, layer.qkv.k, padded, layer.mlp_norm, shape.epsilon, space.normed
         ),
         "rotate": lambda layer: kernels._rotate(
-            sums[1], users, padded, norms, batch, space.q, cache, layer.index, *sizes
+            sums[1], users, padded, norms, batch, space.q, cache, layer.index, shape.heads
         ),
         "attend": lambda layer: kernels._attend(
             space.q, space.attended, padded, batch, angles, cache, layer.index, shape.heads, shape.scale, 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloister.levels import PARTITIONED
-from cloister_bench.gpu.plan import MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
+from cloister_bench.gpu.mps import pipe_folder
+from cloister_bench.gpu.plan import DEFAULT_PROCESSES, MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
 from cloister_bench.gpu.session import Measure
 from cloister_bench.gpu.shapes import SHAPES
 
@@ -56,7 +56,8 @@ def random_decoder(shape: str) -> FusedDecoder:
     from cloister_bench.gpu.weights import RandomWeights
 
     config, device = SHAPES[shape], GpuDevice()
-    device.share(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+    if folder := pipe_folder():
+        device.share(folder, DEFAULT_PROCESSES)
     device.open()
     torch.manual_seed(5)
     return FusedDecoder(config, RawParts(RandomWeights(config), device.kernels), device, MAX_CONTEXT)

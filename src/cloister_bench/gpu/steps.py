@@ -137,4 +137,4 @@ def _asking(
     logits, ms = recorded.logits(), recorded.ms()
     row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
     row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
-    yield {**row, "late": asker.late.nonzero().flatten().tolist()}
+    yield {**row, "late": asker.state.late.nonzero().flatten().tolist()}
