@@ -11,7 +11,7 @@ import typer
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, FriendlyGroup, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.cli.detection import bench_detection
-from cloister_bench.cli.gpu import bench_gpu
+from cloister_bench.cli.gpu import bench_gpu, bench_gpu_all
 from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
@@ -34,6 +34,7 @@ bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("gpu")(bench_gpu)
+bench.command("gpu-all")(bench_gpu_all)
 
 
 @bench.command("serve")
