@@ -36,7 +36,7 @@ class CacheShape:
 
 
 class KVCache(ABC):
-    """The paged cache's storage: keys and values of `blocks` blocks. Who owns which block is the pool's affair."""
+    """The paged cache's storage: keys and values of `blocks` blocks. The pool knows which sequence has which."""
 
     shape: CacheShape
     blocks: int
@@ -67,7 +67,7 @@ class KVCache(ABC):
 
 
 class AttentionShape:
-    """What a link's two ends must know of a model. Every decoder has it."""
+    """A model's numbers that both ends of a link need. Every decoder has them."""
 
     cache_shape: CacheShape
     queries_per_kv_head: int
@@ -81,14 +81,14 @@ class AttentionShape:
         return self.queries_per_kv_head * self.cache_shape.kv_heads
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines that rotate a rotated query so many positions further; empty where nothing is rotated."""
+        """Cosines and sines that rotate a rotated query by this distance; empty where the model rotates nothing."""
         return torch.empty(0), torch.empty(0)
 
 
 class LinkAsker(ABC):
     """The service's end of all its links. The kernels ask through it while a step is computed.
 
-    A vault that is late, gone or malformed fails its own requests and nobody else's.
+    A vault that is late, gone or malformed fails its own requests and no others.
     """
 
     capacity: int
@@ -101,8 +101,8 @@ class LinkAsker(ABC):
         """A vault may be asked from now on. The caller closes the descriptors."""
 
     def export(self) -> list[int]:
-        """Before the seal: descriptors of memory that links are made of, one each, where that is the device's; a vault
-        gets one instead of its link's. The caller closes them."""
+        """Before the seal: descriptors of the device's memory that links are made of, where it has any. The caller
+        closes them."""
         return []
 
     def attach_slot(self, link: int, slot: int) -> None:
@@ -114,8 +114,8 @@ class LinkAsker(ABC):
         """The vault is gone. Not while a step is under way."""
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
-        """For a recorded step: whom each of its rows asks, as [layout.ASKS, rows] of numbers that the device's kernels
-        read; rows that are copies of the first ask with its first number, and zeros. No slot twice."""
+        """For a recorded step: which slot each of its rows asks, as [layout.ASKS, rows] of numbers that the device's
+        kernels read. No slot twice; rows that pad the step copy the first row's first number, with zeros behind."""
         raise SetupError("This device's links are not asked by recorded steps.")
 
     @abstractmethod
@@ -158,7 +158,7 @@ class LinkAnswerer(ABC):
 
     @abstractmethod
     def withdraw(self, slot: int) -> None:
-        """Stop answering for this slot. The service must have been told first: asking now ends the link."""
+        """Stop answering for this slot. The service must have stopped asking: a question now ends the link."""
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""
@@ -183,7 +183,7 @@ class AttentionHost(ABC):
 
     @abstractmethod
     def clear(self, vault: int) -> None:
-        """This vault has ended: leave nothing of its prompts."""
+        """This vault has ended: wipe its prompts' keys and values."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -216,15 +216,15 @@ class Kernels(ABC):
         return 1
 
     def use_cores(self, cores: int) -> None:
-        """Compute on at most so many of the team's threads from now on."""
+        """Compute on at most this many of the team's threads from now on."""
         return None
 
     def take_short_turns(self) -> None:
-        """The calling thread will wake vaults at every layer: those it wakes wait until it has woken all."""
+        """The calling thread will wake vaults at every layer. Have the woken ones wait until it has woken all."""
         return None
 
     def drop_scratch(self) -> None:
-        """Let go of memory that is kept for the next step."""
+        """Free memory that is kept for the next step."""
         return None
 
     def forget(self) -> None:
@@ -296,7 +296,7 @@ class Device(ABC):
 
     @property
     def lost(self) -> bool:
-        """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
+        """Whether this process cannot compute on it again. Asked when a step failed."""
         return False
 
     def open(self, role: Role = "service") -> None:
@@ -304,9 +304,9 @@ class Device(ABC):
         return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
-        """Before parts are placed: have the bytes of this file, of which they are views, in the device's memory, once
-        for all processes. It is mapped from the descriptor `memory`, which the caller closes; without one it is made,
-        and a descriptor for others is returned. Nothing writes there afterwards. None: every process has its own."""
+        """Before parts are placed: have this file, of which they are views, in the device's memory once for all
+        processes. With the descriptor `memory`, which the caller closes, it is mapped to be read. Without one it is
+        copied there, and the returned descriptor is for other processes. None: each process has its own copy."""
         return None
 
     def reserve(self) -> None:
@@ -315,14 +315,14 @@ class Device(ABC):
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:
-        """A cache of so many blocks, in the kernels' precision: reserved now, allocated as it is written."""
+        """A cache in the kernels' precision: reserved now, allocated as it is written."""
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the memory the kernels read: a copy, where that is not the host's."""
         return tensor
 
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """What repeats `run` on the same tensors, which change between: where the device can, in one launch."""
+        """A function that repeats `run` on the same tensors with other values: in one launch where the device can."""
         return run
 
     def partition_refusal(self, model: AttentionShape) -> str:

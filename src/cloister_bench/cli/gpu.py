@@ -1,4 +1,4 @@
-"""`cloister bench gpu`: tables, JSON and plots of what `bench/gpu/` measures."""
+"""`cloister bench gpu` and `gpu-all`: tables, JSON and plots of what `cloister_bench.gpu` measures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bench_gpu(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.1, help="Begin nothing later; what was not measured is said.", show_default=f"{FULL.minutes:g}"
+            min=0.1, help="Begin nothing later; what was not measured is named.", show_default=f"{FULL.minutes:g}"
         ),
     ] = None,
     shapes: Annotated[

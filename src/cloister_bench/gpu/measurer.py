@@ -1,4 +1,4 @@
-"""Measures the cases of a shape, in a process of its own (`session`): the GPU is opened here, and weights are made."""
+"""Measures the cases of a shape in a forked process (`session`): the GPU is opened here, and weights are made."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 MAX_CONTEXT = 4096
 PEERS = ("gloo", "transformers")
-"""Parts that have a process of their own: another program, and processes forked before the GPU is open."""
+"""Parts that have a process each: another program, and processes forked before the GPU is open."""
 NO_MPS = "NVIDIA's MPS is not there"
 TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
 
 
 def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measure]:
-    """What prepares a process for this case and its like."""
+    """What prepares a process for this case and others of its shape."""
     if case.part in PEERS:
         return lambda: _peer
     settings = {count for each in plan.cases() if each.shape == case.shape for count in each.settings()}

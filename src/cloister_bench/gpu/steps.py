@@ -30,7 +30,7 @@ WIDTHS = (32, 64, 128, 256, 512)
 
 
 def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
-    """A cache that holds every user's prompt, drawn at random, and its blocks: an answer has blocks of its own."""
+    """A cache that holds every user's prompt, drawn at random, and its blocks; the last of them are for the answer."""
     each = prompt_blocks(prompt) + ANSWER_BLOCKS
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
     cache._held.normal_()
@@ -130,9 +130,9 @@ def _asking(
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * ANSWER_BLOCKS))
     chunks = remote_chunks(users)
     asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
-    if silent:  # the last asks a box that nobody answers
-        asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
-        asks[0, -1], asks[2, -1] = asker.shape.boxes(nobody.address)[0], 0
+    if silent:  # the last asks a box that no process answers
+        asked, unread = users - 1, SharedMemory.create(asker.shape.size)
+        asks[0, -1], asks[2, -1] = asker.shape.boxes(unread.address)[0], 0
     recorded = Recorded(decoder, cache, chunks, asker, asks)
     logits, ms = recorded.logits(), recorded.ms()
     row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}

@@ -57,7 +57,7 @@ class GpuAsker(RecordedAsker):
         raise SetupError("On a GPU the service makes the links' memory itself.")
 
     def attach_slot(self, link: int, slot: int) -> None:
-        """The boxes are wiped first: nothing of the slot's last vault is left."""
+        """The boxes are wiped first, of the slot's last vault."""
         if link in self._attached or slot in self._attached.values() or not 0 <= slot < self._slots.placement.vaults:
             raise SetupError("The link slot is taken, or does not exist.")
         self._wipe(slot)

@@ -3,7 +3,7 @@
     python -m cloister_bench.gpu.trials --json FILE --like FOLDER [--gguf FILE] [--minutes 12] [--skip bench,weights]
 
 `--like` holds a configuration and a tokenizer, as a converted model does: the node has random weights of its shape, or
-with `--gguf` the weights of that file. The trials, each in processes of its own, the most telling first:
+with `--gguf` the weights of that file. The trials, each in its own processes, the most telling first:
 
     check      kernels against float64, and bit for bit in any batch, chunk and split
     partition  `open` and `partitioned` have the same bits, with attention processes under MPS
