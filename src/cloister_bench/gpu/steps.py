@@ -13,8 +13,10 @@ import torch
 
 from cloister.compute.base import LinkAsker
 from cloister.compute.gpu.cache import GpuCache, on_gpu
+from cloister.compute.gpu.kernels import GpuKernels
 from cloister.compute.gpu.memory import SharedMemory
-from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
+from cloister.compute.gpu.program import i32
+from cloister.compute.layout import Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
@@ -27,6 +29,23 @@ COMPARED, WARM, TIMED = 8, 5, 48
 IN_TURN = 6
 WIDTHS = (32, 64, 128, 256, 512)
 """Steps whose logits are compared, and that are timed: as many as the answer's blocks have room for."""
+
+
+def greatest(kernels: GpuKernels, logits: torch.Tensor) -> torch.Tensor:
+    """Every row's greatest logit, the lowest index among equals."""
+    rows, columns = logits.shape
+    chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
+    kernels.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
+    return chosen
+
+
+def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
+    """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's. Every
+    row's table must have room for one token more."""
+    rows = len(logits)
+    given = (greatest(kernels, logits), batch.tokens, batch.positions, batch.slots, batch.tables)
+    sizes = (i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows))
+    kernels.launch("advance", (-(-rows // 64),), 64, *given, *sizes)
 
 
 def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
@@ -55,7 +74,8 @@ class Recorded:
 
         def run() -> torch.Tensor:
             logits = decoder.logits(decoder.hidden(bucket.batch, cache, asker))
-            decoder.device.kernels.advance(logits, bucket.batch)  # type: ignore[attr-defined]
+            assert isinstance(decoder.kernels, GpuKernels)
+            advance(decoder.kernels, logits, bucket.batch)
             return logits
 
         self.step = decoder.device.record(run)

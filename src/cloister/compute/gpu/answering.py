@@ -29,8 +29,7 @@ from cloister.compute.gpu.mailbox import (
     percentage_of,
 )
 from cloister.compute.gpu.memory import SharedMemory
-from cloister.compute.gpu.program import i32
-from cloister.compute.gpu.recording import capture
+from cloister.compute.gpu.program import capture, i32
 from cloister.errors import SetupError
 
 OPEN = 1

@@ -15,7 +15,7 @@ from cloister.compute.gpu.kernels import GpuKernels
 from cloister.compute.gpu.link import GpuAsker
 from cloister.compute.gpu.mailbox import MailboxSlots, partition_refusal, percentage_of
 from cloister.compute.gpu.memory import leave_no_stack
-from cloister.compute.gpu.recording import capture
+from cloister.compute.gpu.program import capture
 from cloister.compute.gpu.weights import SharedWeights
 from cloister.errors import SetupError
 from cloister.placement import Placement, Role

@@ -173,25 +173,6 @@ class GpuKernels(Kernels):
             before = self._product(space.gated, layer.down, padded, space.sums)
         self._norm(x, before, rows, layers[0].qkv.k, padded, None, 0.0, None)
 
-    # ---- tokens
-
-    def greatest(self, logits: torch.Tensor) -> torch.Tensor:
-        """Every row's greatest logit, the lowest index among equals."""
-        rows, columns = logits.shape
-        chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
-        self.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
-        return chosen
-
-    def advance(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's.
-
-        The caller sees to it that every row's table has room for one token more.
-        """
-        rows = len(logits)
-        given = (self.greatest(logits), batch.tokens, batch.positions, batch.slots, batch.tables)
-        sizes = (i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows))
-        self.launch("advance", (-(-rows // 64),), 64, *given, *sizes)
-
     def forget(self) -> None:
         for space in self._spaces.values():
             space.wipe()

@@ -1,7 +1,8 @@
-"""The compiled kernels in this process, for one width of heads: loaded and launched."""
+"""The compiled kernels in this process, for one width of heads: loaded, launched, and recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -93,3 +94,17 @@ def _passed(argument: Argument) -> Any:
     if argument is None:
         return 0
     return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
+
+
+def capture(run: Callable[[], None]) -> Callable[[], None]:
+    """A CUDA graph of what `run` launches. `torch.cuda.graph` would wait for the whole device, on which another stream
+    may wait for another process; this waits for the current stream."""
+    torch.cuda.current_stream().synchronize()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    return graph.replay

@@ -70,7 +70,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--partition", action="store_true", help="prompts in other processes, under MPS")
     options = parser.parse_args()
-    began, found = time.monotonic(), {"torch": torch.__version__}
+    began = time.monotonic()
+    found: Row = {"torch": str(torch.__version__)}
 
     def note(name: str, value: Any) -> None:
         found[name] = value
