@@ -1,6 +1,6 @@
 """An attention process: vaults compute into its memory, it answers the service from there, and it clears the memory.
 
-The controller names places to it and nothing else. It prints nothing, and ends when the controller hangs up or the
+The controller tells it places to clear, and pings it. It prints nothing, and ends when the controller hangs up or the
 device is lost. What a vault wrote are numbers on the device, which the kernels hold within the vault's own memory.
 """
 
