@@ -53,10 +53,9 @@ async def test_every_built_level_has_a_route_and_no_other_has() -> None:
     ("needs", "offered"),
     [
         ((), ("open", "shared", "isolated")),
-        ((Needs.LINKS,), ("open", "shared", "partitioned", "isolated")),
-        ((Needs.LINKS, Needs.WIDE_LINKS), ("open", "shared", "partitioned", "obfuscated", "isolated")),
+        ((Needs.LINKS,), ("open", "shared", "partitioned", "obfuscated", "isolated")),
         ((Needs.PARTIES,), ("open", "shared", "isolated", "mpc")),
-        ((Needs.LINKS, Needs.PARTIES), ("open", "shared", "partitioned", "isolated", "mpc")),
+        ((Needs.LINKS, Needs.PARTIES), ("open", "shared", "partitioned", "obfuscated", "isolated", "mpc")),
     ],
 )
 def test_what_a_server_offers_follows_from_what_it_has(needs: tuple[Needs, ...], offered: tuple[str, ...]) -> None:

@@ -120,14 +120,8 @@ class EngineSettings(_Frozen):
     max_waiting_per_tenant: int = Field(default=512, ge=1)
     attention_processes: int = option(
         8,
-        "On a GPU under MPS: this number of processes holds the keys and values of prompts; 0: each vault holds them.",
-        bounds=between(0, 16),
-        panel="Vaults",
-    )
-    vaults_outside_mps: bool = option(
-        False,
-        "On a GPU under MPS: vaults take turns with all other processes, and their faults cannot end those.",
-        name="--vaults-outside-mps/--vaults-in-mps",
+        "On a GPU under MPS: processes that hold the keys and values of prompts, and answer the service.",
+        bounds=between(1, 16),
         panel="Vaults",
     )
     vault_kv_mib: int = option(

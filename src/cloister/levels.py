@@ -54,7 +54,6 @@ class Needs(Enum):
     """What a server must have to offer a level."""
 
     LINKS = "kernels that can answer a link"
-    WIDE_LINKS = "links that answer for several prompts at once"
     PARTIES = "the distribution cloister-mpc"
 
 
@@ -206,7 +205,7 @@ LEVELS: dict[str, Level] = {
             ),
             others_learn="nothing",
             reader=Reader.VAULT,
-            needs=Needs.WIDE_LINKS,
+            needs=Needs.LINKS,
             refuses=(
                 _ONLY_MPC,
                 *_several_hidden(),

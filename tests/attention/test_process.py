@@ -1,4 +1,4 @@
-"""The attention process's protocol, over a real socket, with a holder that only notes what it is told."""
+"""The attention process's protocol, over a real socket, with a host that notes its calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.types import VERSION
 
 
-class NotingHolder(AttentionHost):
+class NotingHost(AttentionHost):
     def __init__(self) -> None:
         self.noted: list[str | int] = []
         self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -34,8 +34,8 @@ class NotingHolder(AttentionHost):
     def fileno(self) -> int:
         return self.event
 
-    def clear(self, place: int) -> None:
-        self.noted.append(place)
+    def clear(self, vault: int) -> None:
+        self.noted.append(vault)
 
     def leave(self) -> None:
         self.noted.append("left")
@@ -43,12 +43,12 @@ class NotingHolder(AttentionHost):
 
 class Running:
     def __init__(self) -> None:
-        self.holder, self.raised = NotingHolder(), list[Exception]()
+        self.host, self.raised = NotingHost(), list[Exception]()
         self.ours, theirs = socket.socketpair()
         self.ours.settimeout(5)
         self._frames: FrameReader[msgspec.Struct] = FrameReader(FromAttention)
-        attention = Attention(self.holder, self.holder.export())
-        assert attention.descriptors == {self.holder.event}
+        attention = Attention(self.host, self.host.export())
+        assert attention.descriptors == {self.host.event}
         attention.announce(theirs)
         self.thread = threading.Thread(target=self._run, args=(attention, theirs))
         self.thread.start()
@@ -74,28 +74,28 @@ class Running:
 
     def over(self) -> None:
         self.thread.join(5)
-        assert not self.thread.is_alive() and self.holder.noted[-1] == "left"
+        assert not self.thread.is_alive() and self.host.noted[-1] == "left"
         self.ours.close()
-        os.close(self.holder.event)
+        os.close(self.host.event)
 
 
 def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
     """On a device an export waits for all that waits."""
-    decoder, holder = MagicMock(), MagicMock(spec=AttentionHost)
+    decoder, host = MagicMock(), MagicMock(spec=AttentionHost)
     decoder.cache_shape.block_bytes.return_value = 2**20
-    decoder.device.holder.return_value = holder
+    decoder.device.attention_host.return_value = host
     settings = EngineSettings(vault_kv_mib=16)
     prepare(decoder, settings, 2, 5)
-    assert [name for name, *_ in holder.method_calls] == ["export", "start"]
-    decoder.device.holder.assert_called_once_with(decoder, 16, 2, 5, settings.link_deadline_ms)
+    assert [name for name, *_ in host.method_calls] == ["export", "start"]
+    decoder.device.attention_host.assert_called_once_with(decoder, 16, 2, 5, settings.link_deadline_ms)
 
 
 def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on() -> None:
     running = Running()
-    told, memories = running.handle(3)
-    assert told == [LinkPlace(0), LinkPlace(1), AttentionReady(VERSION)] and len(memories) == 2
+    messages, memories = running.handle(3)
+    assert messages == [LinkPlace(0), LinkPlace(1), AttentionReady(VERSION)] and len(memories) == 2
     running.send(ClearPlace(1))
-    assert running.handle(1)[0] == [PlaceCleared(1)] and running.holder.noted == [1]
+    assert running.handle(1)[0] == [PlaceCleared(1)] and running.host.noted == [1]
     running.ours.shutdown(socket.SHUT_RDWR)
     running.over()
     for memory in memories:
@@ -107,10 +107,10 @@ def test_it_ends_on_nonsense_or_with_its_device(lost: bool) -> None:
     running = Running()
     _, memories = running.handle(3)
     if lost:
-        os.eventfd_write(running.holder.event, 1)
+        os.eventfd_write(running.host.event, 1)
     else:
         running.send(ClearPlace(2))
     running.over()
-    assert bool(running.raised) is not lost and running.holder.noted == ["left"]
+    assert bool(running.raised) is not lost and running.host.noted == ["left"]
     for memory in memories:
         os.close(memory)

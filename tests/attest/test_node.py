@@ -208,6 +208,8 @@ def test_a_missing_layer_of_the_sandbox_fails_the_node_unless_accepted(node: Nod
     assert broken(check(node.evidence(), replace(SNP, accept_missing_layers=("seccomp",)))) == {"sandbox"}
     accepted = check(node.evidence(), replace(SNP, accept_missing_layers=("landlock", "seccomp")))
     assert accepted.passed and accepted.claims["missing_layers"] == ["landlock", "seccomp"]
+    gone = ("landlock", "seccomp", "vaults_outside_mps")
+    assert check(node.evidence(), replace(SNP, accept_missing_layers=gone)).passed, "a layer that no node has any more"
 
 
 def test_only_a_development_node_may_lack_the_right_to_lock_memory(node: Node) -> None:

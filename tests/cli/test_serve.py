@@ -168,9 +168,9 @@ def test_the_development_key_stays_on_this_machine(run: Run) -> None:
     assert result.exit_code == 2 and "--keys" not in result.stdout and "cloister key new" in result.stderr
 
 
-def test_a_vault_outside_mps_is_refused_where_vaults_answer_themselves(run: Run) -> None:
-    result = run("serve", "--vaults-outside-mps", "--attention-processes", "0", "--model", "./no-such-model")
-    assert result.exit_code == 2 and "Leave out --attention-processes 0" in result.stderr
+def test_a_node_without_attention_processes_is_refused(run: Run) -> None:
+    result = run("serve", "--attention-processes", "0", "--model", "./no-such-model")
+    assert result.exit_code == 2 and "attention-processes" in result.stderr
 
 
 @pytest.mark.parametrize(

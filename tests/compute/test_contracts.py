@@ -73,7 +73,7 @@ def test_only_the_choice_of_a_device_names_one() -> None:
 def test_computing_never_reaches_up() -> None:
     """Devices know neither models, sequences nor processes; of links, only their memory and its shape. What loads the
     library asks whether a release names it."""
-    allowed = {"compute", "config", "cores", "errors", "link"}
+    allowed = {"compute", "config", "cores", "errors", "link", "placement"}
     for name, text in modules_under("compute"):
         used = {one.split(".")[1] for one in imported_by(text) if one.startswith("cloister.")}
         more = {"process"} if name == "compute/cpu/library.py" else set()

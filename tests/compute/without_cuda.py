@@ -13,7 +13,21 @@ import pytest
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
 GPU, BENCH = "cloister.compute.gpu.", "cloister_bench.gpu."
 NEED_IT = (
-    *(GPU + name for name in ("program", "kernels", "device", "memory", "answering", "link", "lending", "cache")),
+    *(
+        GPU + name
+        for name in (
+            "program",
+            "kernels",
+            "operands",
+            "asking",
+            "device",
+            "memory",
+            "answering",
+            "link",
+            "arena",
+            "cache",
+        )
+    ),
     *(BENCH + name for name in ("clock", "attention", "steps", "variants")),
 )
 

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
-from cloister.config import EngineSettings, Settings
+from cloister.config import Settings
 from cloister.controller.attention import AttentionProcesses
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.forkserver import ForkServer as RealForkServer
@@ -25,6 +25,7 @@ from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.controller_service import LinkPlace
 from cloister.messages.generation import Ready
 from cloister.messages.types import VERSION
+from cloister.placement import Placement
 from cloister.process.child import Child
 from tests.controller.fakes import Peer
 
@@ -65,7 +66,8 @@ class Node:
         self.ended = asyncio.Event()
         self.forkserver = ForkServer(missing)
         forkserver: Any = self.forkserver
-        self.all = AttentionProcesses(forkserver, {0: 10, 1: 11}, 5, self._end, self.ended.set)
+        service: Any = SimpleNamespace(places={0: 10, 1: 11}, weights=12)
+        self.all = AttentionProcesses(forkserver, service, Placement(2, 5), self._end, self.ended.set)
 
     def _end(self, child: Child, then: Then) -> None:
         self.ending.append(then)
@@ -91,30 +93,30 @@ async def test_places_are_spread_over_the_processes() -> None:
 async def test_a_place_is_free_when_its_vault_has_ended_and_it_is_cleared() -> None:
     node = Node()
     await node.all.ready(5)
-    places = LinkSlots(node.all.memory, node.all.end)
-    taken = [places.take() for _ in range(5)]
-    places.leave(taken[3], Child())
+    slots = node.all.link_slots()
+    taken = [slots.take() for _ in range(5)]
+    slots.release(taken[3], Child())
     node.ending.pop()()
     cleared = await node.forkserver.processes[1].next(ClearPlace)
-    assert cleared == ClearPlace(1) and places.free == 0
+    assert cleared == ClearPlace(1) and slots.free == 0
     freed = asyncio.Event()
-    places.on_free = freed.set
+    slots.on_free = freed.set
     node.forkserver.processes[1].say(PlaceCleared(1))
     await asyncio.wait_for(freed.wait(), 5)
-    assert places.take() == taken[3]
+    assert slots.take() == taken[3]
     node.close()
 
 
 def test_vaults_are_spread_evenly_over_the_processes_whoever_left() -> None:
     ended: list[Then] = []
-    places = LinkSlots(dict.fromkeys(range(6), 10), lambda child, place, then: ended.append(then), groups=3)
-    taken = [places.take() for _ in range(4)]
+    slots = LinkSlots(dict.fromkeys(range(6), 10), lambda child, slot, then: ended.append(then), groups=3)
+    taken = [slots.take() for _ in range(4)]
     assert taken == [0, 1, 2, 3]
     for place in (0, 3):
-        places.leave(place, Child())
+        slots.release(place, Child())
     for then in ended:
         then()
-    assert places.take() % 3 == 0, "the first process has none, and the others one each"
+    assert slots.take() % 3 == 0, "the first process has none, and the others one each"
 
 
 async def test_one_that_lends_less_than_agreed_is_not_used() -> None:
@@ -150,43 +152,32 @@ async def test_one_that_ends_or_speaks_out_of_turn_is_told_and_clears_nothing_mo
     node.close()
 
 
-@pytest.mark.parametrize(
-    ("meets", "processes", "wide"), [(False, 8, True), (True, 8, True), (True, 1, True), (True, 0, False)]
-)
-def test_prompts_are_hidden_among_others_unless_vaults_on_a_gpu_answer_themselves(
-    meets: bool, processes: int, wide: bool
-) -> None:
-    """Such a vault exposes one prompt at a time."""
-    settings = Settings(engine=EngineSettings(attention_processes=processes))
+@pytest.mark.parametrize("placement", [Placement(), Placement.on_mps(1), Placement.on_mps(8)])
+def test_prompts_are_hidden_among_others_wherever_they_are_partitioned(placement: Placement) -> None:
     compute: Any = SimpleNamespace(
-        preloaded=Preloaded(4, 64, 2, partitionable=True, meets=meets), ready=Ready(VERSION, 300, 512, 64, 16, "cuda")
+        preloaded=Preloaded(4, 64, 2, partitionable=True, placement=placement),
+        ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
     )
-    serving = Offer(settings, MagicMock(), compute, "not here").serving
-    assert "partitioned" in serving.levels and ("obfuscated" in serving.levels) is wide
+    serving = Offer(Settings(), MagicMock(), compute, "not here").serving
+    assert {"partitioned", "obfuscated"} <= set(serving.levels)
 
 
-@pytest.mark.parametrize("processes", [2, 0])
-async def test_vaults_get_the_services_weights_and_compute_in_turns_where_they_are_outside_mps(processes: int) -> None:
-    fork: Any = ForkServer()
-    engine = EngineSettings(attention_processes=processes, vaults_outside_mps=bool(processes))
-    node: Any = SimpleNamespace(
-        _mps=SimpleNamespace(end=lambda child, then: None),
-        _settings=Settings(engine=engine),
-        _attention_ended=lambda: None,
-        preloaded=Preloaded(4, 64, 2, partitionable=True, meets=True, vaults=3),
-        _vault_host=None,
-        _relay=MagicMock(),
-    )
-    service: Any = SimpleNamespace(places={0: 10, 1: 11}, weights=12)
-    await ComputeProcesses._place_vaults(node, service, fork, node.preloaded)
-    assert node._places.weights == 12
-    ComputeProcesses._open_vaults_at(node, node._places, fork)
-    node._relay.core_lease.compute_beside.assert_called_once_with(in_turns=bool(processes))
-    assert node._relay.vaults.open.call_args.args[2] is node._places
-    if processes:
-        node._attention.close()
-        for peer in fork.processes:
-            peer.die()
+async def test_vaults_get_the_services_weights_and_compute_beside_it() -> None:
+    node = Node()
+    await node.all.ready(5)
+    slots, compute = node.all.link_slots(), MagicMock()
+    assert slots.weights == 12 and slots.free == 5
+    compute.preloaded = Preloaded(4, 64, 2, partitionable=True, placement=Placement(2, 5))
+    ComputeProcesses._open_vaults(compute, slots, MagicMock())
+    compute._relay.core_lease.compute_beside.assert_called_once_with()
+    assert compute._relay.vaults.open.call_args.args[2] is slots
+    node.close()
+
+
+async def test_a_service_that_made_too_few_mailboxes_is_not_used() -> None:
+    service: Any = SimpleNamespace(places={0: 10}, weights=12)
+    with pytest.raises(ProtocolError, match="mailboxes"):
+        AttentionProcesses(MagicMock(), service, Placement(2, 5), MagicMock(), MagicMock())
 
 
 def test_what_a_child_gets_is_said_in_its_order() -> None:

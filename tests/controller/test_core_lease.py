@@ -201,9 +201,9 @@ def test_vaults_that_compute_together_have_one_rounds_tokens_between_them() -> N
     assert lease.done(0) == [Grant(1, 1, ROUND_TOKENS // 2), Grant(2, 1, ROUND_TOKENS // 2)]
 
 
-def beside(cores: int = CORES, vaults: int | None = None) -> CoreLease:
+def beside(cores: int = CORES) -> CoreLease:
     lease = CoreLease(cores)
-    lease.beside = cores if vaults is None else vaults
+    lease.beside = True
     assert lease.service_up() == []
     return lease
 
@@ -225,22 +225,13 @@ def test_beside_the_service_no_more_tokens_are_under_way_than_fill_the_device() 
     assert lease.want(3, 1) == [] and lease.gone(2) == [Grant(3, 1, 1)]
 
 
-def test_vaults_that_have_the_device_in_turns_compute_one_at_a_time() -> None:
-    lease = beside(8, vaults=1)
-    assert lease.want(0, 64) == [Grant(0, 1, 64)]
-    assert lease.want(1, 64) == lease.want(2, 64) == []
-    assert lease.done(0) == [Grant(1, 1, 64)] and lease.gone(1) == [Grant(2, 1, 64)]
-    assert lease.service == "computing"
-
-
-@pytest.mark.parametrize(("in_turns", "at_once"), [(False, 3), (True, 1)])
-async def test_a_keeper_lets_in_one_vault_or_several_beside_the_service(in_turns: bool, at_once: int) -> None:
+async def test_a_keeper_lets_in_as_many_vaults_as_cores_beside_the_service() -> None:
     keeper = LeaseKeeper(3, 60, 60)
-    keeper.compute_beside(in_turns=in_turns)
+    keeper.compute_beside()
     vaults = [MagicMock() for _ in range(4)]
     for number, vault in enumerate(vaults):
         keeper.want(number, vault, 64, "tenant")
-    assert [vault.send.call_count for vault in vaults] == [1] * at_once + [0] * (4 - at_once)
+    assert [vault.send.call_count for vault in vaults] == [1, 1, 1, 0]
     for number in range(4):
         keeper.gone(number)
 

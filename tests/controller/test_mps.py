@@ -133,7 +133,7 @@ def test_a_place_is_free_when_its_vault_has_ended_and_not_before() -> None:
     assert {first, second} == {0, 1} and places.descriptors(first) == (10 + first, 10 + first)
     with pytest.raises(ServiceUnavailable):
         places.take()
-    places.leave(first, Child())
+    places.release(first, Child())
     assert places.free == 0
     ending.pop()()
     assert places.take() == first

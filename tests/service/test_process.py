@@ -248,16 +248,16 @@ class Places(FakeRunner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seated: dict[int, int] = {}
+        self.attached: dict[int, int] = {}
 
     def export(self) -> list[int]:
         return [os.memfd_create(name) for name in ("first", "second")]
 
-    def attach_at(self, link: int, place: int) -> None:
-        self.seated[link] = place
+    def attach_slot(self, link: int, slot: int) -> None:
+        self.attached[link] = slot
 
 
-def test_places_for_links_are_sent_before_all_else_and_a_link_is_seated_at_one() -> None:
+def test_places_for_links_are_sent_before_all_else_and_a_link_is_attached_to_one() -> None:
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = socket.socketpair()
     runner = Places()

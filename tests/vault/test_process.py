@@ -499,20 +499,18 @@ def test_a_broken_link_ends_the_vault_with_its_code(room: Room, answerer: FakeAn
     assert not wire.thread.is_alive()
 
 
-@pytest.mark.parametrize(("attention", "maker"), [(2, "lent_cache"), (0, "cache")])
-def test_where_attention_processes_answer_a_vault_computes_into_what_it_is_lent(
-    attention: int, maker: str, monkeypatch: pytest.MonkeyPatch
+def test_a_vault_computes_into_the_cache_that_its_device_gives_vaults_and_answers_from_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("runner_for", "rehearse_device", "Vault"):
         monkeypatch.setattr(process, name, MagicMock())
     decoder = MagicMock()
     decoder.cache_shape.block_bytes.return_value = 2**20
     decoder.device.partition_refusal.return_value = ""
-    decoder.device.attention_processes = attention
     decoder.device.answerer.return_value.slots = 64
     process.prepare(decoder, MagicMock(), EngineSettings(vault_kv_mib=16), 5, 6)
-    made = getattr(decoder.device, maker)
-    assert made.call_args[0] == (decoder.cache_shape, 16, *[5] * bool(attention))
+    made = decoder.device.vault_cache
+    assert made.call_args[0] == (decoder.cache_shape, 16, 5)
     assert decoder.device.answerer.call_args[0][1] is made.return_value
 
 

@@ -1,7 +1,7 @@
-"""An attention process: it lends memory to vaults, answers the service from it on the device, and clears it.
+"""An attention process: vaults compute into its memory, it answers the service from there, and it clears the memory.
 
-It hears of places alone. It prints nothing, and ends when the controller hangs up, or when the device is lost. What it
-reads of a vault's are numbers on the device, which the kernels hold within the vault's own memory.
+The controller tells it places to clear, and pings it. It prints nothing, and ends when the controller hangs up or the
+device is lost. What a vault wrote are numbers on the device, which the kernels hold within the vault's own memory.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ RECEIVE_BYTES = 4096
 def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: int) -> Attention:
     """Takes all memory, before the process is sealed. The decoder describes the model and computes nothing here."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
-    holder = decoder.device.holder(decoder, blocks, places, mailbox, settings.link_deadline_ms)
-    lent = holder.export()  # what waits to be asked would keep it waiting
-    holder.start()
-    return Attention(holder, lent)
+    host = decoder.device.attention_host(decoder, blocks, places, mailbox, settings.link_deadline_ms)
+    memory = host.export()  # before `start`: an export would wait for the kernels that wait to be asked
+    host.start()
+    return Attention(host, memory)
 
 
 class Attention:
-    """`lent` is the memory of each place, until it is announced."""
+    """`memory` is that of each place, until it is announced."""
 
-    def __init__(self, holder: AttentionHost, lent: list[int]) -> None:
-        self._holder, self._lent, self._places = holder, lent, len(lent)
+    def __init__(self, host: AttentionHost, memory: list[int]) -> None:
+        self._host, self._memory, self._places = host, memory, len(memory)
 
     @property
     def descriptors(self) -> set[int]:
         """What must stay open when the process is sealed, beside its control socket."""
-        return {self._holder.fileno()}
+        return {self._host.fileno()}
 
     def announce(self, control: socket.socket) -> None:
-        """Before the seal, after which no descriptor can be sent: the memory of each place."""
-        for place, memory in enumerate(self._lent):
+        """Send the memory of each place: a sealed process can send no descriptor."""
+        for place, memory in enumerate(self._memory):
             socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
             os.close(memory)
 
@@ -55,19 +55,19 @@ class Attention:
         try:
             self._run(control)
         except ConnectionError:
-            return  # hung up while we were speaking
+            return  # the controller hung up while this process was sending
         finally:
-            self._holder.leave()
+            self._host.leave()
 
     def _run(self, control: socket.socket) -> None:
         control.sendall(encode_frame((AttentionReady(VERSION),)))
         frames: FrameReader[ToAttention] = FrameReader(ToAttention)
         poll = select.poll()
         poll.register(control, select.POLLIN)
-        poll.register(self._holder.fileno(), select.POLLIN)
+        poll.register(self._host.fileno(), select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
-            if self._holder.fileno() in ready:
+            if self._host.fileno() in ready:
                 return
             data = control.recv(RECEIVE_BYTES)
             if not data:
@@ -77,6 +77,6 @@ class Attention:
                     control.sendall(encode_frame((Pong(),)))
                     continue
                 if order.place >= self._places:
-                    raise ProtocolError("A place is to be cleared that is not there.")
-                self._holder.clear(order.place)
+                    raise ProtocolError("A place is to be cleared that does not exist.")
+                self._host.clear(order.place)
                 control.sendall(encode_frame((PlaceCleared(order.place),)))

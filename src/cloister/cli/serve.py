@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from cloister.cli.generated import settings_command
-from cloister.config import EngineSettings, Settings
+from cloister.config import Settings
 from cloister.errors import SetupError
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ def serve(settings: Settings) -> None:
 
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
-        _check_vaults(settings.engine)
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
@@ -51,14 +50,6 @@ def serve(settings: Settings) -> None:
         attested_settings(settings)
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
-
-
-def _check_vaults(engine: EngineSettings) -> None:
-    if engine.vaults_outside_mps and not engine.attention_processes:
-        raise SetupError(
-            "A vault outside MPS cannot answer the service itself.",
-            hint="Leave out --attention-processes 0, or --vaults-outside-mps.",
-        )
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:

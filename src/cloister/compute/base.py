@@ -15,6 +15,7 @@ import torch
 from cloister.compute.layer import Angles, DrawRows, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, Batch, RemoteRows
 from cloister.errors import SetupError
+from cloister.placement import Placement, Role
 
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
 """Where a partitioned step's time goes (Petridish, Figure 7)."""
@@ -35,7 +36,7 @@ class CacheShape:
 
 
 class KVCache(ABC):
-    """The paged cache's storage: keys and values of `blocks` blocks. Who owns which block is the pool's affair."""
+    """The paged cache's storage: keys and values of `blocks` blocks. The pool knows which sequence has which."""
 
     shape: CacheShape
     blocks: int
@@ -66,7 +67,7 @@ class KVCache(ABC):
 
 
 class AttentionShape:
-    """What a link's two ends must know of a model. Every decoder has it."""
+    """A model's numbers that both ends of a link need. Every decoder has them."""
 
     cache_shape: CacheShape
     queries_per_kv_head: int
@@ -80,14 +81,14 @@ class AttentionShape:
         return self.queries_per_kv_head * self.cache_shape.kv_heads
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines that rotate a rotated query so many positions further; empty where nothing is rotated."""
+        """Cosines and sines that rotate a rotated query by this distance; empty where the model rotates nothing."""
         return torch.empty(0), torch.empty(0)
 
 
 class LinkAsker(ABC):
     """The service's end of all its links. The kernels ask through it while a step is computed.
 
-    A vault that is late, gone or malformed fails its own requests and nobody else's.
+    A vault that is late, gone or malformed fails its own requests and no others.
     """
 
     capacity: int
@@ -100,21 +101,21 @@ class LinkAsker(ABC):
         """A vault may be asked from now on. The caller closes the descriptors."""
 
     def export(self) -> list[int]:
-        """Before the seal: descriptors of memory that links are made of, one each, where that is the device's; a vault
-        gets one instead of its link's. The caller closes them."""
+        """Before the seal: descriptors of the device's memory that links are made of, where it has any. The caller
+        closes them."""
         return []
 
-    def attach_at(self, link: int, place: int) -> None:
-        """As `attach`, at one of these."""
-        raise SetupError("This device's links are made by others.")
+    def attach_slot(self, link: int, slot: int) -> None:
+        """As `attach`, for the vault that has this link slot (placement.py)."""
+        raise SetupError("This device has no link slots.")
 
     @abstractmethod
     def detach(self, link: int) -> None:
         """The vault is gone. Not while a step is under way."""
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
-        """For a recorded step: whom each of its rows asks, as [layout.ASKS, rows] of numbers that the device's kernels
-        read; rows that are copies of the first ask with its first number, and zeros. No slot twice."""
+        """For a recorded step: which slot each of its rows asks, as [layout.ASKS, rows] of numbers that the device's
+        kernels read. No slot twice; rows that pad the step copy the first row's first number, with zeros behind."""
         raise SetupError("This device's links are not asked by recorded steps.")
 
     @abstractmethod
@@ -157,7 +158,7 @@ class LinkAnswerer(ABC):
 
     @abstractmethod
     def withdraw(self, slot: int) -> None:
-        """Stop answering for this slot. The service must have been told first: asking now ends the link."""
+        """Stop answering for this slot. The service must have stopped asking: a question now ends the link."""
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""
@@ -165,12 +166,12 @@ class LinkAnswerer(ABC):
 
 
 class AttentionHost(ABC):
-    """An attention process's end of several links: vaults compute keys and values into memory that it lends them, one
-    piece for each place, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
+    """An attention process's end of several links: vaults compute keys and values into its memory, one piece for each
+    vault, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
 
     @abstractmethod
     def export(self) -> list[int]:
-        """Before `start`: descriptors of the memory, one for each place. The caller closes them."""
+        """Before `start`: descriptors of the memory, one for each vault. The caller closes them."""
 
     @abstractmethod
     def start(self) -> None:
@@ -181,8 +182,8 @@ class AttentionHost(ABC):
         """Becomes readable when it stops answering."""
 
     @abstractmethod
-    def clear(self, place: int) -> None:
-        """The vault at this place has ended: leave nothing of its prompts."""
+    def clear(self, vault: int) -> None:
+        """This vault has ended: wipe its prompts' keys and values."""
 
     @abstractmethod
     def leave(self) -> None:
@@ -215,15 +216,15 @@ class Kernels(ABC):
         return 1
 
     def use_cores(self, cores: int) -> None:
-        """Compute on at most so many of the team's threads from now on."""
+        """Compute on at most this many of the team's threads from now on."""
         return None
 
     def take_short_turns(self) -> None:
-        """The calling thread will wake vaults at every layer: those it wakes wait until it has woken all."""
+        """The calling thread will wake vaults at every layer. Have the woken ones wait until it has woken all."""
         return None
 
     def drop_scratch(self) -> None:
-        """Let go of memory that is kept for the next step."""
+        """Free memory that is kept for the next step."""
         return None
 
     def forget(self) -> None:
@@ -283,35 +284,29 @@ class Device(ABC):
         """What `open` must be able to open."""
         return ()
 
-    shared: bool = False
-    """Whether other processes compute on it at the same time."""
-    attention_processes: int = 0
-    """How many processes answer for vaults' prompts; 0: every vault answers for its own."""
-    most_vaults: int = 0
-    """At once, where other processes compute on it at the same time."""
-    vaults_apart: bool = True
-    """Whether vaults compute in turns with the others, also where those compute at the same time."""
+    placement: Placement = Placement()
 
-    def share(self, folder: str, attention: int = 0, *, vaults_apart: bool = False) -> None:
-        """Before `open`: compute at the same time as other processes, through who is reached in this folder; so many of
-        them answer for vaults."""
-        return None
+    def can_share(self, model: AttentionShape) -> bool:
+        """Whether processes with this model can compute here at the same time."""
+        return False
+
+    def share(self, mps_folder: str, attention_processes: int) -> None:
+        """Before `open`: from now on processes compute at the same time, as clients of the MPS in this folder."""
+        raise SetupError("Processes share this device without MPS.")
 
     @property
     def lost(self) -> bool:
-        """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
+        """Whether this process cannot compute on it again. Asked when a step failed."""
         return False
 
-    def open(self, *, waits: bool = False, beside: bool = True, yields: bool = False) -> None:
-        """Begin to compute in this process, which forks nobody any more. `waits`: some of its work will wait for other
-        processes while the rest goes on. `beside`: at the same time as others, where those do. `yields`: after them,
-        where both have work."""
+    def open(self, role: Role = "service") -> None:
+        """Begin to compute in this process. It can fork no process that computes here afterwards."""
         return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
-        """Before parts are placed: have the bytes of this file, of which they are views, in the device's memory, once
-        for all processes. It is mapped from the descriptor `memory`, which the caller closes; without one it is made,
-        and a descriptor for others is returned. Nothing writes there afterwards. None: every process has its own."""
+        """Before parts are placed: have this file, of which they are views, in the device's memory once for all
+        processes. With the descriptor `memory`, which the caller closes, it is mapped to be read. Without one it is
+        copied there, and the returned descriptor is for other processes. None: each process has its own copy."""
         return None
 
     def reserve(self) -> None:
@@ -320,14 +315,14 @@ class Device(ABC):
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:
-        """A cache of so many blocks, in the kernels' precision: reserved now, allocated as it is written."""
+        """A cache in the kernels' precision: reserved now, allocated as it is written."""
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the memory the kernels read: a copy, where that is not the host's."""
         return tensor
 
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """What repeats `run` on the same tensors, which change between: where the device can, in one launch."""
+        """A function that repeats `run` on the same tensors with other values: in one launch where the device can."""
         return run
 
     def partition_refusal(self, model: AttentionShape) -> str:
@@ -342,11 +337,14 @@ class Device(ABC):
         """A vault's end of the link behind these descriptors, which the caller closes."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
 
-    def lent_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:
-        """A vault's cache in memory that an attention process lends it, whose descriptor the caller closes."""
-        raise SetupError("This device lends no memory.")
+    def vault_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:
+        """A vault's cache. Where links are on the device it is in the memory behind this descriptor, which the caller
+        closes."""
+        return self.cache(shape, blocks)
 
-    def holder(self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int) -> AttentionHost:
-        """An attention process's end, for vaults with so many blocks each, at so many places of the links that this
-        descriptor's memory is for; the caller closes it."""
+    def attention_host(
+        self, model: AttentionShape, blocks: int, vaults: int, mailbox: int, patience_ms: int
+    ) -> AttentionHost:
+        """An attention process's end of `vaults` links, each to a vault with `blocks` blocks. The caller closes the
+        mailbox's descriptor."""
         raise SetupError("This device has no attention processes.")

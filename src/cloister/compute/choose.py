@@ -17,6 +17,7 @@ from cloister.errors import SetupError
 
 log = logging.getLogger(__name__)
 
+GPU_HINT = "Install torch with CUDA and `cloister[gpu]`, or compute on the CPU."
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -43,7 +44,7 @@ def choose_device(settings: EngineSettings) -> Device:
     if settings.kernels == "gpu" and (int8 or settings.dtype != "bf16"):
         raise SetupError("The GPU computes in bf16.", hint="Leave out --dtype fp32 and --weights int8.")
     if settings.kernels == "gpu" or (_suits_gpu(settings) and not find.refusal()):
-        return find.gpu_device()
+        return gpu_device()
     try:
         return CpuDevice(NativeKernels(dtype, settings.threads, int8=int8))
     except SetupError as reason:
@@ -51,6 +52,15 @@ def choose_device(settings: EngineSettings) -> Device:
             raise
         log.warning("Serving with the slow reference kernels. %s", reason)
         return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
+
+
+def gpu_device() -> Device:
+    """The current GPU as a device, which is not open yet."""
+    if why := find.refusal():
+        raise SetupError(why, hint=GPU_HINT)
+    from cloister.compute.gpu.device import GpuDevice  # needs packages that a machine without a GPU may lack
+
+    return GpuDevice()
 
 
 def _suits_gpu(settings: EngineSettings) -> bool:

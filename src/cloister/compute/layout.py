@@ -34,7 +34,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a sequence's positions fall into segments, each in blocks of its own, and how it is rotated.
+    """How a sequence's positions fall into segments, which share no block, and how it is rotated.
 
     Positions count the tokens this process holds: 0 .. public-1 are the public span, public .. prompt-1 the private
     one, those from `prompt` on the generated tokens. With `remote` the private span is in a vault and is not counted.
@@ -43,7 +43,7 @@ class Layout:
 
     Prompt tokens are rotated by their place in the whole prompt. Generated token t is rotated by origin + t; a query
     of it to the prompt is rotated by `rotation` more, to its place after the prompt. A service that starts at origin 0
-    and holds nothing of the prompt needs neither number: it does not learn the length.
+    and holds no part of the prompt needs neither number: it does not learn the length.
     """
 
     prompt: int
@@ -53,7 +53,7 @@ class Layout:
     remote: Remote | None = None
 
     def blocks(self, positions: int) -> int:
-        """How many blocks hold the first so many positions."""
+        """How many blocks hold this many positions, from the first."""
         public, prompt = min(self.public, positions), min(self.prompt, positions)
         return _blocks(public) + _blocks(prompt - public) + _blocks(positions - prompt)
 
@@ -103,7 +103,7 @@ class Batch:
     """One step's rows. A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, which
     share a pass over the cache. `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h.
 
-    It is used in a `with` statement, at whose end its tokens are overwritten: nobody else does (token_tensor.py).
+    Used in a `with` statement, at whose end its tokens are overwritten: no allocator does it (token_tensor.py).
     """
 
     rows: int
@@ -177,7 +177,7 @@ class _Spans:
 
 
 def _seen_by_the_generated(layout: Layout) -> tuple[int, ...]:
-    """The segments of a generated token: what there is of the prompt, and its own."""
+    """The segments that a generated token sees: the prompt's, as far as they are here, and its own."""
     public, private, rotation = layout.public, layout.prompt - layout.public, layout.rotation
     rotated = int(rotation != 0)
     block = _blocks(public)
@@ -211,7 +211,7 @@ def _rows(lengths: _Integers, firsts: _Integers, tile: int) -> _Rows:
 
 
 def _rows_of_decoding(firsts: _Integers) -> _Rows:
-    """The same where each span is one row: every decoded token waits for it, so it does no more than it must."""
+    """The same where each span is one row. Every decode step waits for it, so it is written out for speed."""
     count = firsts.shape[1]
     ordinals = np.arange(count, dtype=np.int32)
     position, within, block = firsts

@@ -1,8 +1,8 @@
 """Token ids in a tensor, without a copy left behind.
 
-Nobody overwrites a tensor's memory when it is freed: torch's wheels for ARM allocate tensors by mimalloc, which no
-tunable of glibc's reaches (process/hardening.py). So who makes a tensor of token ids overwrites it before it goes. And
-the ids are written where the tensor is: `torch.tensor` and numpy make copies on the way, which stay as well.
+A freed tensor's memory is not overwritten: torch's wheels for ARM allocate tensors by mimalloc, which no tunable of
+glibc's reaches (process/hardening.py). So the code that makes a tensor of token ids overwrites it afterwards. The ids
+are written into the tensor's own memory: `torch.tensor` and numpy make copies on the way, which would stay.
 """
 
 from __future__ import annotations

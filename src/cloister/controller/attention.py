@@ -1,21 +1,24 @@
-"""The controller's handles on attention processes: what memory they lend, and when it is cleared.
+"""The controller's handles on attention processes: the memory that vaults get from them, and when it is cleared.
 
-They live as long as the service, in whose memory their mailboxes are. Where there are none, every vault answers itself.
+They live as long as the service, in whose memory their mailboxes are (placement.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from cloister.controller.forkserver import ForkServer
+from cloister.controller.link_slots import LinkSlots
+from cloister.controller.service import Service
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.controller_attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
 from cloister.messages.controller_service import LinkPlace
 from cloister.messages.types import VERSION
+from cloister.placement import Placement
 from cloister.process.child import Child
 from cloister.process.handle import Handle
 
@@ -29,26 +32,27 @@ class Attention:
     def __init__(self, forkserver: ForkServer, mailbox: int, places: int, end: End, on_end: Callable[[], None]) -> None:
         self._places, self._end, self._on_end = places, end, on_end
         self.memory: dict[int, int] = {}
-        """Descriptors of what it lends, by its own numbers."""
+        """Descriptors of its vaults' memory, by its own numbers."""
         self._clearing: dict[int, Callable[[], None]] = {}
         self._open = True
         self._child, ours = forkserver.spawn("attention", mailbox, places=places)
-        says, handle, ended = FromAttention, self._receive, self._ended
-        self._handle = Handle("attention process", self._child, ours, says, AttentionReady, handle=handle, on_end=ended)
+        name, handle, ended = "attention process", self._receive, self._ended
+        self._handle = Handle(name, self._child, ours, FromAttention, AttentionReady, handle=handle, on_end=ended)
 
     async def ready(self) -> None:
         ready = await self._handle.ready
         if ready.version != VERSION or set(self.memory) != set(range(self._places)):
-            raise ProtocolError("An attention process is of another version, or lends less than agreed.")
+            raise ProtocolError("An attention process is of another version, or has less memory than agreed.")
 
     def clear(self, place: int, then: Callable[[], None]) -> None:
-        """The vault there has ended; `then` runs when nothing is left of it, and never if this process ends before."""
+        """The vault there has ended. `then` runs when nothing is left of it; it does not run if this process ends
+        before."""
         if self._open:
             self._clearing[place] = then
             self._handle.send(ClearPlace(place))
 
     def close(self) -> None:
-        """Hang up, and have it ended: a signal is no way to while its kernel may run."""
+        """Hang up, and have MPS end it: a signal while its kernel runs would end all clients."""
         if self._open:
             self._open = False
             self._handle.endpoint.close()
@@ -77,15 +81,17 @@ class Attention:
 
 
 class AttentionProcesses:
-    """All of one life of a service. Places are numbered so that neighbours are in different processes."""
+    """All of one life of a service, which made their mailboxes."""
 
     def __init__(
-        self, forkserver: ForkServer, mailboxes: Mapping[int, int], places: int, end: End, on_end: Callable[[], None]
+        self, forkserver: ForkServer, service: Service, placement: Placement, end: End, on_end: Callable[[], None]
     ) -> None:
-        self._end, self._count = end, len(mailboxes)
+        self._end, self._placement, self._weights = end, placement, service.weights
+        if len(service.places) != placement.attention_processes:
+            raise ProtocolError("The service made another number of mailboxes than agreed.")
         self._all = [
-            Attention(forkserver, mailboxes[number], len(range(number, places, self._count)), end, on_end)
-            for number in sorted(mailboxes)
+            Attention(forkserver, service.places[number], len(placement.slots_of(number)), end, on_end)
+            for number in sorted(service.places)
         ]
 
     async def ready(self, patience_s: float) -> None:
@@ -98,18 +104,22 @@ class AttentionProcesses:
 
     @property
     def memory(self) -> dict[int, int]:
-        """Descriptors by place."""
-        lent = [
-            (slot * self._count + number, memory)
-            for number, process in enumerate(self._all)
-            for slot, memory in process.memory.items()
-        ]
-        return dict(sorted(lent))
+        """Descriptors by link slot."""
+        found = {}
+        for slot in range(self._placement.vaults):
+            number, place = self._placement.process_of(slot)
+            if place in self._all[number].memory:
+                found[slot] = self._all[number].memory[place]
+        return found
 
-    def end(self, vault: Child, place: int, then: Callable[[], None]) -> None:
-        """End the vault, then clear its place."""
-        slot, number = divmod(place, self._count)
-        self._end(vault, lambda: self._all[number].clear(slot, then))
+    def link_slots(self) -> LinkSlots:
+        """When they are ready: slots for vaults, spread evenly over the processes."""
+        return LinkSlots(self.memory, self.end, self._placement.attention_processes, self._weights)
+
+    def end(self, vault: Child, slot: int, then: Callable[[], None]) -> None:
+        """End the vault, then clear its memory."""
+        number, place = self._placement.process_of(slot)
+        self._end(vault, lambda: self._all[number].clear(place, then))
 
     def close(self) -> None:
         for process in self._all:

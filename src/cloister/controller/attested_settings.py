@@ -45,7 +45,6 @@ IRRELEVANT = {
     "engine.cache_host_bytes": "the service's own memory, as the KV cache is: it holds what that held",
     "engine.link_deadline_ms": _PATIENCE,
     "engine.attention_processes": "the statement names what is missing where several users share one",
-    "engine.vaults_outside_mps": "the statement names what is missing where they are not",
     "controller.detector": "without one nothing is shared",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",
     "controller.detector_key": "as controller.detector_rules",

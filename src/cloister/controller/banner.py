@@ -95,9 +95,7 @@ _REMEDIES = {
     "gpu_in_turns": "gpu_in_turns: service and vaults compute on the GPU at the same time, as clients of NVIDIA's MPS; "
     "`--gpu-in-turns` gives it to one after the other, without the level partitioned.",
     "own_attention": "own_attention: a process on the GPU holds the keys and values of several users' prompts; "
-    "`--attention-processes 0` leaves each prompt's in its own vault, for slower steps.",
-    "vaults_outside_mps": "vaults_outside_mps: a vault's fault on the GPU ends all processes there; "
-    "`--vaults-outside-mps` has vaults compute in turns, slower.",
+    "`--gpu-in-turns` has no such process, and no level partitioned.",
 }
 
 

@@ -29,6 +29,7 @@ from cloister.link.network.handshake import digest_of
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.generation import Ready
 from cloister.models.source import ModelFolder
+from cloister.placement import Placement
 from cloister.process.supervisor import Supervisor
 from cloister.process.watchdog import SILENT
 
@@ -66,7 +67,6 @@ class ComputeProcesses:
         """What the fork server and the service said of themselves when they last started."""
         self._mps = mps_for(settings)
         self._attention: AttentionProcesses | None = None
-        self._places: LinkSlots | None = None
 
     def launch(self) -> None:
         """The fork server imports its code from now on, while other things start."""
@@ -103,6 +103,11 @@ class ComputeProcesses:
             self._weights = None
 
     @property
+    def _placement(self) -> Placement:
+        """Where processes compute: on the host until a fork server reports."""
+        return Placement() if self.preloaded is None else self.preloaded.placement
+
+    @property
     def has_vault_host(self) -> bool:
         return self._vault_host is not None
 
@@ -124,8 +129,10 @@ class ComputeProcesses:
             service = Service(forkserver, self._relay.from_service, self._service_ended, disk, patience)
         try:
             self.ready = await service.ready(SERVICE_START_S)
-            if self._mps and self.preloaded is not None and self.preloaded.meets:
-                await self._place_vaults(service, forkserver, self.preloaded)
+            if self._mps and self._placement.links_on_device:
+                ended = self._attention_ended
+                self._attention = AttentionProcesses(forkserver, service, self._placement, self._mps.end, ended)
+                await self._attention.ready(SERVICE_START_S)
         except BaseException:
             self._close_attention()
             service.close()
@@ -133,8 +140,8 @@ class ComputeProcesses:
         self.service = service
         self._relay.service_up(service)
         self._on_up()
-        if self._places is not None:
-            self._open_vaults_at(self._places, forkserver)
+        if self._attention is not None:
+            self._open_vaults(self._attention.link_slots(), forkserver)
 
     async def _preload_forkserver(self) -> ForkServer:
         assert self._weights is not None
@@ -160,35 +167,18 @@ class ComputeProcesses:
             await forkserver.close()
             raise
         self.preloaded = facts
-        if not facts.meets:
+        if not facts.placement.links_on_device:
             self._relay.vaults.open(self._vault_host or forkserver, shape)
         return forkserver
 
-    async def _place_vaults(self, service: Service, forkserver: ForkServer, facts: Preloaded) -> None:
-        """Where vaults compute beside the service, their links are in memory that it made, and end with it; so do
-        attention processes, which lend vaults their memory."""
-        assert self._mps is not None
-        end, count = self._mps.end, facts.vaults
-        if self._settings.engine.attention_processes and facts.partitionable:
-            attention = AttentionProcesses(forkserver, service.places, count, end, self._attention_ended)
-            self._attention = attention
-            await attention.ready(SERVICE_START_S)
-            groups, weights = len(service.places), service.weights
-            self._places = LinkSlots(attention.memory, attention.end, groups, weights)
-        else:
-            self._places = LinkSlots(
-                service.places, lambda vault, place, then: end(vault, then), weights=service.weights
-            )
-
-    def _open_vaults_at(self, places: LinkSlots, forkserver: ForkServer) -> None:
-        facts = self.preloaded
-        assert facts is not None
-        self._relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
-        self._relay.core_lease.compute_beside(in_turns=self._settings.engine.vaults_outside_mps)
-        self._relay.vaults.open(self._vault_host or forkserver, link_shape(facts), places)
+    def _open_vaults(self, slots: LinkSlots, forkserver: ForkServer) -> None:
+        """Vaults compute at the same time as the service, with links on the device."""
+        assert self.preloaded is not None
+        self._relay.sessions.keep_within(slots.free - ENDING_AT_ONCE)  # a session's vault was a spare one
+        self._relay.core_lease.compute_beside()
+        self._relay.vaults.open(self._vault_host or forkserver, link_shape(self.preloaded), slots)
 
     def _close_attention(self) -> None:
-        self._places = None
         if self._attention is not None:
             self._attention.close()
             self._attention = None
@@ -202,7 +192,7 @@ class ComputeProcesses:
         self.service = None
         self._on_down(Decodes.SERVICE)
         self._relay.service_gone()
-        if self.preloaded is not None and self.preloaded.meets:
+        if self._placement.ends_with_service:
             # The vaults' links were in its memory, and a fault of the GPU lasts until all its clients have left.
             self._relay.sessions.end_all()
             self._relay.vaults.close()

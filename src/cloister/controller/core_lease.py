@@ -8,9 +8,8 @@ prompt is not cut. A turn goes to a vault of the tenant that was served least, s
 requests of another. Vaults that wait together divide the cores: a thread is fastest if it waits for no other. Answering
 links is light and needs no lease.
 
-On a device where many processes compute at the same time, work is done `beside` the service: the service does not
-pause, a piece is not cut, and the tokens under way are limited to what fills the device. Where vaults and service take
-turns on such a device, few vaults have work there at a time: each takes as large a part of it as the service.
+On a device that many processes compute on at the same time, work is done `beside` the service: it does not pause, a
+piece is not cut, and enough tokens are under way at once to fill the device.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ AT_ONCE_S = 0.005
 
 BESIDE_TOKENS = 2048
 """At once beside the service, at most; one piece is always admitted."""
-
-IN_TURNS = 1
-"""Vaults that have work at once on a device which divides its time among all processes with work."""
 
 PIECE_TOKENS = 8
 """The cost of a piece of work beside its tokens, since it reads all weights."""
@@ -77,9 +73,9 @@ class CoreLease:
 
     def __init__(self, cores: int, size: Callable[[], int] = lambda: ROUND_TOKENS) -> None:
         self._size = size
-        self.beside = 0
-        """How many vaults may compute on a device at the same time as the service; 0 where all compute on the cores.
-        Set before the first request."""
+        self.beside = False
+        """Whether vaults compute elsewhere than on the cores, at the same time as the service. Set before the first
+        vault asks."""
         self.holders: dict[int, int] = {}
         """Vaults that compute, and their numbers of cores."""
         self._under_way: dict[int, int] = {}
@@ -183,7 +179,7 @@ class CoreLease:
     def _let_in(self) -> list[Command]:
         """A core for waiting vaults while some are free and the device is not full, each for all its tokens."""
         granted: list[Command] = []
-        while self._waiting and len(self.holders) < min(self._cores, self.beside):
+        while self._waiting and len(self.holders) < self._cores:
             vault = min(self._waiting, key=self._turn)
             tokens, tenant = self._waiting[vault].tokens, self._waiting[vault].tenant
             if self.holders and sum(self._under_way.values()) + tokens > BESIDE_TOKENS:
@@ -230,10 +226,9 @@ class LeaseKeeper:
         self._step_begun, self._one_step = 0.0, False
         """When the service was resumed, and whether it was asked at once to pause again: after one step."""
 
-    def compute_beside(self, *, in_turns: bool = False) -> None:
-        """Vaults and service compute on a device at the same time; `in_turns`: the device divides its time among all
-        processes with work."""
-        self._lease.beside = IN_TURNS if in_turns else self._cores
+    def compute_beside(self) -> None:
+        """Vaults and service compute on a device at the same time, not on the cores."""
+        self._lease.beside = True
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
         """`reading`: the work does not run the model, so its duration is not counted in the pace."""

@@ -16,9 +16,10 @@ import msgspec
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkShape
-from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Role, Spawn, Spawned
+from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
+from cloister.placement import Role
 from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle
 

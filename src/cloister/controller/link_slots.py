@@ -1,7 +1,6 @@
-"""Places of links in memory that a service's device has: who has which, and when it is free again.
+"""Link slots: the memory of an attention process that vaults get for their links, and when a slot is free again.
 
-A place is one vault's until that has ended: nobody else maps it meanwhile. It knows numbers and descriptors, not what
-is there.
+A slot is one vault's until that has ended and its memory is cleared. It knows numbers and descriptors, no prompts.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from cloister.process.child import Child
 
 
 class LinkSlots:
-    """Of one life of a service, which closes the descriptors. `end` ends the vault at a place and says when it is
-    gone and nothing is left of it there. Places a whole number of `groups` apart are alike: they are taken evenly.
-    `weights` is the descriptor of the device's memory that all vaults read them from, if there is one."""
+    """Of one life of a service, which closes the descriptors. `end` ends the vault in a slot and calls back when it has
+    ended and nothing is left of it there. Slots a whole number of `groups` apart have the same attention process; they
+    are taken evenly. `weights` is the descriptor of the device's memory that all vaults read the weights from."""
 
     def __init__(
         self,
@@ -30,7 +29,7 @@ class LinkSlots:
         self._free = deque(descriptors)
         self._end = end
         self.on_free: Callable[[], None] = lambda: None
-        """Told when there is one more."""
+        """Called when one more slot is free."""
 
     @property
     def free(self) -> int:
@@ -38,21 +37,21 @@ class LinkSlots:
 
     def take(self) -> int:
         if not self._free:
-            raise ServiceUnavailable("No more vaults can be had at once.", hint="Try again in a few seconds.")
-        place = min(self._free, key=lambda free: self._taken[free % self._groups])
-        self._free.remove(place)
-        self._taken[place % self._groups] += 1
-        return place
+            raise ServiceUnavailable("There is no room for another vault.", hint="Try again in a few seconds.")
+        slot = min(self._free, key=lambda free: self._taken[free % self._groups])
+        self._free.remove(slot)
+        self._taken[slot % self._groups] += 1
+        return slot
 
-    def descriptors(self, place: int) -> tuple[int, int]:
+    def descriptors(self, slot: int) -> tuple[int, int]:
         """For both directions of a link."""
-        return self._descriptors[place], self._descriptors[place]
+        return self._descriptors[slot], self._descriptors[slot]
 
-    def leave(self, place: int, vault: Child) -> None:
-        """The vault at this place must end; then the place is free."""
-        self._end(vault, place, lambda: self._freed(place))
+    def release(self, slot: int, vault: Child) -> None:
+        """The vault in this slot must end; then the slot is free."""
+        self._end(vault, slot, lambda: self._freed(slot))
 
-    def _freed(self, place: int) -> None:
-        self._free.append(place)
-        self._taken[place % self._groups] -= 1
+    def _freed(self, slot: int) -> None:
+        self._free.append(slot)
+        self._taken[slot % self._groups] -= 1
         self.on_free()

@@ -1,7 +1,7 @@
 """NVIDIA's Multi-Process Service, started and watched: service and vaults compute on one GPU at the same time.
 
 Its daemon starts a server when the first client comes. What it shares, and what one client's fault does to the others:
-docs/gpu.md. It hears of no request; this module knows process ids and nothing of CUDA.
+docs/gpu.md. This module knows process ids; it knows no request and no CUDA.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def mps_for(settings: Settings) -> Mps | None:
 
 
 class Mps:
-    """One daemon, in a folder of its own that outlives it: whoever is started later meets the next one there."""
+    """One daemon, in a folder that outlives it: processes started later meet the next daemon there."""
 
     def __init__(self, daemon: str) -> None:
         self._command = daemon
@@ -52,7 +52,7 @@ class Mps:
         self._ending: set[asyncio.Task[None]] = set()
         self._daemon: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
-        if os.geteuid() == 0:  # its clients are nobody's, and so is the server it starts for them
+        if os.geteuid() == 0:  # its clients run as this user, and so does the server it starts for them
             os.chown(self._folder, UNPRIVILEGED, UNPRIVILEGED)
 
     @property

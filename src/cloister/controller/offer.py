@@ -39,13 +39,7 @@ class Offer:
         facts, ready = self._compute.preloaded, self._compute.ready
         if facts is None or ready is None:
             raise ServiceUnavailable("The service is not up yet.")
-        # A vault on a GPU that answers itself exposes one prompt at a time.
-        wide = not facts.meets or self._settings.engine.attention_processes > 0
-        met = {
-            Needs.LINKS: facts.partitionable,
-            Needs.WIDE_LINKS: facts.partitionable and wide,
-            Needs.PARTIES: self.why_not_mpc is None,
-        }
+        met = {Needs.LINKS: facts.partitionable, Needs.PARTIES: self.why_not_mpc is None}
         possible = served(*(need for need, is_met in met.items() if is_met))
         levels = tuple(level for level in possible if level not in self._failed_first)
         step_ms = self._settings.controller.quantise_ttft_ms

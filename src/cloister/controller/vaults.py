@@ -110,7 +110,7 @@ class Vault:
         if self._places is None or self.place is None or wait_s:
             self._child.kill(wait_s)
         else:
-            self._places.leave(self.place, self._child)
+            self._places.release(self.place, self._child)
         self._held_back.clear()
         self._when_sealed.clear()
         self.link.close()

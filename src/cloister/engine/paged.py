@@ -180,7 +180,7 @@ class PagedEngine(Engine):
         return self._asker.export() if self._asker else []
 
     def attach_exported_link(self, link: int, slot: int) -> None:
-        self._attach(link, lambda asker: asker.attach_at(link, slot))
+        self._attach(link, lambda asker: asker.attach_slot(link, slot))
 
     def _attach(self, link: int, attach: Callable[[LinkAsker], None]) -> None:
         if link in self._links:

@@ -34,6 +34,7 @@ from cloister.models.load import load_decoder
 from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
+from cloister.placement import Role
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Layer, Profile
 from cloister.process.sandbox.namespaces import enter_own
@@ -56,18 +57,17 @@ SERVICE_BEYOND_KV = 1024 * MIB
 _ROW_WORTH = 16
 """Floats of scratch a prefilled row takes, in widths of the hidden state: a generous guess for any of our models."""
 
-Role = Callable[[socket.socket], None]
-Made = tuple[Role, Role, set[int], int]
-"""A child's work once it is sealed, its messages before that, the descriptors it keeps, the memory it may take."""
+Speak = Callable[[socket.socket], None]
+Made = tuple[Speak, Speak, set[int], int]
+"""What a child does when it is sealed and what it says before, the descriptors it keeps, the memory it may take."""
 
 
 def without_layers(device: Device) -> frozenset[Layer]:
     """The layers that a process on this device cannot have."""
     missing = {
         Layer.NO_DEVICES: bool(device.files),
-        Layer.GPU_IN_TURNS: device.shared,
-        Layer.OWN_ATTENTION: bool(device.attention_processes),
-        Layer.VAULTS_OUTSIDE_MPS: device.shared and not device.vaults_apart,
+        Layer.GPU_IN_TURNS: device.placement.uses_mps,
+        Layer.OWN_ATTENTION: device.placement.attention_processes > 0,
     }
     return frozenset(layer for layer, is_missing in missing.items() if is_missing)
 
@@ -88,19 +88,16 @@ class PreloadedModel:
     def device(self) -> Device:
         return self.decoder.device
 
-    def share(self, meeting: str) -> None:
-        """Children will meet there who lets them compute on the device at the same time."""
-        settings = self.settings
-        self.device.share(meeting, settings.attention_processes, vaults_apart=settings.vaults_outside_mps)
+    def share(self, mps_folder: str) -> None:
+        """Have children compute at the same time, through the MPS in this folder. With a model whose attention cannot
+        be partitioned they take turns: it has no level that needs MPS."""
+        if self.device.can_share(self.decoder):
+            self.device.share(mps_folder, self.settings.attention_processes)
 
-    def opened(self, role: str, weights: int | None) -> tuple[PreloadedModel, int | None]:
+    def opened(self, role: Role, weights: int | None) -> tuple[PreloadedModel, int | None]:
         """For a child, when it has left the fork server's namespaces: the model where it will compute, with the weights
         behind this descriptor of the device's memory; and without one, such a descriptor for others, if they share."""
-        self.device.open(
-            waits=waits_for_others(role, self.device),
-            beside=computes_beside(role, self.device),
-            yields=yields_to_others(role, self.device),
-        )
+        self.device.open(role)
         if self.device.survives_fork:
             return self, None
         lent = self.device.hold_weights(self.parts.file, weights)
@@ -133,21 +130,6 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     return PreloadedModel(settings, decoder, reading, folder, parts, prefixes_of(tokenizer))
 
 
-def waits_for_others(role: str, device: Device) -> bool:
-    """Whether some of its work on the device waits to be asked: it answers for prompts there."""
-    return role == "attention" or (role == "vault" and not device.attention_processes)
-
-
-def computes_beside(role: str, device: Device) -> bool:
-    """Whether it computes on the device at the same time as others, where some do."""
-    return device.shared and not (role == "vault" and device.vaults_apart)
-
-
-def yields_to_others(role: str, device: Device) -> bool:
-    """Whether its work on the device is of less haste: it reads a prompt while others decode, and answers nobody."""
-    return role == "vault" and not waits_for_others(role, device)
-
-
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
     """The whole life of a child, from the fork to its end."""
     status = 1
@@ -167,9 +149,9 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         name_process(spawn.role, forked=True)
         devices = model.device.files
         before = open_descriptors() if devices else set()
-        empty_root = enter_own(devices=devices, meets=computes_beside(spawn.role, model.device))
+        empty_root = enter_own(devices=devices, meets=model.device.placement.uses_mps)
         if spawn.role == "attention":  # it needs no weights, only to know the model's shape
-            model.device.open(waits=waits_for_others(spawn.role, model.device))
+            model.device.open(spawn.role)
             role, announce, kept, memory = _attention(model, descriptors, spawn.places)
         else:
             weights = descriptors.pop() if spawn.weights else None

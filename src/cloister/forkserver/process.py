@@ -64,8 +64,7 @@ def preload(order: Preload, weights: int) -> tuple[PreloadedModel, Preloaded]:
     layers.require(allow_degraded=order.allow_degraded)
     model = child.load_model(order, weights)
     device, decoder = model.device, model.decoder
-    meeting = order.meeting if device.files else ""
-    if meeting:
+    if order.meeting and device.files:
         model.share(MEETING_PLACE)
     os.close(weights)
     rehearse(model)
@@ -75,7 +74,7 @@ def preload(order: Preload, weights: int) -> tuple[PreloadedModel, Preloaded]:
     prepare_to_fork("fork server")
     leave_host()
     if device.files:
-        root_of_devices(device.files, meeting)
+        root_of_devices(device.files, order.meeting if device.placement.uses_mps else "")
     else:
         empty_root()
     without = without_layers(device)
@@ -85,8 +84,7 @@ def preload(order: Preload, weights: int) -> tuple[PreloadedModel, Preloaded]:
         decoder.cache_shape.layers,
         not device.partition_refusal(decoder),
         (*layers.missing, *(layer.value for layer in Layer if layer in without)),
-        meets=bool(meeting),
-        vaults=device.most_vaults if meeting else 0,
+        placement=device.placement,
         openings=model.openings,
     )
     return model, facts

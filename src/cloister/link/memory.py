@@ -1,7 +1,7 @@
 """A link's memory: how its two pieces are laid out (the Python twin of link.h), mapped, waited on, and made.
 
 The controller makes a link: two memfds of fixed size, each writable through one descriptor only. It hands them out and
-never looks at what they carry; all it can do is close the link.
+reads none of what they carry; it can close the link.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ class LinkShape:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
-        """Both pieces. Who asks may write to the question, who answers to the answer. ProtocolError if one is unfit.
-
-        Among the process's links: a sealed process can sleep on no word elsewhere."""
+        """Both pieces, in the process's region for links: a sealed process can sleep on no word elsewhere. The asking
+        side may write to the question, the answering side to the answer. ProtocolError if a piece is unfit."""
         pieces = (
             Mapping(question, self.question_bytes, writable=asks, region=links()),
             Mapping(answer, self.answer_bytes, writable=not asks, region=links()),
@@ -119,8 +118,8 @@ class _Time(ctypes.Structure):
 
 
 def sleep_on(piece: Mapping, value: int, seconds: float | None = None) -> None:
-    """Sleep until a piece's number is woken, at most so long; not at all if it is not `value`. May return early. Other
-    Python threads run meanwhile."""
+    """Sleep while a piece's number is `value` and no one wakes it, at most this long. May return early. Other Python
+    threads run meanwhile."""
     limit = None if seconds is None else byref(_Time(int(seconds), int(seconds % 1 * 1e9)))
     _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAIT, value, limit, None, 0)
 
@@ -134,8 +133,8 @@ _lock = threading.Lock()
 
 
 def fence() -> None:
-    """What was read and written before is read and written before what follows, as the other side sees it: x86 keeps
-    this order anyway, ARM where it is told to. A lock given back and taken again tells it (C11: release, acquire)."""
+    """The other side sees reads and writes before this call before those after it. x86 keeps that order; ARM needs the
+    barriers that releasing and taking a lock has (C11: release, acquire)."""
     with _lock:
         pass
     with _lock:
@@ -149,7 +148,7 @@ class _Direction:
         self.writable = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.writable, size)
         os.pwrite(self.writable, shape.head(), 0)
-        # Of fixed size: whoever shrank it would kill the other side at its next access.
+        # Of fixed size: a side that shrank it would kill the other at its next access.
         fcntl.fcntl(self.writable, fcntl.F_ADD_SEALS, _FIXED_SIZE)
         self.readonly = os.open(f"/proc/self/fd/{self.writable}", os.O_RDONLY | os.O_CLOEXEC)
         self.mapping = Mapping(self.writable, size, writable=True)

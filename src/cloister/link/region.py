@@ -1,9 +1,9 @@
 """Where links lie in a process: 4 GiB of addresses that nothing else is mapped to.
 
-A futex on shared memory reaches whoever maps the same memory: between sealed siblings the weights, or a library's code,
-would be a channel. The seccomp filter sees a futex's address and not what is mapped there. So links get addresses of
-their own, and a sealed process may share no futex elsewhere. It can move no other memory there: it may not mremap, and
-has no descriptor to map but a link's.
+A futex on shared memory reaches every process that maps the same memory: between sealed siblings the weights, or a
+library's code, would be a channel. The seccomp filter sees a futex's address and not what is mapped there. So links
+have this region, and a sealed process may share no futex elsewhere. It can move no other memory there: it may not
+mremap, and has no other descriptor to map than a link's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MADV_COLLAPSE = 25  # Linux 6.1
 
 
 def map_shared(descriptor: int, size: int, protection: int, address: int | None = None) -> int:
-    """Where so many bytes of a descriptor's memory lie from now on: instead of what is at `address`, or anywhere."""
+    """Map a descriptor's memory, in place of what is at `address`, or anywhere; the address it has now."""
     return mapped(address, size, protection, mmap.MAP_SHARED | (_MAP_FIXED if address else 0), descriptor)
 
 

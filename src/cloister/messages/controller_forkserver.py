@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -10,8 +10,7 @@ from cloister.messages.controller_packer import Start
 from cloister.messages.controller_template import ChildId
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.types import Message, Openings
-
-Role = Literal["service", "vault", "attention"]
+from cloister.placement import Placement, Role
 
 
 class Preload(Start, frozen=True):
@@ -35,17 +34,15 @@ class Spawn(Message, frozen=True):
 
 
 class Preloaded(Message, frozen=True):
-    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `meets`: children
-    compute on one device at the same time, at most `vaults` of them; what ends one at the wrong moment may end all.
-    `openings`: how the model's chat template begins a prompt by itself (detection.openings)."""
+    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `placement` says
+    where children compute. `openings`: how the model's chat template begins a prompt (detection.known_prefixes)."""
 
     heads: int
     dim: int
     layers: int
     partitionable: bool
     missing: tuple[str, ...] = ()
-    meets: bool = False
-    vaults: Annotated[int, Meta(ge=0, le=64)] = 0
+    placement: Placement = Placement()
     openings: Openings = ()
 
 

@@ -68,10 +68,7 @@ def prepare(
     """The caller closes the descriptors. The link answers from the cache that prompts are computed into. Where
     attention processes answer, the cache lies in the memory of one of them, and the descriptors lead there."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
-    if decoder.device.attention_processes:
-        cache = decoder.device.lent_cache(decoder.cache_shape, blocks, question_fd)
-    else:
-        cache = decoder.device.cache(decoder.cache_shape, blocks)
+    cache = decoder.device.vault_cache(decoder.cache_shape, blocks, question_fd)
     runner = runner_for(decoder, cache)
     if not decoder.device.survives_fork:
         rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))

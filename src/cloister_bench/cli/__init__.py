@@ -6,7 +6,7 @@ import typer
 
 from cloister.cli.options import FriendlyGroup
 from cloister_bench.cli.detection import bench_detection
-from cloister_bench.cli.gpu import bench_gpu
+from cloister_bench.cli.gpu import bench_gpu, bench_gpu_all
 from cloister_bench.cli.mpc import bench_mpc
 from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.peers import bench_peers
@@ -27,4 +27,5 @@ bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("gpu")(bench_gpu)
+bench.command("gpu-all")(bench_gpu_all)
 bench.command("peers")(bench_peers)

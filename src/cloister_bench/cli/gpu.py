@@ -1,4 +1,4 @@
-"""`cloister bench gpu`: tables, JSON and plots of what `bench/gpu/` measures."""
+"""`cloister bench gpu` and `gpu-all`: tables, JSON and plots of what `cloister_bench.gpu` measures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bench_gpu(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.1, help="Begin nothing later; what was not measured is said.", show_default=f"{FULL.minutes:g}"
+            min=0.1, help="Begin nothing later; what was not measured is named.", show_default=f"{FULL.minutes:g}"
         ),
     ] = None,
     shapes: Annotated[
@@ -99,6 +99,26 @@ def bench_gpu(
     if results.left_out:
         typer.echo(f"Not measured for lack of time: {'; '.join(results.left_out)}. Give --minutes more.", err=True)
     raise_if_failed(results)
+
+
+def bench_gpu_all(
+    json_file: Annotated[Path, typer.Option("--json", metavar="FILE", help="Write all results there.")],
+    like: Annotated[Path, typer.Option(metavar="FOLDER", help="A configuration and a tokenizer.")],
+    gguf: Annotated[Path | None, typer.Option(metavar="FILE", help="Weights of a real model.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Begin nothing later.")] = 12.0,
+    skip: Annotated[str, typer.Option(help="Of check, partition, serve, weights, bench.")] = "",
+) -> None:
+    """Try on this machine's GPU whether kernels, link, node and weights are right; then measure as `bench gpu`.
+
+    Example:
+
+      cloister bench gpu-all --json all.json --like FOLDER --minutes 8
+    """
+    from cloister_bench.gpu.trials.run import main
+
+    more = ["--gguf", str(gguf)] if gguf else []
+    arguments = ["--json", str(json_file), "--like", str(like), "--minutes", str(minutes), "--skip", skip]
+    raise typer.Exit(main([*arguments, *more]))
 
 
 def _session(case: Case, plan: Plan, *, partitions: bool) -> Session:

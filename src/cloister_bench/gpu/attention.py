@@ -1,4 +1,4 @@
-"""Attention processes of the bench's own, and a service that asks them: `partitioned` without a node around it.
+"""Attention processes for the bench, and a service that asks them: `partitioned` without a node around it.
 
 They are forked before this process opens the GPU, and open it when they are first needed. The links, arenas and kernels
 are the product's (compute/gpu); seals and the controller's messages are missing, and one process plays all vaults.
@@ -19,14 +19,16 @@ from typing import NoReturn
 import torch
 
 from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswerer
+from cloister.compute.gpu.arena import ArenaAnswerer, ArenaCache, GpuAttentionHost
 from cloister.compute.gpu.device import GpuDevice
-from cloister.compute.gpu.lending import GpuHolder, LentAnswerer, LentCache
 from cloister.compute.gpu.link import GpuAsker
-from cloister.compute.gpu.mailbox import EXPOSED, Seats, percentage_of
+from cloister.compute.gpu.mailbox import EXPOSED, MailboxSlots, percentage_of
 from cloister.compute.gpu.memory import whole
 from cloister.compute.layout import BLOCK_TOKENS
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.models.decoder import Decoder
+from cloister.placement import Placement
+from cloister_bench.gpu.mps import pipe_folder
 from cloister_bench.gpu.requests import Partition
 
 READY_S = 90.0
@@ -36,12 +38,12 @@ OPENED = b"open"
 
 
 class AttentionProcesses:
-    """For these settings, so many at once each. Those that would have the same share of the GPU are the same; each is
-    told to open it when it is first asked to lend."""
+    """Enough processes for each of these settings. Settings with the same share of the GPU use the same processes; each
+    opens the GPU before its first case."""
 
     def __init__(self, settings: Iterable[int]) -> None:
         self._lines: dict[int, list[socket.socket]] = {}
-        """By their share."""
+        """By their share of the GPU."""
         self._opened: Counter[int] = Counter()
         for count in sorted(set(settings)):
             lines = self._lines.setdefault(percentage_of(count), [])
@@ -56,7 +58,7 @@ class AttentionProcesses:
                 lines.append(ours)
 
     def open(self, count: int) -> bool:
-        """See that so many have opened the GPU; whether none of them had."""
+        """Have this many open the GPU. True if none of them had."""
         share = percentage_of(count)
         lines, opened = self._lines.get(share, []), self._opened[share]
         if count > len(lines):
@@ -76,17 +78,17 @@ class AttentionProcesses:
     def lend(
         self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int, slots: int
     ) -> list[list[int]]:
-        """Arenas of so many blocks and slots, by process: descriptors, which the caller closes. They answer from now
-        on."""
+        """Have the processes make arenas of this size, and answer from now on. Descriptors of the arenas, by process;
+        the caller closes them."""
         shape = model.cache_shape
         about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
-        about |= {"scales": model.scales, "blocks": blocks, "seats": [len(mailboxes), sum(places), slots]}
+        about |= {"scales": model.scales, "blocks": blocks, "slots": [len(mailboxes), sum(places), slots]}
         lines = self._of(len(mailboxes))
         for line, mailbox, count in zip(lines, mailboxes, places, strict=True):
             socket.send_fds(line, [json.dumps({**about, "places": count}).encode()], [mailbox])
         lent = [socket.recv_fds(line, 16, MOST_PLACES)[1] for line in lines]
         if [len(arenas) for arenas in lent] != list(places):
-            raise ServiceUnavailable("An attention process ended before it had lent its memory.")
+            raise ServiceUnavailable("An attention process ended before it had made its memory.")
         return lent
 
     def take_back(self, count: int) -> None:
@@ -95,17 +97,17 @@ class AttentionProcesses:
             line.recv(16)
 
     def close(self) -> None:
-        """They end when nobody speaks to them any more."""
+        """They end when their sockets close."""
         for line in chain(*self._lines.values()):
             line.close()
 
 
 def _attend(link: socket.socket, processes: int) -> NoReturn:
-    """An attention process, of so many: for each case it lends memory and answers until told to stop."""
+    """One of several attention processes: for each case it makes arenas and answers, until the bench stops it."""
     try:
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
-        device.attention_processes = processes
+        device.share(pipe_folder(), processes)
         if link.recv(16) and _opened(device, link):
             while _answer_one_case(device, link):
                 pass
@@ -115,9 +117,9 @@ def _attend(link: socket.socket, processes: int) -> NoReturn:
 
 
 def _opened(device: GpuDevice, link: socket.socket) -> bool:
-    """Whether it is; why not is said."""
+    """Whether the device opened; if not, the bench gets the reason."""
     try:
-        device.open(waits=True)
+        device.open("attention")
         torch.cuda.synchronize()
     except (CloisterError, RuntimeError) as failure:
         link.send(str(failure).partition("\n")[0].encode()[:MOST_REASON])
@@ -134,19 +136,19 @@ def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
     case, model = json.loads(message), AttentionShape()
     model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
     model.scales = case["scales"]
-    holder = GpuHolder(device, model, case["blocks"], case["places"], fds[0], PATIENCE_MS, Seats(*case["seats"]))
+    count, users, each = case["slots"]
+    slots = MailboxSlots(Placement(count, users), each)
+    host = GpuAttentionHost(device.kernels, model, case["blocks"], case["places"], fds[0], PATIENCE_MS, slots)
     os.close(fds[0])
-    arenas = holder.export()
-    holder.start()
+    arenas = host.export()
+    host.start()
     socket.send_fds(link, [b"ready"], arenas)
     for arena in arenas:
         os.close(arena)
-    told = link.recv(16)
-    if not told:
+    if not link.recv(16):
         os._exit(1)
-    holder.leave()
-    for memory in (*holder._arenas, holder._mailbox):
-        memory.close()
+    host.leave()
+    host.close()
     link.send(b"over")
     return True
 
@@ -155,22 +157,24 @@ def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
 def partitioned(
     processes: AttentionProcesses, decoder: Decoder, count: int, users: int, blocks: int, slots: int = EXPOSED
 ) -> Iterator[Partition]:
-    """So many attention processes for so many users, each with room for so many blocks; nothing is exposed yet."""
-    asker = GpuAsker(decoder, PATIENCE_MS, Seats(count, users, slots))
+    """`count` attention processes for these users, each with room for `blocks` blocks; nothing is exposed yet."""
+    placement = Placement(count, users)
+    asker = GpuAsker(decoder, PATIENCE_MS, MailboxSlots(placement, slots))
     mailboxes = asker.export()
-    places = [len(range(number, users, count)) for number in range(count)]
+    places = [len(placement.slots_of(number)) for number in range(count)]
     free, _ = torch.cuda.mem_get_info()
     first = processes.open(count)
     lent = processes.lend(decoder, mailboxes, places, blocks, slots)
     taken = free - torch.cuda.mem_get_info()[0]
     vaults: list[tuple[KVCache, LinkAnswerer]] = []
-    arenas: list[LentCache] = []
+    arenas: list[ArenaCache] = []
     for user in range(users):
-        cache = LentCache(decoder.cache_shape, blocks, lent[user % count][user // count], slots)
+        process, index = placement.process_of(user)
+        cache = ArenaCache(decoder.cache_shape, blocks, lent[process][index], slots)
         arenas.append(cache)
         taken -= whole(cache.arena.size)
-        vaults.append((cache, LentAnswerer(decoder, cache)))
-        asker.attach_at(user, user)
+        vaults.append((cache, ArenaAnswerer(decoder, cache)))
+        asker.attach_slot(user, user)
     for fd in (*mailboxes, *(arena for arenas in lent for arena in arenas)):
         os.close(fd)
     try:

@@ -18,7 +18,7 @@ from cloister.models.fused import FusedDecoder
 from cloister_bench.gpu.attention import AttentionProcesses
 from cloister_bench.gpu.clock import graphed, median_ms
 from cloister_bench.gpu.phases import phases
-from cloister_bench.gpu.steps import measure_steps
+from cloister_bench.gpu.steps import greatest, measure_steps
 
 Row = dict[str, Any]
 PRODUCTS = ("qkv", "out", "gate_up", "down")
@@ -66,13 +66,12 @@ def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int 
     products = ((space.gated, layers[0].down), (space.normed, layers[0].qkv))
     sums = [kernels._product(rows, packed, padded, space.sums) for rows, packed in products]
     norms = (None, None, np.float32(1e-5), angles.cosine, angles.sine)
-    sizes = (shape.heads, shape.kv_heads, shape.dim)
     runs: dict[str, Callable[[Layer], object]] = {
         "norm": lambda layer: kernels._norm(
             x, sums[0], users, layer.qkv.k, padded, layer.mlp_norm, shape.epsilon, space.normed
         ),
         "rotate": lambda layer: kernels._rotate(
-            sums[1], users, padded, norms, batch, space.q, cache, layer.index, *sizes
+            sums[1], users, padded, norms, batch, space.q, cache, layer.index, shape.heads
         ),
         "attend": lambda layer: kernels._attend(
             space.q, space.attended, padded, batch, angles, cache, layer.index, shape.heads, shape.scale, 0
@@ -86,7 +85,7 @@ def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int 
 
         times[name] = median_ms(graphed(all_layers), 3, 10) * 1e3 / len(layers)
     logits = torch.randn(users, decoder.vocabulary, device="cuda")
-    times["greatest"] = median_ms(graphed(lambda: kernels.greatest(logits)), 3, 10) * 1e3
+    times["greatest"] = median_ms(graphed(lambda: greatest(kernels, logits)), 3, 10) * 1e3
     hidden = torch.randn(users, layers[0].qkv.k, device="cuda")
     times["head"] = median_ms(graphed(lambda: decoder.logits(hidden)), 3, 10) * 1e3
     return times

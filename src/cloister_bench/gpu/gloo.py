@@ -99,7 +99,7 @@ class GlooService:
         self._x = torch.randn(users, hidden, device=device, dtype=torch.bfloat16)
 
     def step(self, mark: Callable[[str], None]) -> None:
-        """`mark` is told the name of the part that ends there."""
+        """`mark` gets the name of the part that ends there."""
         config, users, dim = self._config, self._users, self._config.head_dim
         x = self._x
         for layer, (wq, wkv, wo, gate_up, down) in enumerate(self._layers):
@@ -158,7 +158,7 @@ def free_port() -> int:
 
 @contextmanager
 def with_vaults(config: PlainConfig, users: int, prompt: int, steps: int, device: str = "cuda") -> Iterator[None]:
-    """A process for each user, forked now, that answers so many steps: this one must not have opened the GPU yet."""
+    """A process for each user, forked now, that answers `steps` steps. This one must not have opened the GPU yet."""
     port, vaults = free_port(), []
     for user in range(users):
         if not (pid := os.fork()):

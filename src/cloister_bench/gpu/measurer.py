@@ -1,15 +1,15 @@
-"""Measures the cases of a shape, in a process of its own (`session`): the GPU is opened here, and weights are made."""
+"""Measures the cases of a shape in a forked process (`session`): the GPU is opened here, and weights are made."""
 
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloister.levels import PARTITIONED
-from cloister_bench.gpu.plan import MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
+from cloister_bench.gpu.mps import pipe_folder
+from cloister_bench.gpu.plan import DEFAULT_PROCESSES, MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
 from cloister_bench.gpu.session import Measure
 from cloister_bench.gpu.shapes import SHAPES
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 MAX_CONTEXT = 4096
 PEERS = ("gloo", "transformers")
-"""Parts that have a process of their own: another program, and processes forked before the GPU is open."""
+"""Parts that have a process each: another program, and processes forked before the GPU is open."""
 NO_MPS = "NVIDIA's MPS is not there"
 TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
 
 
 def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measure]:
-    """What prepares a process for this case and its like."""
+    """What prepares a process for this case and others of its shape."""
     if case.part in PEERS:
         return lambda: _peer
     settings = {count for each in plan.cases() if each.shape == case.shape for count in each.settings()}
@@ -56,7 +56,8 @@ def random_decoder(shape: str) -> FusedDecoder:
     from cloister_bench.gpu.weights import RandomWeights
 
     config, device = SHAPES[shape], GpuDevice()
-    device.share(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+    if folder := pipe_folder():
+        device.share(folder, DEFAULT_PROCESSES)
     device.open()
     torch.manual_seed(5)
     return FusedDecoder(config, RawParts(RandomWeights(config), device.kernels), device, MAX_CONTEXT)

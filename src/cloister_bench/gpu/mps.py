@@ -1,5 +1,6 @@
-"""NVIDIA's MPS for the bench and the processes it starts: without it, those that compute take turns, and nobody can
-wait for another. The server has its own (controller/mps.py), which serves strangers to each other and outlives faults.
+"""NVIDIA's MPS for the bench and the processes it starts. A node starts its own (controller/mps.py).
+
+Without it processes take turns, and none can wait for another.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from cloister.process.hardening import die_with_parent
 DAEMON = "nvidia-cuda-mps-control"
 START_S, END_S, LOOK_S = 10.0, 5.0, 0.02
 NAMES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+
+
+def pipe_folder() -> str:
+    """Where clients find it, while it runs; else empty."""
+    return os.environ.get(NAMES[0], "")
 
 
 @contextmanager

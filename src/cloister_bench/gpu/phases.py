@@ -1,7 +1,7 @@
 """The seven parts of the paper's Figure 7, made of kernels that were timed alone.
 
 Kernels overlap in a step, so they take longer alone than together. Q, K and V are one product, shared out by columns.
-The kernel that waits for the attention processes also merges: both are told as waiting.
+The kernel that waits for the attention processes also merges: both count as waiting.
 """
 
 from __future__ import annotations

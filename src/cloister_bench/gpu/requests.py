@@ -1,8 +1,8 @@
-"""Whole requests of so many users at once, from prompts to the last token, through the engine's runners: without HTTP,
+"""Whole requests of several users at once, from prompts to the last token, through the engine's runners: without HTTP,
 scheduler, sampler and seals. Tokens go through the host in every step, as in the engine.
 
 `open` prefills many prompts in one pass. At `partitioned` and `isolated` every prompt is computed alone; one process
-does it for all vaults, in turn, since each vault of a node would have weights of its own. Knows no CUDA.
+does it for all vaults, in turn, although a node has a vault for each. Knows no CUDA.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Answered(NamedTuple):
 
 
 class Load:
-    """So many users with a prompt each, and the answer's length."""
+    """Users with a prompt each, and the answer's length."""
 
     def __init__(self, decoder: Decoder, users: int, prompt: int, answer: int) -> None:
         self.decoder, self.users, self.prompt, self.answer = decoder, users, prompt, answer
@@ -155,7 +155,7 @@ def timed(load: Load, answer: Callable[[], Answered], runs: int = RUNS) -> tuple
 
 
 Partitions = Callable[[int, int, int], AbstractContextManager[Partition]]
-"""For so many processes, users and blocks of each prompt."""
+"""For a number of processes, of users, and of blocks of each prompt."""
 
 
 def measure_requests(

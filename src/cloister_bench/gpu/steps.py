@@ -13,8 +13,10 @@ import torch
 
 from cloister.compute.base import LinkAsker
 from cloister.compute.gpu.cache import GpuCache, on_gpu
+from cloister.compute.gpu.kernels import GpuKernels
 from cloister.compute.gpu.memory import SharedMemory
-from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
+from cloister.compute.gpu.program import i32
+from cloister.compute.layout import Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
@@ -29,8 +31,25 @@ WIDTHS = (32, 64, 128, 256, 512)
 """Steps whose logits are compared, and that are timed: as many as the answer's blocks have room for."""
 
 
+def greatest(kernels: GpuKernels, logits: torch.Tensor) -> torch.Tensor:
+    """Every row's greatest logit, the lowest index among equals."""
+    rows, columns = logits.shape
+    chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
+    kernels.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
+    return chosen
+
+
+def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
+    """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's. Every
+    row's table must have room for one token more."""
+    rows = len(logits)
+    given = (greatest(kernels, logits), batch.tokens, batch.positions, batch.slots, batch.tables)
+    sizes = (i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows))
+    kernels.launch("advance", (-(-rows // 64),), 64, *given, *sizes)
+
+
 def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
-    """A cache that holds every user's prompt, drawn at random, and its blocks: an answer has blocks of its own."""
+    """A cache that holds every user's prompt, drawn at random, and its blocks; the last of them are for the answer."""
     each = prompt_blocks(prompt) + ANSWER_BLOCKS
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
     cache._held.normal_()
@@ -55,7 +74,8 @@ class Recorded:
 
         def run() -> torch.Tensor:
             logits = decoder.logits(decoder.hidden(bucket.batch, cache, asker))
-            decoder.device.kernels.advance(logits, bucket.batch)  # type: ignore[attr-defined]
+            assert isinstance(decoder.kernels, GpuKernels)
+            advance(decoder.kernels, logits, bucket.batch)
             return logits
 
         self.step = decoder.device.record(run)
@@ -130,11 +150,11 @@ def _asking(
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * ANSWER_BLOCKS))
     chunks = remote_chunks(users)
     asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
-    if silent:  # the last asks a box that nobody answers
-        asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
-        asks[0, -1], asks[2, -1] = asker.shape.boxes(nobody.address)[0], 0
+    if silent:  # the last asks a box that no process answers
+        asked, unread = users - 1, SharedMemory.create(asker.shape.size)
+        asks[0, -1], asks[2, -1] = asker.shape.boxes(unread.address)[0], 0
     recorded = Recorded(decoder, cache, chunks, asker, asks)
     logits, ms = recorded.logits(), recorded.ms()
     row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
     row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
-    yield {**row, "late": asker.late.nonzero().flatten().tolist()}
+    yield {**row, "late": asker.state.late.nonzero().flatten().tolist()}

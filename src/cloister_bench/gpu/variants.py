@@ -19,7 +19,7 @@ from cloister_bench.gpu.steps import ANSWER_BLOCKS, Recorded, Row, open_chunks, 
 
 
 def tables(variants: int, blocks: int) -> tuple[int, list[list[int]]]:
-    """How many blocks a vault has, and those of each of its prompts, of so many blocks: half of them common to all."""
+    """How many blocks a vault has, and those of each of its prompts. Half of a prompt's blocks are common to all."""
     common = blocks // 2
     own = blocks - common
     firsts = (common + variant * own for variant in range(variants))

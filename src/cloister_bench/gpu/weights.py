@@ -10,12 +10,12 @@ from cloister.models.plain_config import PlainConfig
 
 
 class RandomWeights(Mapping[str, torch.Tensor]):
-    """Weights of a Llama of this shape, made on the GPU when they are asked for."""
+    """Weights of a Llama of this shape. Each is made on the GPU when it is looked up."""
 
     def __init__(self, config: PlainConfig) -> None:
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
         queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
-        self._layer = {
+        layer: dict[str, tuple[int, ...]] = {
             "self_attn.q_proj": (queries, hidden),
             "self_attn.k_proj": (keys, hidden),
             "self_attn.v_proj": (keys, hidden),
@@ -23,28 +23,27 @@ class RandomWeights(Mapping[str, torch.Tensor]):
             "mlp.gate_proj": (inner, hidden),
             "mlp.up_proj": (inner, hidden),
             "mlp.down_proj": (hidden, inner),
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
         }
-        self._ends = ("model.embed_tokens", *(() if config.tie_word_embeddings else ("lm_head",)))
-        self._norms = ("input_layernorm", "post_attention_layernorm")
-        self._layers = config.num_hidden_layers
-        self._vocabulary = (config.vocab_size, hidden)
-        self._hidden = hidden
+        ends = ("model.embed_tokens", *(() if config.tie_word_embeddings else ("lm_head",)))
+        self.shapes: dict[str, tuple[int, ...]] = {"model.norm.weight": (hidden,)}
+        self.shapes |= {f"{name}.weight": (config.vocab_size, hidden) for name in ends}
+        for number in range(config.num_hidden_layers):
+            self.shapes |= {f"model.layers.{number}.{name}.weight": size for name, size in layer.items()}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if "norm" in name:
-            return torch.rand(self._hidden, device="cuda") + 0.5
-        stem = name.removesuffix(".weight")
-        shape = self._vocabulary if stem in self._ends else self._layer[stem.split(".", 3)[3]]
-        drawn: torch.Tensor = torch.randn(shape, device="cuda") * float(shape[1]) ** -0.5
+        size = self.shapes[name]
+        if len(size) == 1:
+            return torch.rand(size, device="cuda") + 0.5
+        drawn: torch.Tensor = torch.randn(size, device="cuda") * float(size[1]) ** -0.5
         return drawn.bfloat16()
 
     def __iter__(self) -> Iterator[str]:
-        yield from (f"{name}.weight" for name in (*self._ends, "model.norm"))
-        for layer in range(self._layers):
-            yield from (f"model.layers.{layer}.{name}.weight" for name in (*self._layer, *self._norms))
+        return iter(self.shapes)
 
     def __contains__(self, name: object) -> bool:
-        return name in set(self)
+        return name in self.shapes
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.shapes)

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from cloister.link.network.address import Address
-from cloister.link.network.door import MOST_STRANGERS, Door
+from cloister.link.network.door import MOST_UNPROVED, Door
 from cloister.messages.frames import encode_frame
 from cloister_mpc.certificates import Keys, client_tls
 from cloister_mpc.config import PartiesConfig
@@ -60,7 +60,7 @@ async def test_silent_strangers_are_few_and_keep_no_client_out(config: PartiesCo
         before, there = descriptors(), strangers(address)
         came = await asyncio.to_thread(there.__enter__)
         try:
-            assert descriptors() <= before + len(came) + MOST_STRANGERS, "all of them are kept"
+            assert descriptors() <= before + len(came) + MOST_UNPROVED, "all of them are kept"
             line = await visitor(config)
             for one in (first, line):
                 await one.send(Hello(VERSION))

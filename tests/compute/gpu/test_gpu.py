@@ -15,9 +15,9 @@ import torch
 
 import cloister
 from cloister.compute.base import Device
-from cloister.compute.choose import choose_device
+from cloister.compute.choose import choose_device, gpu_device
 from cloister.compute.gpu import find
-from cloister.compute.gpu.find import gpu_device, refusal
+from cloister.compute.gpu.find import refusal
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
 
@@ -27,8 +27,8 @@ needs_gpu = pytest.mark.skipif(bool(refusal()), reason=refusal())
 
 @needs_gpu
 def test_products_are_right_and_a_rows_bits_do_not_depend_on_the_other_rows() -> None:
-    from cloister.compute.gpu.checks import check_linear
     from cloister.compute.gpu.device import GpuDevice
+    from cloister_bench.gpu.checks import check_linear
 
     errors, differing = check_linear(GpuDevice())
     assert max(errors.values()) < MOST_ERROR and not differing
@@ -36,16 +36,16 @@ def test_products_are_right_and_a_rows_bits_do_not_depend_on_the_other_rows() ->
 
 @needs_gpu
 def test_norms_and_embeddings_are_right() -> None:
-    from cloister.compute.gpu.checks import check_norm_and_embedding
     from cloister.compute.gpu.device import GpuDevice
+    from cloister_bench.gpu.checks import check_norm_and_embedding
 
     assert max(check_norm_and_embedding(GpuDevice()).values()) < MOST_ERROR
 
 
 @needs_gpu
 def test_attention_is_right_and_its_bits_do_not_depend_on_chunks_or_splits() -> None:
-    from cloister.compute.gpu.checks import check_attention
     from cloister.compute.gpu.device import GpuDevice
+    from cloister_bench.gpu.checks import check_attention
 
     errors, differing = check_attention(GpuDevice())
     assert max(errors.values()) < MOST_ERROR and not differing
@@ -59,22 +59,24 @@ def test_without_a_gpu_the_reason_and_a_way_out_are_named() -> None:
 
 
 def test_only_the_gpus_own_package_imports_cuda() -> None:
-    """And `find`, which every machine may import, imports none of its siblings but inside a function."""
+    """And `find`, which every machine may import, imports no sibling that does."""
     source = Path(cloister.__file__).parent
     importing = {p.relative_to(source).as_posix() for p in source.rglob("*.py") if "\nfrom cuda." in p.read_text()}
     assert importing and all(name.startswith("compute/gpu/") for name in importing)
-    eager = [
+    imported = {
         line
-        for line in (source / "compute/gpu/find.py").read_text().splitlines()
+        for name in ("find", "source")
+        for line in (source / f"compute/gpu/{name}.py").read_text().splitlines()
         if line.startswith(("from", "import"))
-    ]
-    assert not [line for line in eager if "cuda" in line or "compute.gpu" in line]
+    }
+    siblings = {line for line in imported if "cuda" in line or "compute.gpu" in line}
+    assert siblings == {"from cloister.compute.gpu.source import DIMS, compiled"}
 
 
 def test_an_older_gpu_is_refused_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    assert re.search(r"Hopper.*8\.0", find.told_by_another(find.ask).refusal)
+    assert re.search(r"Hopper.*8\.0", find.in_child(find.ask).refusal)
 
 
 def test_another_process_asks_and_tells_what_it_found() -> None:
@@ -84,7 +86,7 @@ def test_another_process_asks_and_tells_what_it_found() -> None:
         asked_here.append(1)
         return find.Found(code={64: b"machine code"})
 
-    assert find.told_by_another(found) == find.Found(code={64: b"machine code"})
+    assert find.in_child(found) == find.Found(code={64: b"machine code"})
     assert not asked_here
 
 
@@ -95,8 +97,8 @@ def test_who_fails_or_dies_asking_is_a_refusal() -> None:
     def dies() -> find.Found:
         os._exit(3)
 
-    assert "RuntimeError" in find.told_by_another(fails).refusal
-    assert "ended before" in find.told_by_another(dies).refusal
+    assert "RuntimeError" in find.in_child(fails).refusal
+    assert "ended before" in find.in_child(dies).refusal
 
 
 @pytest.fixture

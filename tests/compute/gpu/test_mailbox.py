@@ -9,15 +9,13 @@ import torch
 
 from cloister.compute.base import AttentionShape, CacheShape
 from cloister.compute.gpu.mailbox import (
-    CLIENTS,
     EXPOSED,
     MOST_ASKED,
-    SLOTS,
     WORD,
     Aims,
+    Boxes,
     MailboxShape,
-    Seat,
-    Seats,
+    MailboxSlots,
     aimed,
     most_rows,
     partition_refusal,
@@ -25,10 +23,11 @@ from cloister.compute.gpu.mailbox import (
 from cloister.compute.layout import ASKS, Chunk, Layout, Remote, RemoteRows, Wanted, lay_out
 from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import MOST_FAKES
+from cloister.placement import MPS_CLIENTS, Placement
 
 SHAPE = MailboxShape(users=4, layers=2, heads=4, dim=64)
 MAILBOXES = {7: 1 << 30, 9: 1 << 31}
-SEATS: dict[int, Seat] = {link: (address, range(4)) for link, address in MAILBOXES.items()}
+BOXES: dict[int, Boxes] = {link: (address, range(4)) for link, address in MAILBOXES.items()}
 
 
 def asking(*whom: tuple[int, int] | None) -> tuple[RemoteRows, ...]:
@@ -38,7 +37,7 @@ def asking(*whom: tuple[int, int] | None) -> tuple[RemoteRows, ...]:
 
 def test_each_row_has_its_box_and_a_vaults_gate_is_opened_once() -> None:
     """A vault closes its gate when it begins to answer: opened again, it would answer the next step unasked."""
-    asks, failed = aimed(SHAPE, SEATS, asking((7, 0), None, (9, 3), (7, 2)), 4)
+    asks, failed = aimed(SHAPE, BOXES, asking((7, 0), None, (9, 3), (7, 2)), 4)
     seven, nine = SHAPE.boxes(MAILBOXES[7]), SHAPE.boxes(MAILBOXES[9])
     assert asks[0].tolist() == [seven[0], 0, nine[3], seven[2]]
     assert asks[1].tolist() == [MAILBOXES[7], 0, MAILBOXES[9], 0]
@@ -46,7 +45,7 @@ def test_each_row_has_its_box_and_a_vaults_gate_is_opened_once() -> None:
 
 
 def test_a_vault_that_is_not_there_or_names_a_slot_that_is_not_there_fails_alone() -> None:
-    asks, failed = aimed(SHAPE, SEATS, asking((8, 0), (7, 4), (9, 1)), 3)
+    asks, failed = aimed(SHAPE, BOXES, asking((8, 0), (7, 4), (9, 1)), 3)
     assert failed == {8: "vault_lost", 7: "link_malformed"}
     assert asks[0].tolist() == [0, 0, SHAPE.boxes(MAILBOXES[9])[1]] and asks[1].tolist() == [0, 0, MAILBOXES[9]]
     assert not asks[:, :2].any(), "nor is anybody told that they are asked"
@@ -54,23 +53,23 @@ def test_a_vault_that_is_not_there_or_names_a_slot_that_is_not_there_fails_alone
 
 def test_links_in_one_attention_process_have_their_own_boxes_and_open_one_gate() -> None:
     address = 1 << 30
-    seats = {7: (address, range(2, 3)), 9: (address, range(0, 1))}
-    asks, failed = aimed(SHAPE, seats, asking((7, 0), (9, 0)), 2)
+    both = {7: (address, range(2, 3)), 9: (address, range(0, 1))}
+    asks, failed = aimed(SHAPE, both, asking((7, 0), (9, 0)), 2)
     boxes = SHAPE.boxes(address)
     assert asks[:2].tolist() == [[boxes[2], boxes[0]], [address, 0]] and not failed
     assert asks[2].tolist() == [address + SHAPE.asked, address + SHAPE.asked + WORD] and asks[3].tolist() == [2, 0]
-    assert aimed(SHAPE, seats, asking((7, 1)), 1)[1] == {7: "link_malformed"}, "the next slot is another's"
+    assert aimed(SHAPE, both, asking((7, 1)), 1)[1] == {7: "link_malformed"}, "the next slot is another's"
 
 
-def test_what_the_last_step_asked_is_remembered_until_somebody_sits_elsewhere() -> None:
-    seats, looked = dict(SEATS), list[int]()
+def test_what_the_last_step_asked_is_remembered_until_a_link_is_attached_or_detached() -> None:
+    boxes, looked = dict(BOXES), list[int]()
 
-    def known() -> dict[int, Seat]:
-        looked.append(len(seats))
-        return seats
+    def known() -> dict[int, Boxes]:
+        looked.append(len(boxes))
+        return boxes
 
     aims = Aims(SHAPE, known)
-    first, both = asking((7, 0), (9, 1)), aimed(SHAPE, SEATS, asking((7, 0), (9, 1)), 2)[0]
+    first, both = asking((7, 0), (9, 1)), aimed(SHAPE, BOXES, asking((7, 0), (9, 1)), 2)[0]
     for _ in range(3):
         asks, failed = aims.of(first, 2)
         assert torch.equal(asks, both) and not failed
@@ -78,34 +77,33 @@ def test_what_the_last_step_asked_is_remembered_until_somebody_sits_elsewhere() 
     assert looked == [2], "once"
     for other, rows in ((asking((7, 0), (9, 2)), 2), (asking((9, 1), (7, 0)), 2), (first, 4)):
         asks, failed = aims.of(other, rows)
-        assert torch.equal(asks, aimed(SHAPE, SEATS, other, rows)[0]) and not failed
+        assert torch.equal(asks, aimed(SHAPE, BOXES, other, rows)[0]) and not failed
     aims.of(first, 2)
-    del seats[9]
+    del boxes[9]
     aims.forget()
     for _ in range(2):
         assert aims.of(first, 2)[1] == {9: "vault_lost"}, "said in every step"
 
 
-def test_neighbouring_places_are_in_different_attention_processes_and_no_slot_is_two_vaults() -> None:
-    seats = Seats.beside(8)
-    assert seats.places + 8 + 1 == CLIENTS and seats.mailboxes == 8
-    taken = [seats.at(place) for place in range(seats.places)]
+def test_neighbouring_vaults_are_in_different_attention_processes_and_no_slot_is_two_vaults() -> None:
+    slots_of = MailboxSlots(Placement.on_mps(8))
+    vaults = slots_of.placement.vaults
+    assert vaults + 8 + 1 == MPS_CLIENTS
+    taken = [slots_of.at(slot) for slot in range(vaults)]
     assert [mailbox for mailbox, _ in taken[:9]] == [*range(8), 0]
     held = [(mailbox, slot) for mailbox, slots in taken for slot in slots]
-    assert len(set(held)) == len(held) == seats.places * EXPOSED
-    assert max(slots[-1] for _, slots in taken) < seats.slots
-    alone = Seats.beside(0)
-    assert alone.mailboxes == alone.places and alone.at(3) == (3, range(SLOTS))
-    for place in (-1, seats.places):
-        with pytest.raises(ValueError, match="no such place"):
-            seats.at(place)
+    assert len(set(held)) == len(held) == vaults * EXPOSED
+    assert max(slots[-1] for _, slots in taken) < slots_of.slots
+    for slot in (-1, vaults):
+        with pytest.raises(ValueError, match="no such link slot"):
+            slots_of.at(slot)
 
 
 def test_a_vault_with_several_prompts_is_asked_for_all_of_them_in_one_step() -> None:
     """At `obfuscated` a request has λ+1 sequences: each has a box and a word in the list, and one gate is opened."""
-    seats, shape = Seats(attention=2, places=4), MailboxShape(users=2 * EXPOSED, layers=2, heads=4, dim=64)
-    assert EXPOSED > MOST_FAKES and seats.slots == shape.users
-    mailbox, slots = seats.at(3)
+    both, shape = MailboxSlots(Placement(2, 4)), MailboxShape(users=2 * EXPOSED, layers=2, heads=4, dim=64)
+    assert EXPOSED > MOST_FAKES and both.slots == shape.users
+    mailbox, slots = both.at(3)
     assert (mailbox, slots) == (1, range(EXPOSED, 2 * EXPOSED))
     address, rows = 1 << 30, MOST_FAKES + 1
     asks, failed = aimed(shape, {5: (address, slots)}, asking(*((5, slot) for slot in range(rows))), rows)
@@ -121,7 +119,7 @@ def test_a_steps_rows_fit_the_list_and_copies_of_the_first_are_not_in_it() -> No
     assert SHAPE.asked >= 64 * (SHAPE.layers + 1) and SHAPE.asked + MOST_ASKED * WORD <= SHAPE.gates
     chunks = [Chunk([1], 0, [0], Layout(prompt=0, remote=Remote(7, slot)), Wanted.LAST) for slot in range(3)]
     batch = lay_out(chunks, 1)
-    asks, _ = aimed(SHAPE, SEATS, batch.remotes, 3)
+    asks, _ = aimed(SHAPE, BOXES, batch.remotes, 3)
     bucket = Bucket(4, 32, lambda tensor: tensor, asks=True)
     bucket.fill(replace(batch, asks=asks))
     assert bucket.batch.asks is not None and bucket.batch.asks.shape == (ASKS, 4)
@@ -136,7 +134,7 @@ def test_blocks_that_wait_for_answers_leave_room_for_those_that_give_them() -> N
 
 
 def test_two_rows_for_one_box_are_refused() -> None:
-    _, failed = aimed(SHAPE, SEATS, asking((7, 1), (7, 1)), 2)
+    _, failed = aimed(SHAPE, BOXES, asking((7, 1), (7, 1)), 2)
     assert failed == {7: "link_malformed"}
 
 

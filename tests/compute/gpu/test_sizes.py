@@ -25,12 +25,13 @@ from cloister.compute.gpu.mailbox import (
     STAYING_ROWS,
     WORD,
     MailboxShape,
-    Seats,
+    MailboxSlots,
     percentage_of,
 )
 from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
+from cloister.placement import Placement
 from tests.compute.without_cuda import imported
 
 FOLDER = Path(cloister.__file__).parent / "compute" / "gpu"
@@ -104,45 +105,62 @@ def test_few_processes_may_use_all_processors_and_eight_a_fourth_each() -> None:
     assert [percentage_of(processes) for processes in (0, 1, 2, 4, 8, 46)] == [100, 100, 100, 50, 25, 25]
 
 
-@pytest.mark.parametrize("attention", [8, 0])
-def test_who_waits_has_queues_for_the_rest_and_an_attention_process_a_share_of_the_gpu(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, attention: int
+FOLDER_OF_MPS = "CUDA_MPS_PIPE_DIRECTORY"
+QUEUES, SHARE = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+@pytest.mark.parametrize(
+    ("role", "more"),
+    [("service", {}), ("vault", {"CUDA_MPS_CLIENT_PRIORITY": "1"}), ("attention", {QUEUES: "4", SHARE: "25"})],
+)
+def test_each_role_is_a_client_of_mps_with_its_own_settings(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, role: str, more: dict[str, str]
 ) -> None:
-    """A vault that answers itself has two streams that wait: with as many queues as a client of MPS has by itself,
-    nothing else of it would ever run."""
-    left = MagicMock()
+    """A vault's kernels start after others'. An attention process has two streams that wait: with a client's default of
+    two queues, nothing else of it would ever run."""
+    gpu, left = importlib.import_module("cloister.compute.gpu.device"), MagicMock()
     monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
-    monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.memory"), "leave_no_stack", left)
-    queues, share = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    monkeypatch.setattr(gpu, "leave_no_stack", left)
     monkeypatch.setattr(os, "environ", {})
-    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
-    device.share("", attention)
-    device.open()
-    assert queues not in os.environ and share not in os.environ and not left.called, "the service computes on all of it"
-    device.open(waits=True)
-    assert int(os.environ[queues]) > 2
-    assert os.environ.get(share) == ("25" if attention else None) and left.called == bool(attention)
+    device = gpu.GpuDevice()
+    device.share("/meet", 8)
+    device.open(role)
+    assert os.environ == {FOLDER_OF_MPS: "/meet", **more} and left.called == (role == "attention")
 
 
-def test_who_yields_is_a_client_of_low_priority_beside_others_alone(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("role", ["service", "vault"])
+def test_a_process_in_turns_does_not_look_for_mps(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
-    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
-    for how, said in (({}, None), ({"yields": True, "beside": False}, None), ({"yields": True}, "1")):
-        monkeypatch.setattr(os, "environ", {})
-        device.open(**how)
-        assert os.environ.get("CUDA_MPS_CLIENT_PRIORITY") == said
+    monkeypatch.setattr(os, "environ", {FOLDER_OF_MPS: "/somebody-elses"})
+    importlib.import_module("cloister.compute.gpu.device").GpuDevice().open(role)
+    assert not os.environ
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_vaults_cache_is_in_its_arena_where_links_are_on_the_device(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    gpu = importlib.import_module("cloister.compute.gpu.device")
+    arena, own = MagicMock(), MagicMock()
+    monkeypatch.setattr(gpu, "ArenaCache", arena)
+    monkeypatch.setattr(gpu, "GpuCache", own)
+    device, shape = gpu.GpuDevice(), SimpleNamespace(dim=64)
+    device.kernels = MagicMock()
+    if shared:
+        device.share("/meet", 8)
+    found = device.vault_cache(shape, 16, 5)
+    assert found is (arena if shared else own).return_value
+    assert not shared or arena.call_args.args == (shape, 16, 5)
 
 
 def test_a_step_of_up_to_64_rows_lets_those_who_answer_stay(kernels: ModuleType) -> None:
     """Which way each answers is its own decision: so every product that gives queries knows the gates."""
-    from cloister.compute.gpu.link import Asking
+    from cloister.compute.gpu.asking import StepAsks
 
-    asker: Any = SimpleNamespace(
-        steps="steps", started="started", late="late", patience_ns=5, shape=SimpleNamespace(layers=3)
-    )
-    few, many = (Asking(asker, torch.zeros(4, rows, dtype=torch.int64)) for rows in (STAYING_ROWS, STAYING_ROWS + 1))
+    state: Any = SimpleNamespace(steps="steps", started="started", late="late", patience_ns=5, layers=3)
+    few, many = (StepAsks(state, torch.zeros(4, rows, dtype=torch.int64)) for rows in (STAYING_ROWS, STAYING_ROWS + 1))
     assert few.stays and not many.stays
     assert few.warning(1)[0] is not None and many.warning(1)[0] is None, "a layer's beginning is said to who is there"
     for asking, rows in ((few, STAYING_ROWS), (many, STAYING_ROWS + 1)):
@@ -151,18 +169,18 @@ def test_a_step_of_up_to_64_rows_lets_those_who_answer_stay(kernels: ModuleType)
         assert [int(number) for number in numbers] == [rows, 1, 3]
         made = MagicMock()
         asking.begin_step(made)
-        assert int(made.launch.call_args.args[-1]) == asking.stays, "room is promised where there is some"
+        assert int(made.call_args.args[-1]) == asking.stays, "room is promised where there is some"
 
 
-def test_who_sits_elsewhere_is_asked_elsewhere_in_the_next_step(kernels: ModuleType) -> None:
+def test_a_link_in_another_slot_is_asked_there_in_the_next_step(kernels: ModuleType) -> None:
     from cloister.compute.gpu.link import GpuAsker
     from cloister.compute.gpu.mailbox import Aims
 
     asker = object.__new__(GpuAsker)
-    asker.shape, asker._seats = MailboxShape(users=4, layers=2, heads=4, dim=64), Seats(2, 4, each=2)
+    asker.shape, asker._slots = MailboxShape(users=4, layers=2, heads=4, dim=64), MailboxSlots(Placement(2, 4), each=2)
     asker._mailboxes = [MagicMock(address=1 << 30), MagicMock(address=1 << 31)]
-    asker._taken, asker._asked, asker._failed = {}, {}, {}
-    asker._aims = Aims(asker.shape, lambda: {link: asker._seat_of(place) for link, place in asker._taken.items()})
+    asker._attached, asker._asked, asker._failed = {}, {}, {}
+    asker._aims = Aims(asker.shape, asker._boxes)
     asks = lay_out([Chunk([1], 0, [0], Layout(prompt=0, remote=Remote(7, 0)), Wanted.LAST)], 1).remotes
 
     def asked() -> tuple[int, dict[int, str]]:
@@ -171,7 +189,7 @@ def test_who_sits_elsewhere_is_asked_elsewhere_in_the_next_step(kernels: ModuleT
 
     places = [asker.shape.boxes(1 << 30)[0], asker.shape.boxes(1 << 31)[2]]
     for place, box in ((0, places[0]), (3, places[1])):
-        asker.attach_at(7, place)
+        asker.attach_slot(7, place)
         assert asked() == (box, {}) == asked()
         asker.detach(7)
         assert asked() == (0, {7: "vault_lost"}), "nobody is asked in the place of who has left"
@@ -233,12 +251,10 @@ def test_a_row_that_waits_looks_at_one_word_now_and_then() -> None:
 def test_who_comes_for_a_layer_leaves_registers_for_who_gives_the_queries(kernels: ModuleType) -> None:
     """Blocks of `answer` on a processor, of four that fit, and one of `rotate_and_store` (40 registers a thread)."""
     from cloister.compute.gpu.answering import COMING
-    from cloister.compute.gpu.link import BLOCKS
 
     assert "KERNEL __launch_bounds__(32 * WARPS, 4)\n    answer(" in (FOLDER / "answer.cuh").read_text()
     registers, rotates = 65536, 8 * 32 * 40
     assert COMING * registers // 4 + rotates <= registers
-    assert BLOCKS.coming * Seats.beside(0).places <= 132 * COMING, "of vaults that answer themselves, too"
 
 
 def test_the_product_that_gives_the_queries_opens_the_gates_and_no_other(
@@ -292,9 +308,10 @@ def test_vaults_always_run_beside_others_and_a_service_while_its_answerers_stay(
         device.kernels._asking = SimpleNamespace(stays=stays)
         assert beside() is stays
     device.kernels._asking = None
-    monkeypatch.setattr(gpu, "on_gpu", lambda cache: cache)
-    monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.link"), "GpuAnswerer", MagicMock())
-    device.answerer(MagicMock(), MagicMock(), -1, -1)
+    with pytest.raises(ValueError, match="arena"):
+        device.answerer(MagicMock(), MagicMock(), -1, -1)
+    monkeypatch.setattr(gpu, "ArenaAnswerer", MagicMock())
+    device.answerer(MagicMock(), object.__new__(gpu.ArenaCache), -1, -1)
     assert beside()
 
 
@@ -407,33 +424,16 @@ def test_a_stage_is_given_back_behind_a_fence_for_the_copy_that_comes_next() -> 
 def test_under_mps_parts_are_placed_in_weights_that_are_there_once(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cloister.compute.gpu import weights
-
-    shared = MagicMock()
+    gpu, shared = importlib.import_module("cloister.compute.gpu.device"), MagicMock()
     shared.copied.return_value.export.return_value = 5
-    monkeypatch.setattr(weights, "SharedWeights", shared)
-    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
+    monkeypatch.setattr(gpu, "SharedWeights", shared)
+    device = gpu.GpuDevice()
     file = torch.zeros(64)
     assert device.hold_weights(file) is None and not shared.mock_calls, "in turns each has its own"
-    device.share("/meet", 8, vaults_apart=True)
-    assert device.vaults_apart
+    device.share("/meet", 8)
     assert device.hold_weights(file) == 5
     assert device.place(file[:8]) is shared.copied.return_value.find.return_value
     assert device.hold_weights(file, 9) is None
     shared.adopted.assert_called_once_with(file, 9)
     shared.adopted.return_value.find.return_value = None
     assert device.place(file[:8]).data_ptr() == file.data_ptr(), "what is not of the file is copied once it is open"
-    device.share("/meet", 0, vaults_apart=True)
-    assert not device.vaults_apart, "who answers itself does so beside the service"
-
-
-def test_a_vault_outside_mps_does_not_look_for_it(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
-    monkeypatch.setattr(os, "environ", {})
-    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
-    device.share("/meet", 8, vaults_apart=True)
-    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = "/somebody-elses"
-    device.open(beside=False)
-    assert not os.environ
-    device.open()
-    assert os.environ == {"CUDA_MPS_PIPE_DIRECTORY": "/meet"}

@@ -1,7 +1,7 @@
 """The C library: its structures, field for field as in native.c; built once for this machine; loaded and started.
 
 Its file in the cache folder carries a hash of the sources, the flags, the compiler and the processor's features: a
-change of any builds anew. Without a C compiler on PATH, the `ziglang` package's is used, if installed.
+change of any builds another file. Without a C compiler on PATH, the `ziglang` package's is used, if installed.
 
 The file is read once, into sealed memory, and loaded from there: what was measured is what runs. A process that is held
 to a release (process/release_code.py) loads only a library that the release names.
@@ -143,7 +143,7 @@ def build_library(*, tiles: bool = True) -> Path:
 
 
 def built_with(*, tiles: bool = True) -> str:
-    """The compiler, and how it is called: what a release says of its library beside the hash."""
+    """The compiler and its flags: a release names them beside the library's hash."""
     compiler = _needed_compiler()
     said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
     return f"{said[0] if said else compiler[-1]} | {' '.join(_flags(tiles))}"

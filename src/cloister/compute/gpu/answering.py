@@ -1,6 +1,6 @@
 """Streams that answer a mailbox's questions: kernels that are launched ahead and wait for gates, of steps or of layers.
 
-Whose prompts they are, and in whose memory, is not known here (link.py, lending.py).
+It knows addresses of arenas; it does not know which vault computes into which (arena.py).
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ import torch
 from cuda.bindings import driver
 
 from cloister.compute.base import AttentionShape
-from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.exposure import ArenaShape
-from cloister.compute.gpu.kernels import PART, i32
-from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, MailboxShape, percentage_of
+from cloister.compute.gpu.kernels import PART, GpuKernels
+from cloister.compute.gpu.mailbox import (
+    GATE_BYTES,
+    GATE_WORD,
+    MOST_ASKED,
+    MOST_PATIENCE_MS,
+    MailboxShape,
+    percentage_of,
+)
 from cloister.compute.gpu.memory import SharedMemory
+from cloister.compute.gpu.program import capture, i32
 from cloister.errors import SetupError
 
 OPEN = 1
-MOST_PATIENCE_MS = 200
 AHEAD = 32
 LAYERS_AHEAD = 200
 LOOK_S = 0.001
-"""Steps that are launched ahead, or layers of some, and how often one looks whether some were asked for. A stream holds
-about a thousand launches; who launches more waits until it is asked."""
+"""Steps that are launched ahead, or layers of some, and how often the thread looks for answered ones. A stream holds
+about a thousand launches; a thread that launches more waits until the service asks."""
 TASKS = 4
 """Of a group of a prompt (attention.cuh)."""
 NOTES = 8 + 4 * MOST_ASKED
@@ -42,7 +48,7 @@ CLOSING = 1
 MOST_LAUNCHES = 2**31 - 1
 """Numbers of launches; the last is the rehearsal's, so that none is taken for it."""
 LINGER_S = 0.05
-"""How long one that ends still answers: its service may be in a step that asks it, and would wait in vain."""
+"""How long a process that ends still answers: its service may be in a step that asks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +60,24 @@ class Blocks:
 
     @classmethod
     def among(cls, processors: int, processes: int) -> Blocks:
-        """Of one of so many processes, which may use so many processors. Of all that stay there is at most one on each
-        processor: so much room is left beside the service's products (linear.cuh). Of those that come, three: a fourth
-        would leave no registers for who gives them their queries (link.cuh)."""
+        """For one of several processes that may use these processors. Of all blocks that stay there is at most one on
+        each processor: the service's products leave room for one (linear.cuh). Of those that come, three: a fourth
+        would leave no registers for the kernel that gives them their queries (link.cuh)."""
         each = max(1, processors * 100 // percentage_of(processes) // processes)
         return cls(each, COMING * each)
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
-    """Where what is exposed lies, and the caches behind it: addresses, and bytes from one vault's to the next's."""
+class Arenas:
+    """Several vaults' arenas in a row: the address of the first, and bytes from one to the next."""
 
-    exposed: int
+    address: int
     stride: int
-    cache: int
-    cache_stride: int
+    shape: ArenaShape
 
 
 def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
-    """What comes next in this stream waits for a word of memory."""
+    """Have this stream's next work wait until a word of memory has this value."""
     equal = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     (error,) = driver.cuStreamWaitValue32(driver.CUstream(stream.cuda_stream), address, value, equal)
     if error:
@@ -80,26 +85,24 @@ def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
 
 
 class AnswerStream:
-    """Answers all layers of a step for all slots, in so many blocks, while `wanted`; launched by a thread, and waiting
-    for gates without holding a processor. It becomes readable (`fileno`) when the device is lost."""
+    """Answers all layers of a step for all slots of all arenas. A thread launches its kernels, which wait for gates
+    without holding a processor. It becomes readable (`fileno`) when the device is lost."""
 
     def __init__(
         self,
-        device: GpuDevice,
+        kernels: GpuKernels,
         model: AttentionShape,
         mailbox: SharedMemory,
         shape: MailboxShape,
-        slots: Slots,
-        arena: ArenaShape,
+        arenas: Arenas,
         patience_ms: int,
         blocks: Blocks,
-        wanted: Callable[[], bool],
     ) -> None:
-        self._device, self._model, self._mailbox, self._shape = device, model, mailbox, shape
-        self._slots, self._arena, self._blocks, self._wanted = slots, arena, blocks, wanted
+        self._kernels, self._model, self._mailbox, self._shape = kernels, model, mailbox, shape
+        self._arenas, self._blocks = arenas, blocks
         self._patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
         kv_heads, dim = model.cache_shape.kv_heads, model.cache_shape.dim
-        self._parts = torch.zeros(shape.users * model.heads * arena.groups * TASKS * (dim + PART), device="cuda")
+        self._parts = torch.zeros(shape.users * model.heads * arenas.shape.groups * TASKS * (dim + PART), device="cuda")
         self._tickets = torch.zeros(shape.users * kv_heads, dtype=torch.int32, device="cuda")
         self._notes = torch.zeros(NOTES, dtype=torch.int32, device="cuda")
         self._scales = torch.tensor([scale * math.log2(math.e) for scale in model.scales], device="cuda")
@@ -107,39 +110,35 @@ class AnswerStream:
         self._boxes = shape.boxes(mailbox.address)
         ahead = max(2, LAYERS_AHEAD // shape.layers)
         self._staying, self._coming = _Queue(self._answer_step, AHEAD), _Queue(self._answer_layers, ahead)
-        self.changed = threading.Condition()
-        """To be held, and notified, where it changes what is wanted."""
+        self._launching = threading.Lock()
         self._running = threading.Event()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.verdict = ""
         self._closed = False
 
     def rehearse(self) -> None:
-        """Use all once for nobody: a sealed process loads no kernel, and one whose stream waits would wait for it with
-        all else that is used for the first time."""
+        """Use every kernel once, unasked: a sealed process loads none, and a first use later would wait for the streams
+        that wait."""
         self._launch(0, self._shape.layers, MOST_LAUNCHES)
         self.drain()
-        self._recorded = self._device.capture(self._record_layers)
+        self._recorded = capture(self._record_layers)
         for _ in range(2):
-            self._staying.launch_ahead()
-            self._coming.launch_ahead()
+            self._launch_ahead()
             self.drain()
 
     def keep_launching(self) -> None:
-        """From now on, while it is wanted."""
+        """From now on, until `leave`."""
         threading.Thread(target=self._keep_launching, daemon=True).start()
         self._running.wait()
 
     def fileno(self) -> int:
         return self._event
 
-    def launch_ahead(self) -> None:
-        if self._wanted():
-            self._staying.launch_ahead()
-            self._coming.launch_ahead()
+    def _launch_ahead(self) -> None:
+        self._staying.launch_ahead()
+        self._coming.launch_ahead()
 
     def drain(self) -> None:
-        """Nobody asks: what was launched ahead comes to an end, and the gates are closed again."""
+        """While no step asks: what was launched ahead comes to an end, and the gates are closed again."""
         self._notes[CLOSING] = 1
         torch.cuda.current_stream().synchronize()
         self._set_gates(OPEN)
@@ -150,12 +149,11 @@ class AnswerStream:
         torch.cuda.current_stream().synchronize()
 
     def leave(self) -> None:
-        """Leave nothing behind that runs or waits: who ends with a running kernel takes its neighbours along."""
+        """Leave nothing behind that runs or waits: a client of MPS that ends with a running kernel ends all others."""
         if self._staying.flies:
             time.sleep(LINGER_S)
-        with self.changed, suppress(RuntimeError):
+        with self._launching, suppress(RuntimeError):
             self._closed = True
-            self.changed.notify()
             self.drain()
 
     def _keep_launching(self) -> None:
@@ -163,14 +161,12 @@ class AnswerStream:
             self._staying.drain()  # its first call
             self._running.set()
             while True:
-                with self.changed:
-                    self.changed.wait_for(lambda: self._closed or self._wanted())
+                with self._launching:
                     if self._closed:
                         return
-                    self.launch_ahead()
+                    self._launch_ahead()
                 time.sleep(LOOK_S)
         except RuntimeError:  # the device is lost: CUDA's errors stay
-            self.verdict = "vault_lost"
             os.eventfd_write(self._event, 1)
 
     def _set_gates(self, value: int) -> None:
@@ -198,15 +194,16 @@ class AnswerStream:
         wait_for(torch.cuda.current_stream(), self._mailbox.address + number * GATE_BYTES + GATE_WORD, OPEN)
 
     def _launch(self, first: int, end: int, number: int) -> None:
-        model, shape, slots, arena = self._model, self._model.cache_shape, self._slots, self._arena
-        self._device.kernels.launch(
+        model, shape, arena = self._model, self._model.cache_shape, self._arenas.shape
+        first_arena, stride = self._arenas.address, self._arenas.stride
+        self._kernels.launch(
             "answer",
             (self._blocks.staying if number else self._blocks.coming,),
             128,
-            *(slots.cache, arena.block_bytes // 2, arena.block_bytes // shape.layers),
+            *(first_arena + arena.header, arena.block_bytes // 2, arena.block_bytes // shape.layers),
             *(self._scales, self._parts),
             *map(i32, (self._shape.users, model.heads, shape.kv_heads, arena.groups)),
-            *(slots.exposed, slots.stride, slots.cache_stride),
+            *(first_arena, stride, stride),
             *map(i32, (arena.slots, 4 * arena.words, arena.blocks)),
             *(self._boxes.start, self._boxes.step, self._mailbox.address, self._tickets, self._notes),
             *map(i32, (shape.layers, first, end, number)),
@@ -217,7 +214,7 @@ class AnswerStream:
 
 
 class _Queue:
-    """A stream that has so many launches ahead."""
+    """A stream with `ahead` launches under way."""
 
     def __init__(self, launch: Callable[[], None], ahead: int) -> None:
         self._launch, self._ahead = launch, ahead
@@ -239,7 +236,7 @@ class _Queue:
                 self._flying.append(self._landed.popleft())
 
     def drain(self) -> None:
-        """Wait for all; somebody sees to it that they end."""
+        """Wait for all. The caller has opened their gates."""
         self._stream.synchronize()
         self._landed += self._flying
         self._flying.clear()

@@ -1,6 +1,6 @@
-"""What a vault exposes in a slot; and an arena, which is such a slot beside a KV cache.
+"""The sizes of an arena: what a vault exposes in its slots, and its KV cache.
 
-As link.cuh reads it (`exposed`). Sizes and numbers only: nothing is mapped.
+As answer.cuh reads it (`exposed`). Nothing is mapped here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ MOST_GROUPS, GROUP_TOKENS = 255, 512
 
 @dataclass(frozen=True, slots=True)
 class ArenaShape:
-    """A cache of so many blocks behind what is exposed of it: prompts in so many slots, which may have blocks in
-    common."""
+    """What is exposed, one prompt in each slot, and behind it the cache. Prompts may have blocks in common."""
 
     blocks: int
     dim: int

@@ -1,7 +1,7 @@
 """Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack.
 
-A CUDA context does not survive a fork, and who has asked CUDA anything can fork nobody who uses it. So a process that
-ends at once asks for us, and compiles the kernels; all that is forked from here later has its answer.
+A process that has initialised CUDA cannot fork children that use CUDA. So a child asks, compiles the kernels and ends;
+processes that are forked from this one later have its answer.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from typing import NoReturn
 import msgspec
 import torch
 
-from cloister.compute.base import Device
-from cloister.errors import SetupError, where_raised
+from cloister.compute.gpu.source import DIMS, compiled
+from cloister.errors import where_raised
 
 LEAST_CAPABILITY = (9, 0)
-HINT = "Install torch with CUDA and `cloister[gpu]`, or compute on the CPU."
 CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
-DIMS = (64, 128)
-"""Widths of heads that there are kernels for."""
 _GPU = "cloister.compute.gpu"
-_LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.kernels", f"{_GPU}.link", f"{_GPU}.lending", f"{_GPU}.weights")
+_LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.device")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -49,51 +46,49 @@ def devices() -> tuple[str, ...]:
 
 @cache
 def find() -> Found:
-    """What there is on this machine. Asked once: processes forked later know."""
+    """What this machine has. Asked once: processes forked later have the answer."""
     if torch.version.cuda is None or not os.path.exists(CONTROL):
         return Found("This machine has no NVIDIA GPU, or torch was built without CUDA.")
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
         return Found("The package cuda-core, which compiles the kernels, is not installed.")
     begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return ask() if begun else told_by_another(ask)
+    return ask() if begun else in_child(ask)
 
 
-def told_by_another(asks: Callable[[], Found]) -> Found:
-    """What `asks` finds in a forked process that ends then."""
-    told, tell = os.pipe()
-    asking = os.fork()
-    if not asking:
-        _tell(tell, asks)
-    os.close(tell)
-    with open(told, "rb") as pipe:
+def in_child(asks: Callable[[], Found]) -> Found:
+    """What `asks` finds in a forked process, which then ends."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _answer(writing, asks)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
         answer = pipe.read()
-    os.waitpid(asking, 0)
+    os.waitpid(child, 0)
     try:
         return msgspec.msgpack.decode(answer, type=Found)
     except msgspec.MsgspecError:
         return Found("The process that asked for a GPU ended before it answered.")
 
 
-def _tell(tell: int, asks: Callable[[], Found]) -> NoReturn:
+def _answer(writing: int, asks: Callable[[], Found]) -> NoReturn:
     try:
         try:
             found = asks()
         except Exception as failure:
             found = Found(f"The GPU cannot be used: {where_raised(failure)}.")
-        with open(tell, "wb") as pipe:
+        with open(writing, "wb") as pipe:
             pipe.write(msgspec.msgpack.encode(found))
     finally:
         os._exit(0)
 
 
 def ask() -> Found:
-    """Ask CUDA, and compile. This process can fork nobody who uses the GPU any more."""
+    """Ask CUDA, and compile. This process can fork no process that uses the GPU afterwards."""
     if not torch.cuda.is_available():
         return Found("This machine has no NVIDIA GPU that CUDA can use.")
     if why := too_old(torch.cuda.get_device_capability()):
         return Found(why)
-    from cloister.compute.gpu.program import compiled
-
     major, minor = torch.cuda.get_device_capability()
     return Found(code={dim: compiled(architecture(major, minor), dim) for dim in DIMS})
 
@@ -111,17 +106,8 @@ def too_old(capability: tuple[int, int]) -> str:
 
 
 def fetch() -> None:
-    """Have all that computing on the GPU takes in memory, if there is one: a sealed process looks for it nowhere."""
+    """Import all that computing on the GPU takes, if there is one: a sealed process can open no file."""
     if not find().refusal:
         for name in _LOADED:
             import_module(name)
         ctypes.CDLL("libcuda.so.1")
-
-
-def gpu_device() -> Device:
-    """The current GPU as a device, which is not open yet."""
-    if why := refusal():
-        raise SetupError(why, hint=HINT)
-    from cloister.compute.gpu.device import GpuDevice
-
-    return GpuDevice()

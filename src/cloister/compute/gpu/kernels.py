@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from cloister.compute.base import Kernels, KVCache, LinkAsker, Step
+from cloister.compute.base import Kernels, KVCache, Step
 from cloister.compute.gpu import program
+from cloister.compute.gpu.asking import RecordedAsker, StepAsks
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
 from cloister.compute.gpu.exposure import GROUP_TOKENS
-from cloister.compute.gpu.find import DIMS
+from cloister.compute.gpu.operands import Sums, check, described, on_device, unsuited
 from cloister.compute.gpu.products import STEP, TILE, launch_of, splits_of, tiles_of
+from cloister.compute.gpu.program import i32
+from cloister.compute.gpu.source import DIMS
 from cloister.compute.gpu.workspace import Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
-from cloister.errors import ModelUnsupported
-
-if TYPE_CHECKING:
-    from cloister.compute.gpu.link import Asking, GpuAsker
 
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 QUERIES = 16
@@ -33,20 +30,6 @@ BEFORE_AND_AFTER = 2
 MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
-
-
-def i32(value: int) -> np.int32:
-    return np.int32(value)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Sums:
-    """A product whose ranges of k are still apart: [range][row][pitch]."""
-
-    values: torch.Tensor
-    bias: torch.Tensor | None
-    splits: int
-    pitch: int
 
 
 class GpuKernels(Kernels):
@@ -62,7 +45,7 @@ class GpuKernels(Kernels):
         self._prepared: tuple[Batch, Batch] | None = None
         self.crowded = False
         """Whether others may stay on the processors at any time (program.py)."""
-        self._asking: Asking | None = None
+        self._asking: StepAsks | None = None
         """Where the rows of the step at hand find the parts of their private spans, if vaults hold those."""
 
     # ---- weights
@@ -71,7 +54,7 @@ class GpuKernels(Kernels):
         """In the memory where the weight lies: the packer's process has no GPU."""
         columns, k = weight.shape
         if k % STEP or (gate and (columns % TILE or bias is not None)):
-            raise _unsuited(f"A weight of {columns} × {k}")
+            raise unsuited(f"A weight of {columns} × {k}")
         data = weight.to(DTYPE)
         if gate:  # sixteen gates, sixteen gated → eight and eight, which one tensor operation gives to one lane
             data = data.view(-1, 2, 2, 8, k).transpose(1, 2).reshape(columns, k)
@@ -117,7 +100,7 @@ class GpuKernels(Kernels):
         out = torch.empty(rows, packed.columns, device="cuda") if add_to is None else add_to
         blocks = (rows, -(-packed.columns // 256))
         self.launch(
-            "add_ranges", blocks, 256, out, *_described(sums, padded), i32(packed.columns), i32(add_to is not None)
+            "add_ranges", blocks, 256, out, *described(sums, padded), i32(packed.columns), i32(add_to is not None)
         )
         return out
 
@@ -138,9 +121,11 @@ class GpuKernels(Kernels):
     def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
         rows, kv_heads, dim = keys.shape
         both = torch.cat((keys.reshape(rows, -1), values.reshape(rows, -1)), dim=1).float().contiguous()
-        sums = _Sums(both, None, 1, 2 * kv_heads * dim)
+        sums = Sums(both, None, 1, 2 * kv_heads * dim)
         none = (None, None, np.float32(0), None, None)
-        self._rotate(sums, rows, rows, none, self._on_gpu(batch, cache), both, on_gpu(cache), layer, 0, kv_heads, dim)
+        if (kv_heads, dim) != (cache.shape.kv_heads, cache.shape.dim):
+            raise ValueError("keys and values have another shape than the cache")
+        self._rotate(sums, rows, rows, none, self._on_gpu(batch, cache), both, on_gpu(cache), layer, 0)
 
     def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
         rows, heads, dim = q.shape
@@ -155,9 +140,11 @@ class GpuKernels(Kernels):
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
         if step.batch.asks is None:
             return self._run_layers(layers, x, step)
-        self._asking = _on_gpu(step.asker).through(step.batch.asks)
+        if not isinstance(step.asker, RecordedAsker):
+            raise ValueError("the links are another device's")
+        self._asking = step.asker.step(step.batch.asks)
         try:
-            self._asking.begin_step(self)
+            self._asking.begin_step(self.launch)
             self._run_layers(layers, x, step)
         finally:
             self._asking = None
@@ -168,15 +155,14 @@ class GpuKernels(Kernels):
         cache, batch = on_gpu(step.cache), self._on_gpu(step.batch, step.cache)
         padded = padded_rows(rows)
         space = self.workspace(layers[0], rows)
-        before: _Sums | None = None
+        before: Sums | None = None
         for layer in layers:
             shape = layer.shape
             hidden = layer.qkv.k
             self._norm(x, before, rows, hidden, padded, layer.attention_norm, shape.epsilon, space.normed, layer.index)
             qkv = self._product(space.normed, layer.qkv, padded, space.sums, asks=layer.index)
             norms = (layer.q_norm, layer.k_norm, np.float32(shape.epsilon), angles.cosine, angles.sine)
-            sizes = (shape.heads, shape.kv_heads, shape.dim)
-            self._rotate(qkv, rows, padded, norms, batch, space.q, cache, layer.index, *sizes)
+            self._rotate(qkv, rows, padded, norms, batch, space.q, cache, layer.index, shape.heads)
             self._attend(
                 *(space.q, space.attended, padded, batch, angles, cache, layer.index),
                 *(shape.heads, shape.scale, shape.window),
@@ -187,35 +173,6 @@ class GpuKernels(Kernels):
             before = self._product(space.gated, layer.down, padded, space.sums)
         self._norm(x, before, rows, layers[0].qkv.k, padded, None, 0.0, None)
 
-    # ---- tokens
-
-    def greatest(self, logits: torch.Tensor) -> torch.Tensor:
-        """Every row's greatest logit, the lowest index among equals."""
-        rows, columns = logits.shape
-        chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
-        self.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
-        return chosen
-
-    def advance(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's.
-
-        The caller sees to it that every row's table has room for one token more.
-        """
-        rows = len(logits)
-        self.launch(
-            *(
-                "advance",
-                (-(-rows // 64),),
-                64,
-                self.greatest(logits),
-                batch.tokens,
-                batch.positions,
-                batch.slots,
-                batch.tables,
-            ),
-            *(i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows)),
-        )
-
     def forget(self) -> None:
         for space in self._spaces.values():
             space.wipe()
@@ -224,9 +181,9 @@ class GpuKernels(Kernels):
         self._prepared = None
 
     def workspace(self, layer: Layer, rows: int) -> Workspace:
-        """The scratch memory for so many rows of a model with such layers."""
+        """The scratch memory for this many rows of a model with such layers."""
         shape, products = layer.shape, (layer.qkv, layer.out, layer.down)
-        _check(layer)
+        check(layer)
         pitches = [tiles_of(packed) * TILE for packed in products]
         few = max(pitch * splits_of(packed) for pitch, packed in zip(pitches, products, strict=True))
         widths = Widths(layer.qkv.k, shape.heads * shape.dim, layer.gate_up.width, few, max(pitches))
@@ -260,7 +217,7 @@ class GpuKernels(Kernels):
         sums: torch.Tensor | None = None,
         gated: torch.Tensor | None = None,
         asks: int | None = None,
-    ) -> _Sums:
+    ) -> Sums:
         """`asks`: a layer, whose queries this product gives."""
         tiles, launch = tiles_of(packed), launch_of(packed, rows)
         numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits_of(packed)), i32(GATES[packed.gate]))
@@ -271,12 +228,12 @@ class GpuKernels(Kernels):
         self.launch(launch.name, launch.grid, launch.threads, *given, shared=launch.shared)
         result = gated if sums is None else sums
         assert result is not None
-        return _Sums(result, packed.bias, launch.splits, tiles * TILE)
+        return Sums(result, packed.bias, launch.splits, tiles * TILE)
 
     def _norm(
         self,
         x: torch.Tensor,
-        before: _Sums | None,
+        before: Sums | None,
         rows: int,
         k: int,
         padded: int,
@@ -287,8 +244,8 @@ class GpuKernels(Kernels):
     ) -> None:
         """`begins`: a layer, where it is the first norm of one."""
         if k % 8 or k > MOST_HIDDEN:
-            raise _unsuited(f"A norm over {k} values")
-        product = _described(before, padded)
+            raise unsuited(f"A norm over {k} values")
+        product = described(before, padded)
         threads = min(512, -(-k // 256) * 32)
         warned: tuple[program.Argument, ...] = (None, None, i32(0))
         if self._asking is not None and begins is not None:
@@ -297,7 +254,7 @@ class GpuKernels(Kernels):
 
     def _rotate(
         self,
-        sums: _Sums,
+        sums: Sums,
         rows: int,
         padded: int,
         norms: tuple[program.Argument, ...],
@@ -306,15 +263,14 @@ class GpuKernels(Kernels):
         cache: GpuCache,
         layer: int,
         heads: int,
-        kv_heads: int,
-        dim: int,
     ) -> None:
-        self.suit(dim)
+        kv_heads = cache.shape.kv_heads
+        self.suit(cache.shape.dim)
         grid = (rows, -(-(heads + 2 * kv_heads) // 8))
         product = (sums.values, sums.bias, i32(sums.splits), i32(padded), i32(sums.pitch))
         place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
-        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
-        posting = nobody if self._asking is None or not heads else self._asking.posting(layer)
+        unasked: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
+        posting = unasked if self._asking is None or not heads else self._asking.posting(layer)
         self.launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place, *posting)
 
     def _attend(
@@ -333,7 +289,7 @@ class GpuKernels(Kernels):
         kv_heads, dim, tiles = cache.shape.kv_heads, cache.shape.dim, len(batch.tile_row)
         self.suit(dim)
         if heads % kv_heads or heads // kv_heads > QUERIES:
-            raise _unsuited(f"A layer of {heads} heads over {kv_heads}")
+            raise unsuited(f"A layer of {heads} heads over {kv_heads}")
         groups = max(SEGMENTS, -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1)
         asking = self._asking
         if asking is not None and tiles != len(batch.span):
@@ -366,7 +322,7 @@ class GpuKernels(Kernels):
     def suit(self, dim: int) -> None:
         """Use the program for heads of this width from now on."""
         if dim not in DIMS:
-            raise _unsuited(f"A head of {dim}")
+            raise unsuited(f"A head of {dim}")
         self._program = program.program(dim)
 
     @property
@@ -381,50 +337,3 @@ class GpuKernels(Kernels):
         if self._prepared is None or self._prepared[0] is not batch:
             self._prepared = (batch, on_device(batch, cache))
         return self._prepared[1]
-
-
-def on_device(batch: Batch, cache: KVCache) -> Batch:
-    if batch.remotes:
-        raise ValueError("only recorded steps reach a vault")
-    if int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
-        raise IndexError("a block is outside the cache")
-    names = (
-        "positions",
-        "slots",
-        "span",
-        "tables",
-        "segments",
-        "counts",
-        "rotations",
-        "tile_row",
-        "tile_rows",
-    )
-    placed = {name: getattr(batch, name).to("cuda", non_blocking=True) for name in names}
-    return Batch(batch.rows, batch.tokens, **placed)  # the tokens are embedded already, and are not copied again
-
-
-def _on_gpu(asker: LinkAsker | None) -> GpuAsker:
-    from cloister.compute.gpu.link import GpuAsker
-
-    if not isinstance(asker, GpuAsker):
-        raise ValueError("the links are another device's")
-    return asker
-
-
-def _described(sums: _Sums | None, rows: int) -> tuple[program.Argument, ...]:
-    if sums is None:
-        return (None, None, i32(0), i32(rows), i32(0))
-    return (sums.values, sums.bias, i32(sums.splits), i32(rows), i32(sums.pitch))
-
-
-def _unsuited(what: str) -> ModelUnsupported:
-    return ModelUnsupported(f"{what} does not suit the GPU's kernels.", hint="Compute on the CPU: --kernels native.")
-
-
-def _check(layer: Layer) -> None:
-    shape = layer.shape
-    norms = (layer.attention_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
-    if any(norm is not None and not norm.is_cuda for norm in norms):
-        raise ValueError("a norm's weight is not in the GPU's memory")
-    if shape.rotary != shape.dim:
-        raise _unsuited("A model that rotates parts of its heads")

@@ -30,21 +30,20 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 
 
 def leave_no_stack() -> None:
-    """Give back what a context holds for all threads' stacks: a kernel that needs some gets it, once, when it is first
-    launched."""
+    """Give back the context's memory for threads' stacks: a kernel that needs some gets it at its first launch."""
     _call(driver.cuCtxSetLimit, driver.CUlimit.CU_LIMIT_STACK_SIZE, 0)
 
 
 class SharedMemory:
-    """`address` is valid in this process alone; `at`: among addresses that are reserved. Without `writes` the GPU stops
-    who writes there."""
+    """`address` is valid in this process alone; `at`: one of `reserved` addresses. Without `writes` a write there is a
+    fault of the GPU."""
 
     def __init__(self, handle: Any, size: int, at: int | None = None, *, writes: bool = True) -> None:
         self.size, self._handle, self._reserved = size, handle, at is None
         self.address = reserved(size) if at is None else at
         try:
             _call(driver.cuMemMap, self.address, size, 0, handle, 0)
-        except SetupError:  # it is smaller than agreed
+        except SetupError:  # the memory is smaller than agreed
             if self._reserved:
                 driver.cuMemAddressFree(self.address, size)
             driver.cuMemRelease(handle)
@@ -69,7 +68,7 @@ class SharedMemory:
         return cls(_call(driver.cuMemImportFromShareableHandle, fd, _FD), whole(size), writes=writes)
 
     def protect(self) -> None:
-        """Nobody writes there through this mapping any more."""
+        """From now on a write through this mapping faults."""
         self._allow(_READ)
 
     def export(self) -> int:
@@ -79,7 +78,7 @@ class SharedMemory:
         return fd
 
     def wipe(self, start: int = 0, size: int | None = None) -> None:
-        """All of it, or so many bytes from `start` on."""
+        """All of it, or `size` bytes from `start` on."""
         _call(driver.cuMemsetD8, self.address + start, 0, self.size - start if size is None else size)
 
     @property
@@ -108,12 +107,12 @@ class _Described:
 
 
 def reserved(size: int) -> int:
-    """Addresses for so much memory in a row."""
+    """Consecutive addresses, with no memory behind them yet."""
     return int(_call(driver.cuMemAddressReserve, size, 0, 0, 0))
 
 
 def whole(size: int) -> int:
-    """What is taken for so many bytes."""
+    """The size, rounded up to what the driver allocates."""
     return -(-size // GRANULARITY) * GRANULARITY
 
 

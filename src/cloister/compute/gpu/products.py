@@ -24,7 +24,7 @@ LEAST_STEPS = 4
 
 
 class ProductLaunch(NamedTuple):
-    """The kernel of a product with so many rows, padded, and what it is launched with."""
+    """The kernel of a product with a padded number of rows, and what it is launched with."""
 
     name: str
     grid: tuple[int, int]

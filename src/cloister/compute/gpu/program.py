@@ -1,39 +1,28 @@
-"""The kernels' program: CUDA C++ for this GPU and one width of heads, compiled by NVRTC through cuda-core; launches.
-
-The sources need no headers, so no CUDA toolkit has to be installed.
-"""
+"""The compiled kernels in this process, for one width of heads: loaded, launched, and recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from cuda.bindings import driver
-from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, Program, ProgramOptions, launch
+from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, launch
 
 from cloister.compute.gpu.find import find
 from cloister.errors import SetupError
 
-SOURCES = ("common.cuh", "stage.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
 MOST_STATIC_SHARED = 48 * 1024
-MOST_SHARED, NO_WISH = 100, -1
+MOST_SHARED, NO_PREFERENCE = 100, -1
 """How a processor should divide its memory between shared memory and the first-level cache."""
 
 Argument = torch.Tensor | np.generic | int | None
 
 
-def source() -> str:
-    folder = Path(__file__).parent
-    return "\n".join((folder / name).read_text() for name in SOURCES)
-
-
-def compiled(arch: str, dim: int) -> bytes:
-    """Machine code for one architecture (sm_90a, …). cuda-core asks CUDA for its version: see find.py."""
-    options = ProgramOptions(arch=arch, std="c++17", define_macro=[("DIM", str(dim))])
-    return bytes(Program(source(), "c++", options).compile("cubin").code)
+def i32(value: int) -> np.int32:
+    return np.int32(value)
 
 
 class _Current:
@@ -66,12 +55,11 @@ class Kernels:
         beside: bool = False,
     ) -> None:
         """`overlap`: it may start while the kernel before it still runs, and waits for that itself. `beside`: it stays
-        on a processor while others come and go, or is one of those. A processor whose memory is divided, while one
-        stays, into less shared memory than there can be takes fewer blocks of others; who wishes another division
-        waits."""
+        on a processor while others come and go, or is one of those. Such kernels all ask for the most shared memory: a
+        processor divided otherwise takes fewer blocks of others, and a kernel that asks for another division waits."""
         kernel = self._kernels.get(name) or self._load(name)
-        carveout = MOST_SHARED if beside else NO_WISH
-        if self._carveouts.get(name, NO_WISH) != carveout:
+        carveout = MOST_SHARED if beside else NO_PREFERENCE
+        if self._carveouts.get(name, NO_PREFERENCE) != carveout:
             _set(int(kernel.handle), "PREFERRED_SHARED_MEMORY_CARVEOUT", carveout, self._device)
             self._carveouts[name] = carveout
         if shared > MOST_STATIC_SHARED:
@@ -106,3 +94,17 @@ def _passed(argument: Argument) -> Any:
     if argument is None:
         return 0
     return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
+
+
+def capture(run: Callable[[], None]) -> Callable[[], None]:
+    """A CUDA graph of what `run` launches. `torch.cuda.graph` would wait for the whole device, on which another stream
+    may wait for another process; this waits for the current stream."""
+    torch.cuda.current_stream().synchronize()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    return graph.replay

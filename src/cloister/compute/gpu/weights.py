@@ -1,7 +1,7 @@
 """The weights' file in the GPU's memory: one allocation, made by the service, which every vault maps to read.
 
-A handle to GPU memory cannot be given out read-only: who imports it chooses its access, and may choose again by a call
-to the driver. So processes map it to be read before they are sealed, and a sealed one can make no such call
+A handle to GPU memory cannot be given out read-only: the importer chooses its access, and may choose again by a call to
+the driver. So processes map it to be read before they are sealed, and a sealed one can make no such call
 (process/sandbox/seccomp.py). The GPU's own page tables then stop a write, which ends the process. The service gives up
 its right to write as soon as the file is copied.
 """

@@ -12,7 +12,7 @@ MANY = 128
 
 
 def padded_rows(rows: int) -> int:
-    """How many rows the products compute for so many: the rest is never read."""
+    """How many rows the products compute for these; the results of the padding are not read."""
     for few in FEW:
         if rows <= few:
             return few

@@ -50,8 +50,8 @@ def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, all
 def say(reason: Exception) -> None:
     """One line for the operator: our own words, or type and place.
 
-    A ConnectionError is not worth one. It comes from a socket to a process on this machine (a channel to another one
-    raises CutOff instead): that process has ended, and its owner says so where it should not have.
+    A ConnectionError gets none. It comes from a socket to a process on this machine (a channel to another machine
+    raises CutOff instead): that process has ended, and its owner reports that.
     """
     if isinstance(reason, ConnectionError):
         return

@@ -1,11 +1,11 @@
 """The key that a server and its vault host share, and the TLS credentials that both derive from it.
 
-The key is 32 random bytes in a file that nobody else can read. Python's `ssl` has no pre-shared keys before 3.13, so
+The key is 32 random bytes in a file that only its owner can read. Python's `ssl` has no pre-shared keys before 3.13, so
 HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself: both
 machines make the same two.
 
-Whoever has the file could pose as either. So a vault host speaks with a key of its own, made at its start and never
-written: the role's key signs its certificate, and its evidence is bound to it. A server accepts the one it has checked.
+A machine with the file could pose as either. So a vault host speaks with a fresh key, made at its start and not written
+to disk: the role's key signs its certificate, and its evidence is bound to it. A server accepts the one it has checked.
 """
 
 from __future__ import annotations

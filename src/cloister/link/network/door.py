@@ -1,8 +1,7 @@
-"""A door: who comes to a listening socket is a stranger until it has proved who it is.
+"""A door: connections to a listening socket are unproved until the peer has authenticated.
 
-Strangers have room of their own, beside the slots of those who have proved themselves. When it is full, the oldest
-makes room for the newest: whoever can prove itself gets its turn, however many others hold on in silence. Nobody has
-long to do so.
+Unproved connections have a limit apart from the slots of proved peers. At the limit the oldest is dropped for the
+newest, so that a peer that can prove itself gets its turn, however many silent connections there are.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from cloister.errors import CloisterError, where_raised
 
 log = logging.getLogger(__name__)
 
-MOST_STRANGERS = 64
+MOST_UNPROVED = 64
 PROOF_S = 5.0
-"""How long a stranger may take to prove who it is."""
+"""How long a peer may take to authenticate."""
 
 SECONDS_BETWEEN_TRIES = 1.0
 SECONDS_BETWEEN_REPORTS = 10.0
@@ -29,7 +28,7 @@ Peer = TypeVar("Peer")
 
 
 class Door(Generic[Peer]):
-    """`prove` finds out who a connection is, or raises; `admit` is given the result, once it is no stranger."""
+    """`prove` authenticates a connection's peer, or raises; `admit` gets the result."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class Door(Generic[Peer]):
         prove: Callable[[socket.socket], Coroutine[Any, Any, Peer]],
         admit: Callable[[Peer], None],
         *,
-        most: int = MOST_STRANGERS,
+        most: int = MOST_UNPROVED,
         patience_s: float = PROOF_S,
         report: bool = True,
     ) -> None:
@@ -48,30 +47,30 @@ class Door(Generic[Peer]):
         self._most = most
         self._patience_s = patience_s
         self._reports = report
-        self._strangers: dict[asyncio.Task[Peer], None] = {}
+        self._unproved: dict[asyncio.Task[Peer], None] = {}
         self._dropped = 0
         self._silent_until = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled; the strangers go with it."""
+        """Until it is cancelled; unproved connections are then dropped."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 try:
                     connection, _ = await loop.sock_accept(self._listener)
-                except OSError as reason:  # out of descriptors, say: those who are here stay
+                except OSError as reason:  # out of descriptors, say: present connections stay
                     log.error("A connection cannot be accepted: %s.", type(reason).__name__)
                     await asyncio.sleep(SECONDS_BETWEEN_TRIES)
                     continue
-                if len(self._strangers) >= self._most:
+                if len(self._unproved) >= self._most:
                     self._drop_oldest()
                 connection.setblocking(False)
                 task = loop.create_task(self._prove_in_time(connection))
-                self._strangers[task] = None
+                self._unproved[task] = None
                 task.add_done_callback(partial(self._done, connection))
                 await asyncio.sleep(0)  # accepting does not wait while more are queued: each has its turn first
         finally:
-            while self._strangers:
+            while self._unproved:
                 self._drop_oldest()
 
     async def _prove_in_time(self, connection: socket.socket) -> Peer:
@@ -79,12 +78,12 @@ class Door(Generic[Peer]):
             return await self._prove(connection)
 
     def _drop_oldest(self) -> None:
-        oldest = next(iter(self._strangers))
-        del self._strangers[oldest]
+        oldest = next(iter(self._unproved))
+        del self._unproved[oldest]
         oldest.cancel()
 
     def _done(self, connection: socket.socket, task: asyncio.Task[Peer]) -> None:
-        self._strangers.pop(task, None)
+        self._unproved.pop(task, None)
         reason = None if task.cancelled() else task.exception()
         if reason is None and not task.cancelled():
             self._admit(task.result())
@@ -95,7 +94,7 @@ class Door(Generic[Peer]):
         self._report()
 
     def _report(self) -> None:
-        """One line for many: strangers must not fill a log."""
+        """One line for many: unproved connections must not fill a log."""
         self._dropped += 1
         now = asyncio.get_running_loop().time()
         if self._reports and now >= self._silent_until:

@@ -1,8 +1,8 @@
-"""The doorkeeper of a vault host: `python -m cloister.link.network.doorkeeper FD`, one for all who connect.
+"""The doorkeeper of a vault host: `python -m cloister.link.network.doorkeeper FD`, one for all connections.
 
-It shakes hands with everybody at once and starts nothing for a stranger. For each peer that proves to know the key it
-forks a vault bridge, which takes over the connection with its TLS keys, and forgets both itself. So it never sees a
-record, and a bridge has no other connection's keys.
+It shakes hands with all peers at once. For each that proves to know the key it forks a vault bridge, which takes over
+the connection with its TLS keys, and forgets both itself. So it sees no record, and a bridge has no other connection's
+keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _serve(host: socket.socket) -> None:
     if (order := line.next()) is None:
         return
     listener = socket.socket(fileno=line.take_descriptors(1)[0])
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the vault host waits for bridges, and the kernel buries them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the vault host waits for bridges, and the kernel reaps them
     keeper = Doorkeeper(line, order)
     asyncio.run(keeper.keep(listener))
 
@@ -69,7 +69,7 @@ class Doorkeeper:
                 raise
             await loop.sock_sendall(connection, channel.unsent())
             if not proved and not (received := await loop.sock_recv(connection, READ_BYTES)):
-                raise ProtocolError("A stranger hung up.")
+                raise ProtocolError("A peer hung up before it had proved itself.")
         return channel
 
     def _admit(self, channel: SecureChannel) -> None:

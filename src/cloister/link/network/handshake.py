@@ -1,5 +1,5 @@
 """What two bridges say once TLS stands. A server asks what machine it reached, or for a vault; then both sides must
-have the same model and version, or a vault's answers would be wrong, and nobody would notice."""
+have the same model and version, or a vault's answers would be wrong without an error."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def shape_of(request: VaultRequest) -> LinkShape:
 
 def ask_for_vault(channel: SecureChannel, request: VaultRequest, address: Address) -> None:
     """The server bridge's half; returns when there is a vault."""
-    _say(channel, request)
-    answer = _hear(channel, VaultGranted | VaultRefused)
+    _send(channel, request)
+    answer = _receive(channel, VaultGranted | VaultRefused)
     if isinstance(answer, VaultRefused):
         raise VaultLost(f"The vault host at {address} refuses: {answer.message}")
 
 
 def ask_for_evidence(channel: SecureChannel, nonce: bytes) -> bytes:
     """The server bridge's half: the vault host's evidence over this nonce, unchecked."""
-    _say(channel, EvidenceRequest(nonce))
+    _send(channel, EvidenceRequest(nonce))
     document = b""
     while True:
-        part = _hear(channel, EvidencePart)
+        part = _receive(channel, EvidencePart)
         assert isinstance(part, EvidencePart)
         document += part.data
         if len(document) > MAX_DOCUMENT_BYTES:
@@ -64,7 +64,7 @@ def ask_for_evidence(channel: SecureChannel, nonce: bytes) -> bytes:
 def show_evidence(channel: SecureChannel, document: bytes) -> None:
     """The vault bridge's half."""
     for at in range(0, max(1, len(document)), MAX_PART_BYTES):
-        _say(channel, EvidencePart(document[at : at + MAX_PART_BYTES], at + MAX_PART_BYTES >= len(document)))
+        _send(channel, EvidencePart(document[at : at + MAX_PART_BYTES], at + MAX_PART_BYTES >= len(document)))
 
 
 def next_request(channel: SecureChannel) -> VaultRequest | EvidenceRequest | None:
@@ -81,20 +81,20 @@ def check_request(channel: SecureChannel, theirs: VaultRequest, ours: VaultReque
         why = "it runs another version of Cloister."
     else:
         why = "it serves another model, or the same in another precision or format."
-    _say(channel, VaultRefused(why))
+    _send(channel, VaultRefused(why))
     channel.end()
     raise ProtocolError("A server wanted another model or version than is here.")
 
 
 def grant_vault(channel: SecureChannel) -> None:
-    _say(channel, VaultGranted())
+    _send(channel, VaultGranted())
 
 
-def _say(channel: SecureChannel, message: msgspec.Struct) -> None:
+def _send(channel: SecureChannel, message: msgspec.Struct) -> None:
     channel.send(KIND.pack(HANDSHAKE), msgspec.msgpack.encode(message))
 
 
-def _hear(channel: SecureChannel, union: object) -> object:
+def _receive(channel: SecureChannel, union: object) -> object:
     return _decoded(channel.receive(), union)
 
 

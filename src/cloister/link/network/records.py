@@ -24,7 +24,7 @@ HEAD = struct.Struct("<4I")
 
 KIND = struct.Struct("<I")
 CONTROL_BYTES = 1 << 16
-"""At most so much of the control socket in one record: a long prompt does not delay a question for long."""
+"""Of the control socket in one record, at most: a long prompt does not delay a question for long."""
 
 FINE = 0
 WORST_STATUS = 3
@@ -115,7 +115,7 @@ class ServiceEnd(_LinkEnd):
 
     def ask(self, record: memoryview, give_up: Callable[[], bool]) -> tuple[bytes, memoryview] | None:
         """Put the question and wait for the answer's head and its parts. None if the link was closed, or if `give_up`
-        says so while the vault is silent."""
+        is true while the vault is silent."""
         number, layer, rows, rest = _numbers_of(record)
         split = rows * ASK_BYTES
         if not self._may_be_asked(number, layer, rows) or len(rest) != split + rows * self._query_bytes:

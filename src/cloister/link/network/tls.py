@@ -1,7 +1,7 @@
 """A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
 
-Each side accepts one certificate of the other role (`credentials`). Keys are ephemeral: whoever learns the shared key
-later cannot read what was recorded. There are no session tickets, no resumption and no older version. A record is its
+Each side accepts one certificate of the other role (`credentials`). Keys are ephemeral: the shared key, learnt later,
+does not open what was recorded. There are no session tickets, no resumption and no older version. A record is its
 length (4 bytes) and its bytes. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
 and the channel is dead from then on. The channel does not know what the bytes mean.
 """
@@ -35,7 +35,7 @@ _OP_CLEANSE_PLAINTEXT = 0x2  # OpenSSL 3: what was handed to us is overwritten i
 
 
 class CutOff(ProtocolError):
-    """The connection ended without an agreed end: the other side died, or somebody cut the line."""
+    """The connection ended without an agreed end: the other side died, or the line was cut."""
 
 
 def establish(
@@ -53,10 +53,8 @@ def establish(
 
 
 class SecureChannel:
-    """Made by `establish`, or by `advance` where nobody may wait. Any thread may send; one receives.
-
-    It has no room for records before the other side has proved itself: strangers are many.
-    """
+    """Made by `establish`, or step by step by `advance`. Any thread may send; one receives. It gets buffers for records
+    once the other side has proved itself: unproved connections are many."""
 
     def __init__(
         self, connection: socket.socket, credentials: Credentials, limit: int, context: ssl.SSLContext | None = None
@@ -101,10 +99,10 @@ class SecureChannel:
             self._connection.settimeout(left)
             self._connection.sendall(self.unsent())
             if not done:
-                received = self._hear()
+                received = self._receive_some()
         self._connection.settimeout(None)
 
-    def _hear(self) -> bytes:
+    def _receive_some(self) -> bytes:
         with suppress(ConnectionError):
             if received := self._connection.recv(_READ_BYTES):
                 return received
@@ -122,7 +120,7 @@ class SecureChannel:
         try:
             self._check_peer()
         except ProtocolError:
-            self._outgoing.read()  # who is not the one we want learns nothing more
+            self._outgoing.read()  # a wrong peer gets no reply
             raise
         self._make_room()
         return True
@@ -132,7 +130,7 @@ class SecureChannel:
         return self._outgoing.read()
 
     def abandon(self) -> None:
-        """Forget the keys: in a forked process, those of another's channel."""
+        """Forget the keys: in a forked process, those of other channels."""
         del self._tls, self._incoming, self._outgoing
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
@@ -173,7 +171,7 @@ class SecureChannel:
     def receive(self) -> memoryview | None:
         """The next record, valid until the next call; None once either side ended. Wipes the one before."""
         self.forget()
-        with self._tls_lock:  # whoever is ending the link has said so to the other side by then
+        with self._tls_lock:  # a thread that ends the link has sent the end by then
             if self._ended:
                 return None
         self._check_alive()

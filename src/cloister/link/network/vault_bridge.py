@@ -73,7 +73,7 @@ class VaultBridge:
         while (record := self._channel.receive()) is not None:
             kind = kind_of(record)
             if kind == QUESTION:
-                # Even if a vault is silent we must notice that nobody waits for it any more.
+                # Even while the vault is silent we must notice that the server has hung up.
                 answer = self._link.ask(record, self._channel.hung_up)
                 if answer is None:
                     return

@@ -32,15 +32,14 @@ class Layer(StrEnum):
     NO_DEVICES = "no_devices"
     GPU_IN_TURNS = "gpu_in_turns"
     OWN_ATTENTION = "own_attention"
-    VAULTS_OUTSIDE_MPS = "vaults_outside_mps"
 
 
 NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
-ON_A_GPU = frozenset({Layer.NO_DEVICES, Layer.GPU_IN_TURNS, Layer.OWN_ATTENTION, Layer.VAULTS_OUTSIDE_MPS})
+ON_A_GPU = frozenset({Layer.NO_DEVICES, Layer.GPU_IN_TURNS, Layer.OWN_ATTENTION})
 BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP}) | ON_A_GPU
-"""Layers that are reported when missing, but are no reason to refuse. An unprivileged user may not lock much memory. A
-process that computes on a GPU holds it open, perhaps at the same time as others (MPS), vaults among them, and perhaps
-beside a process that holds the keys and values of several users' prompts."""
+"""An unprivileged user may not lock much memory. A process that computes on a GPU holds it open; under MPS it computes
+at the same time as others, and attention processes hold the keys of several users' prompts. These layers are reported
+when missing; a process serves without them."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,7 @@ class Report:
 class Profile:
     """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
     on purpose: so that a test can watch a check go red; NO_DEVICES where a process holds a GPU open, GPU_IN_TURNS where
-    it computes there beside others, OWN_ATTENTION where one holds the keys of several users' prompts, and
-    VAULTS_OUTSIDE_MPS where vaults compute beside others, too."""
+    it computes there beside others, and OWN_ATTENTION where one holds the keys of several users' prompts."""
 
     name: Literal["vault", "service", "attention", "sealed_api", "detector"]
     keep_descriptors: Collection[int]

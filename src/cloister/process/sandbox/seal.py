@@ -80,7 +80,6 @@ _LEFT: dict[Layer, Callable[[Profile], bool]] = {
     Layer.NO_DEVICES: lambda _: True,
     Layer.GPU_IN_TURNS: lambda _: True,
     Layer.OWN_ATTENTION: lambda _: True,
-    Layer.VAULTS_OUTSIDE_MPS: lambda _: True,
 }
 """In this order: the filter forbids all that comes before it."""
 

@@ -160,5 +160,5 @@ def check_attention(device: GpuDevice) -> tuple[dict[str, float], list[str]]:
                 if not torch.equal(scene.attended([(row, row + 1)], window)[0], whole[row]):
                     differing.append(f"{name}: row {row} alone")
                 if not torch.equal(scene.attended([(row, row + 1)], window, extra_blocks=256)[0], whole[row]):
-                    differing.append(f"{name}: row {row} alone, its groups in blocks of their own")
+                    differing.append(f"{name}: row {row} alone, its groups in separate blocks")
     return errors, differing

@@ -1,4 +1,4 @@
-"""The script that shows what a machine's driver answers: one word and one exit code for each state of the GPUs."""
+"""The trial that shows what a machine's driver answers: one word and one exit code for each state of the GPUs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 
 from tests.attest.fake_driver import built_library, running_driver
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_evidence.py"
+SOURCE = Path(__file__).parents[4] / "src"
 
 
 def run(folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, *flags, str(SCRIPT)]
-    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": str(folder)})
+    command = [sys.executable, *flags, "-m", "cloister_bench.gpu.trials.evidence"]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(SOURCE)}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.stdout, ended.stderr
     return ended.returncode, json.loads(ended.stdout)
 

@@ -1,9 +1,9 @@
-"""Whether a vault can write the weights that all processes on a GPU read: each way tried, sealed and not.
+"""Whether a vault can write the weights that all processes on a GPU read: each way tried, sealed; and once not sealed.
 
-    python scripts/gpu_weights.py --json FILE
+    python -m cloister_bench.gpu.trials.weights --json FILE
 
-A maker copies a file to the GPU as the service does. Vaults map it, in MPS and outside, are sealed by the filter that
-vaults are sealed with, and try to write. What each was told, whether the weights changed, and who fell with it.
+A maker copies a file to the GPU as the service does. A vault maps it, is sealed by the filter that vaults have, and
+tries to write. Noted: the result of the attempt, and whether the weights changed or their maker fell with the vault.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+from cloister.placement import Role
+from cloister_bench.gpu.mps import mps, pipe_folder
 
 SIZE = 64 * 2**20
 PATIENCE_S = 60.0
@@ -44,12 +44,12 @@ def forked(role: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
     return pid, ours
 
 
-def opened(beside: bool) -> None:
+def opened(role: Role) -> None:
     from cloister.compute.gpu.device import GpuDevice
 
     device = GpuDevice()
-    device.share(os.environ.pop("CUDA_MPS_PIPE_DIRECTORY"))
-    device.open(beside=beside)
+    device.share(pipe_folder(), 1)
+    device.open(role)
 
 
 def file() -> Any:
@@ -64,7 +64,7 @@ def maker(control: socket.socket) -> None:
 
     from cloister.compute.gpu.weights import SharedWeights
 
-    opened(beside=True)
+    opened("service")
     data = file()
     held = SharedWeights.copied(data)
     descriptor = held.export()
@@ -75,7 +75,7 @@ def maker(control: socket.socket) -> None:
         control.sendall(str(int(part.view(torch.int64).sum())).encode())
 
 
-def vault(control: socket.socket, descriptor: int, way: str, *, beside: bool, sealed: bool) -> None:
+def vault(control: socket.socket, descriptor: int, way: str, *, sealed: bool) -> None:
     import torch
     from cuda.bindings import driver
 
@@ -83,7 +83,7 @@ def vault(control: socket.socket, descriptor: int, way: str, *, beside: bool, se
     from cloister.process.sandbox import kernel, seccomp
     from cloister.process.sandbox.kernel import prctl
 
-    opened(beside)
+    opened("vault")
     held = SharedMemory.adopt(descriptor, SIZE, writes=False)
     words, ours = held.bytes.view(torch.int64), torch.zeros(SIZE // 8, dtype=torch.int64, device="cuda")
     before = int(words.sum())
@@ -106,10 +106,10 @@ def vault(control: socket.socket, descriptor: int, way: str, *, beside: bool, se
         else:
             words.add_(1)
         torch.cuda.synchronize()
-        told = "written"
+        result = "written"
     except Exception as failure:
-        told = f"refused: {str(failure)[:80]}"
-    control.sendall(told.encode())
+        result = f"refused: {str(failure)[:80]}"
+    control.sendall(result.encode())
     control.recv(1)
 
 
@@ -126,21 +126,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
-    from cloister_bench.gpu.mps import mps
-
     rows = []
     right = str(sum(range(SIZE // 8)))
-    cases = [(way, beside, True) for beside in (False, True) for way in WAYS] + [("access", False, False)]
-    for way, beside, sealed in cases:
+    for way, sealed in [*((way, True) for way in WAYS), ("access", False)]:
         with mps():
             (first, making) = forked(maker)
             _, [descriptor], _, _ = socket.recv_fds(making, 1, 1)
-            attempt = partial(vault, descriptor=descriptor, way=way, beside=beside, sealed=sealed)
+            attempt = partial(vault, descriptor=descriptor, way=way, sealed=sealed)
             (second, trial) = forked(attempt)
-            told = said(trial)
-            after = said(making, b"?")
-            row = {"way": way, "in_mps": beside, "sealed": sealed, "told": told}
-            row |= {"weights": "as before" if after == right else "changed" if after.isdigit() else "their maker fell"}
+            result, after = said(trial), said(making, b"?")
+            found = "as before" if after == right else "changed" if after.isdigit() else "their maker fell"
+            row = {"way": way, "sealed": sealed, "result": result, "after": found}
             rows.append(row)
             print(row, flush=True)
             os.close(descriptor)

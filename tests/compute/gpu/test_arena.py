@@ -1,4 +1,4 @@
-"""What a vault exposes in memory that is lent to it, slot by slot: checked without a GPU."""
+"""What a vault exposes in its arena, slot by slot: checked without a GPU."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ import torch
 
 from cloister.compute.base import CacheShape
 from cloister.compute.gpu.exposure import BEFORE, ArenaShape
-from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, Seats
+from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, MailboxSlots
 from cloister.levels import MOST_FAKES
+from cloister.placement import Placement
 from tests.compute.without_cuda import imported
 
 SHAPE = ArenaShape(blocks=6, dim=64, block_bytes=8192, slots=3)
 
 
 @pytest.fixture
-def lending(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setattr(torch.cuda, "current_stream", MagicMock())
-    yield from imported("cloister.compute.gpu.lending", monkeypatch)
+    yield from imported("cloister.compute.gpu.arena", monkeypatch)
 
 
-def answerer(lending: ModuleType, shape: ArenaShape = SHAPE) -> tuple[Any, torch.Tensor]:
+def answerer(arena: ModuleType, shape: ArenaShape = SHAPE) -> tuple[Any, torch.Tensor]:
     model = SimpleNamespace(rotation=lambda far: (torch.full((64,), float(far)), torch.zeros(64)))
     exposed = torch.zeros(shape.slots, shape.words, dtype=torch.int32)
-    return lending.LentAnswerer(model, SimpleNamespace(arena=shape, exposed=exposed)), exposed
+    return arena.ArenaAnswerer(model, SimpleNamespace(arena=shape, exposed=exposed)), exposed
 
 
-def test_each_prompt_of_a_request_has_words_of_its_own_over_blocks_in_common(lending: ModuleType) -> None:
-    made, exposed = answerer(lending)
+def test_each_prompt_of_a_request_has_words_of_its_own_over_blocks_in_common(arena: ModuleType) -> None:
+    made, exposed = answerer(arena)
     made.start()
     assert not exposed.any(), "the rehearsal leaves nothing exposed"
     for slot, (blocks, end) in enumerate([([4, 0, 2], 40), ([4, 0, 5, 1], 50)]):
@@ -43,8 +44,8 @@ def test_each_prompt_of_a_request_has_words_of_its_own_over_blocks_in_common(len
     assert exposed[1, BEFORE : BEFORE + 64].view(torch.float32).tolist() == [50.0] * 64
 
 
-def test_who_is_withdrawn_leaves_nothing_and_the_others_stay(lending: ModuleType) -> None:
-    made, exposed = answerer(lending)
+def test_who_is_withdrawn_leaves_nothing_and_the_others_stay(arena: ModuleType) -> None:
+    made, exposed = answerer(arena)
     for slot in range(3):
         made.expose(slot, [slot], start=0, end=16, rotation=0)
     assert made.free_slot() is None
@@ -61,27 +62,27 @@ def test_who_is_withdrawn_leaves_nothing_and_the_others_stay(lending: ModuleType
     assert made.free_slot() == 1, "one that was refused is free"
 
 
-def test_a_vault_has_slots_for_all_sequences_of_a_request(lending: ModuleType) -> None:
-    assert answerer(lending, ArenaShape(6, 64, 8192, lending.EXPOSED))[0].slots > MOST_FAKES
+def test_a_vault_has_slots_for_all_sequences_of_a_request(arena: ModuleType) -> None:
+    assert answerer(arena, ArenaShape(6, 64, 8192, arena.EXPOSED))[0].slots > MOST_FAKES
 
 
 @pytest.mark.parametrize(("layers", "heads", "dim"), [(30, 9, 64), (32, 32, 128)])
 def test_every_attention_process_maps_its_whole_mailbox_and_answers_for_its_own_places(
-    lending: ModuleType, monkeypatch: pytest.MonkeyPatch, layers: int, heads: int, dim: int
+    arena: ModuleType, monkeypatch: pytest.MonkeyPatch, layers: int, heads: int, dim: int
 ) -> None:
     """37 vaults, eight processes: some have four places, in mailboxes made for five. A part of a handle maps nobody."""
-    seats, cache = Seats.beside(8), CacheShape(layers, heads // 3 or 1, dim)
+    slots, cache = MailboxSlots(Placement.on_mps(8)), CacheShape(layers, heads // 3 or 1, dim)
     model: Any = SimpleNamespace(cache_shape=cache, heads=heads)
-    made = MailboxShape.of(model, seats.slots).size
+    made = MailboxShape.of(model, slots.slots).size
     memory, streams = MagicMock(), MagicMock()
-    monkeypatch.setattr(lending, "SharedMemory", memory)
-    monkeypatch.setattr(lending, "reserved", lambda size: 1 << 40)
-    monkeypatch.setattr(lending, "AnswerStream", streams)
-    monkeypatch.setattr(lending, "Blocks", MagicMock())
+    monkeypatch.setattr(arena, "SharedMemory", memory)
+    monkeypatch.setattr(arena, "reserved", lambda size: 1 << 40)
+    monkeypatch.setattr(arena, "AnswerStream", streams)
+    monkeypatch.setattr(arena, "Blocks", MagicMock())
     for places in (5, 4):
-        lending.GpuHolder(MagicMock(), model, 128, places, 7, 200, seats)
+        arena.GpuAttentionHost(MagicMock(), model, 128, places, 7, 200, slots)
         assert memory.adopt.call_args.args == (7, made)
         assert streams.call_args.args[3].users == places * EXPOSED and memory.create.call_count == places
         memory.create.reset_mock()
-    lending.GpuHolder(MagicMock(), model, 128, 4, 7, 200, seats)
-    lending.Blocks.among.assert_called_with(ANY, 8)
+    arena.GpuAttentionHost(MagicMock(), model, 128, 4, 7, 200, slots)
+    arena.Blocks.among.assert_called_with(ANY, 8)

@@ -1,6 +1,6 @@
 """What NVIDIA's driver answers on this machine when it is asked for evidence, step by step, as JSON.
 
-    python scripts/gpu_evidence.py [--json FILE] [--nonce HEX]
+    python -m cloister_bench.gpu.trials.evidence [--json FILE] [--nonce HEX]
 
 Exit code: 0 every GPU reported, 3 the GPUs are not in confidential mode, 2 there is no GPU, 1 anything else. Where no
 GPU is in confidential mode, Python's own library is all it needs.
@@ -11,15 +11,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-
 from cloister.errors import CloisterError, GpuNotConfidential, NoGpu
 
-NVML = Path(__file__).parents[1] / "src/cloister/attest/nvidia/nvml.py"
+NVML = Path(__file__).parents[3] / "cloister/attest/nvidia/nvml.py"
 EXITS: tuple[tuple[type[CloisterError], int], ...] = ((NoGpu, 2), (GpuNotConfidential, 3), (CloisterError, 1))
 
 
@@ -33,21 +30,21 @@ def nvml_module() -> Any:
 
 
 def answers(nonce: bytes) -> tuple[dict[str, object], int]:
-    """What came of each step, and the exit code."""
-    told: dict[str, object] = {}
+    """What each step gave, and the exit code."""
+    found: dict[str, object] = {}
     try:
         nvml = nvml_module().Nvml()
-        told["gpus"] = nvml.count()
+        found["gpus"] = nvml.count()
         nvml.check_confidential()
-        told["reports"] = reports(nvml, nonce)
+        found["reports"] = reports(nvml, nonce)
     except CloisterError as reason:
-        told["error"] = {"code": reason.code, "message": reason.message, "hint": reason.hint}
-        return told, next(code for kind, code in EXITS if isinstance(reason, kind))
-    return told, 0
+        found["error"] = {"code": reason.code, "message": reason.message, "hint": reason.hint}
+        return found, next(code for kind, code in EXITS if isinstance(reason, kind))
+    return found, 0
 
 
 def reports(nvml: Any, nonce: bytes) -> list[dict[str, Any]]:
-    """What each GPU says of itself. Whether it is true, `cloister attest check --kind nvidia` says."""
+    """What each GPU reports. `cloister attest check --kind nvidia` verifies it."""
     from cloister.attest.nvidia.reporter import GpuReporter
     from cloister.attest.nvidia.spdm import describe, read_bundle
 
@@ -59,10 +56,10 @@ def main() -> None:
     options.add_argument("--json", type=Path, help="write the answers there, too")
     options.add_argument("--nonce", default="00" * 32, help="32 bytes in hex")
     given = options.parse_args()
-    told, code = answers(bytes.fromhex(given.nonce))
-    print(json.dumps(told, indent=2))
+    found, code = answers(bytes.fromhex(given.nonce))
+    print(json.dumps(found, indent=2))
     if given.json is not None:
-        given.json.write_text(json.dumps(told, indent=2) + "\n")
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
     raise SystemExit(code)
 
 

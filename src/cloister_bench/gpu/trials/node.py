@@ -1,0 +1,148 @@
+"""What a trial with a whole node needs: a model, `cloister serve`, its processes, and the `openai` client."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+PATIENCE_S = 150
+PR_SET_PDEATHSIG = 1
+MPS = "nvidia-cuda-mps-server"
+WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "seeded": {"temperature": 1.0, "seed": 7, "top_p": 0.9}}
+Answer = list[tuple[str, float, list[tuple[str, float]]]]
+"""Tokens with their log-probabilities, and the best few of each step with theirs."""
+
+
+def make_random(folder: Path, like: Path) -> None:
+    """A model with random weights, and with the other's configuration and tokenizer."""
+    import torch
+
+    from cloister.models.weights import ShardWriter
+    from cloister_bench.gpu.weights import RandomWeights
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in like.iterdir():
+        if path.name not in ("model.safetensors", "cloister-manifest.json"):
+            shutil.copy(path, folder / path.name)
+    config = json.loads((like / "config.json").read_text())
+    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    described: Any = SimpleNamespace(**config)
+    torch.manual_seed(3)
+    weights = RandomWeights(described)
+    writer = ShardWriter(folder / "model.safetensors", weights.shapes, torch.bfloat16)
+    for name in weights:
+        writer.write(name, weights[name].cpu())
+    writer.close()
+    torch.cuda.empty_cache()  # the node needs the memory
+
+
+def end_with_parent() -> None:
+    """In a child before it becomes another program: a signal when this process has ended, for whatever reason."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextmanager
+def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
+    """The running server's address, and how long it took to come up."""
+    command = [sys.executable, "-m", "cloister", "serve", "--model", str(model), "--port", "0", "--mpc", "off"]
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "COLUMNS": "200"},
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+    try:
+        while (found := re.search(r"(http://127\.0\.0\.1:\d+)", log.read_text())) is None:
+            if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
+                raise RuntimeError(f"it is not up:\n{log.read_text()[-4000:]}")
+            time.sleep(0.1)
+        yield found[1], time.monotonic() - began
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def processes(role: str) -> list[int]:
+    """Of the node's, by their titles; or of MPS."""
+    title, found = (MPS if role == MPS else f"cloister {role}").encode(), []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().split(b"\0")[0].endswith(title):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def gpu_memory() -> list[str]:
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
+
+
+class Client:
+    """The real `openai` client."""
+
+    def __init__(self, url: str) -> None:
+        from openai import OpenAI
+
+        self._openai = OpenAI(base_url=f"{url}/v1", api_key="cloister-dev", timeout=120)
+        self.about = self._openai.models.list().data[0].model_dump()
+        self.model: str = self.about["id"]
+        self.levels = [level["id"] for level in self.about["protection"] if level["enabled"]]
+
+    def chat(self, text: str, level: str, way: dict[str, Any] | None = None, retries: int = 2, **more: Any) -> Any:
+        """The openai answer; `more` goes into the body."""
+        asked: dict[str, Any] = {"max_tokens": 24, "temperature": 0, **(way or {})}
+        return self._openai.with_options(max_retries=retries).chat.completions.create(
+            model=self.model,
+            messages=[{"role": "user", "content": text}],
+            extra_body={"protection": level, **more},
+            **asked,
+        )
+
+    def answer(self, text: str, level: str, way: dict[str, Any], **more: Any) -> Answer:
+        found = self.chat(text, level, {**way, "logprobs": True, "top_logprobs": 5}, **more).choices[0].logprobs
+        return [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in found.content]
+
+    def seconds(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
+        """How long a request with this many new tokens takes, in a new session or in one that is kept."""
+        began = time.monotonic()
+        usage = self._openai.completions.create(
+            model=self.model,
+            prompt=prompt,
+            max_tokens=new,
+            temperature=0,
+            logit_bias={"0": -100, "2": -100},
+            extra_body={"protection": level} | ({"session": session} if session else {}),
+        ).usage
+        assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), new)
+        return time.monotonic() - began
+
+
+def divergence(found: Answer, right: Answer) -> dict[str, Any] | None:
+    """The first step at which two answers differ, whether the log-probabilities differ there or the choice alone, and
+    how many of the later steps differ."""
+    for step, (one, other) in enumerate(zip(found, right, strict=False)):
+        if one != other:
+            later = sum(a != b for a, b in zip(found[step + 1 :], right[step + 1 :], strict=False))
+            return {"step": step, "logits_differ": one[2] != other[2], "later": later, "found": one, "alone": other}
+    return None if len(found) == len(right) else {"step": min(len(found), len(right)), "lengths_differ": True}

@@ -1,0 +1,147 @@
+"""All trials of a GPU machine in one run and one JSON: the kernels, the link, a node, the weights; then the benchmark.
+
+    python -m cloister_bench.gpu.trials --json FILE --like FOLDER [--gguf FILE] [--minutes 12] [--skip bench,weights]
+
+`--like` holds a configuration and a tokenizer, as a converted model does: the node has random weights of its shape, or
+with `--gguf` the weights of that file. The trials, each in its own processes, the most telling first:
+
+    check      kernels against float64, and bit for bit in any batch, chunk and split
+    partition  `open` and `partitioned` have the same bits, with attention processes under MPS
+    serve      `cloister serve`, asked by the `openai` client at every level; killed under load
+    weights    whether a sealed vault can write the weights that all processes read
+    bench      `cloister bench gpu` for the rest of the time; its numbers are not judged here
+
+The exit status is 0 if all that was tried is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parents[3]
+LEAST_S = 30
+"""No trial is begun with less time left."""
+SPARE_VAULTS = 26
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that writes a JSON, its arguments, and what is wrong in the JSON."""
+
+    name: str
+    command: list[str]
+    wrong: Callable[[Found], list[str]]
+    most_s: float = 240.0
+
+
+def wrong_in_check(found: Found) -> list[str]:
+    far = [f"{name}: far from float64" for name in found["checks"]["wrong"]]
+    return far + [f"{name}: other bits" for name in found["checks"]["other_bits"]]
+
+
+def wrong_in_partition(found: Found) -> list[str]:
+    """Only the row of a vault that does not answer may be late."""
+    wrong = []
+    for row in found["partition"]:
+        case = f"{row['users']} × {row['prompt']}"
+        if row.get("same_bits") is False:
+            wrong.append(f"{case}: other bits")
+        if "late" in row and row["late"] != ([row["users"] - 1] if row.get("silent") else []):
+            wrong.append(f"{case}: late rows {row['late']}")
+    return wrong
+
+
+def wrong_in_serve(found: Found) -> list[str]:
+    parts = ("answers", "obfuscated", "kills")
+    wrong = [f"{name}: {found.get(name)}" for name in parts if not isinstance(found.get(name), dict)]
+    if not wrong:
+        wrong += [f"other answer: {each}" for name in parts[:2] for each in found[name]["differing"]]
+        wrong += [f"no answer: {each}" for each in found["obfuscated"]["failed"]]
+    return wrong
+
+
+def wrong_in_weights(found: Found) -> list[str]:
+    """The one that is not sealed must write them, or the others prove nothing."""
+    wrong = [f"a sealed vault, {row['way']}" for row in found["weights"] if row["sealed"] and row["after"] == "changed"]
+    control = [row["after"] for row in found["weights"] if not row["sealed"]]
+    return wrong if control == ["changed"] else [*wrong, f"the control without a seal: {control}"]
+
+
+def parts(options: argparse.Namespace, folder: Path) -> list[Part]:
+    def module(name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", f"cloister_bench.gpu.trials.{name}", *arguments]
+
+    model = (
+        ["--model", str(options.gguf)]
+        if options.gguf
+        else ["--model", str(folder / "model"), "--like", str(options.like)]
+    )
+    spare = [f"--option={word}" for word in ("--spare-vaults", str(SPARE_VAULTS))]
+    return [
+        Part("check", module("check"), wrong_in_check),
+        Part("partition", module("check", "--partition"), wrong_in_partition),
+        Part("serve", module("serve", *model, *spare), wrong_in_serve, most_s=300.0),
+        Part("weights", module("weights"), wrong_in_weights),
+        Part("bench", [sys.executable, "-m", "cloister_bench", "gpu"], lambda found: [], most_s=1800.0),
+    ]
+
+
+def run(part: Part, folder: Path, left_s: float) -> tuple[Found, list[str]]:
+    """What a trial found, and what is wrong. It writes as it goes, and is ended when its time is over."""
+    file, most = folder / f"{part.name}.json", min(part.most_s, left_s)
+    command = [*part.command, "--json", str(file)]
+    if part.name == "bench":
+        command += ["--minutes", f"{max(0.1, most / 60 - 0.5):.1f}"]
+    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=most, check=False)
+        status: int | str = ended.returncode
+    except subprocess.TimeoutExpired:
+        status = "took too long"
+    try:
+        found = json.loads(file.read_text())
+        wrong = part.wrong(found)
+    except (OSError, ValueError, LookupError) as failure:
+        found, wrong = {}, [f"no result ({type(failure).__name__})"]
+    if status and part.name != "bench":  # whose status says that not all was measured
+        wrong.append(f"exit status {status}" if isinstance(status, int) else status)
+    return {**found, "took_s": time.monotonic() - began, "wrong": wrong}, wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--like", type=Path, required=True, help="folder with a configuration and a tokenizer")
+    parser.add_argument("--gguf", type=Path, help="weights of a real model")
+    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--skip", default="", help="of check, partition, serve, weights, bench")
+    options = parser.parse_args(arguments)
+    end = time.monotonic() + 60 * options.minutes
+    everything: Found = {}
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory() as name:
+        for part in parts(options, Path(name)):
+            left = end - time.monotonic()
+            if part.name in options.skip.split(","):
+                continue
+            if left < LEAST_S:
+                everything[part.name], wrong = {"wrong": ["no time was left"]}, ["no time was left"]
+            else:
+                everything[part.name], wrong = run(part, Path(name), left)
+            failed += [f"{part.name}: {each}" for each in wrong]
+            options.json.write_text(json.dumps(everything, indent=1))
+            print(f"## {part.name}: {'; '.join(wrong) or 'right'}", flush=True)
+    print("\n".join(failed) or "All is right.")
+    return 1 if failed else 0

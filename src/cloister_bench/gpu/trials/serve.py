@@ -1,0 +1,220 @@
+"""`cloister serve` on a GPU machine, asked by the `openai` client: answers, levels, kills, throughput.
+
+    python -m cloister_bench.gpu.trials.serve --json FILE --model FOLDER_OR_GGUF [--users 24]
+    python -m cloister_bench.gpu.trials.serve --json FILE --model FOLDER --like FOLDER   # random weights, made first
+
+Right or wrong: greedy and seeded answers, with log-probabilities, are those of `open` at every level, alone and among
+others; a killed service, vault, attention process or MPS costs requests, with a clear error, and is replaced. Times:
+whole requests at `open` and `partitioned`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cloister_bench.gpu.trials.node import (
+    MPS,
+    WAYS,
+    Answer,
+    Client,
+    divergence,
+    gpu_memory,
+    make_random,
+    processes,
+    served,
+)
+
+AT_ONCE = (1, 8, 24)
+MOST_KEPT = 24
+"""Sessions that one tenant keeps at most, of those that a GPU has room for."""
+SPARES_S = 9.0
+"""After this long, as many spare vaults are there again."""
+CASES = ((64, 64), (512, 128))
+"""Tokens of the prompt, tokens of the answer."""
+OBFUSCATED_S, OBFUSCATED_USERS = 60.0, 4
+FAKES = 8
+VALUES = [["Ann", "Ghent", "May"], *([f"Bo{i}b", f"Lund{i}", f"Day{i}"] for i in range(FAKES))]
+"""The real secrets and the substitutes."""
+SECRETS = ("My name is {}.", "I live in {}, by the river.", "I was born in {}.")
+Found = dict[str, Any]
+
+
+def together(ask: Callable[[int], Answer], right: Sequence[Answer]) -> list[Found]:
+    """Ask for all of these answers at once; where they differ from the right ones."""
+    with ThreadPoolExecutor(len(right)) as many:
+        answers = list(many.map(ask, range(len(right))))
+    differing = [(number, divergence(answer, right[number])) for number, answer in enumerate(answers)]
+    return [{"prompt": number, **how} for number, how in differing if how]
+
+
+def check_answers(client: Client, rounds: int) -> Found:
+    """Every level against `open` alone; `isolated` in the first round only. `obfuscated` needs secrets: see below."""
+    levels = [level for level in client.levels if level != "obfuscated"]
+    found: Found = {"differing": [], "compared": {}}
+    prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
+    for kind, way in WAYS.items():
+        alone = [client.answer(text, "open", way) for text in prompts]
+        for turn in range(rounds):
+            for level in levels if turn == 0 else [level for level in levels if level != "isolated"]:
+                for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
+                    case = f"{level} {kind} {users} at once"
+
+                    def ask(number: int, level: str = level, way: Found = way) -> Answer:
+                        return client.answer(prompts[number], level, way)
+
+                    differing = together(ask, alone[:users])
+                    found["differing"] += [{"case": case, "round": turn, **each} for each in differing]
+                    found["compared"][case] = found["compared"].get(case, 0) + users
+        found[f"answer {kind}"] = "".join(token for token, *_ in alone[0])[:200]
+    right = client.chat(prompts[0], "open").choices[0].message.content
+    for level in levels:
+        stream = client.chat(prompts[0], level, {"stream": True})
+        if "".join(part.choices[0].delta.content or "" for part in stream if part.choices) != right:
+            found["differing"].append(f"{level} streamed")
+    return found
+
+
+def secret_prompt(spans: int, user: int) -> tuple[str, str]:
+    """A prompt with this many secrets, marked and not."""
+    text = f"Letter {user}. Please answer politely. " + " ".join(SECRETS[:spans]) + " What should I see?"
+    return text.format(*(f"<redacted>{value}</redacted>" for value in VALUES[0])), text.format(*VALUES[0])
+
+
+def check_obfuscated(client: Client) -> Found:
+    """A prompt among eight others, with given substitutes and then with sampled ones: the answers of `open`."""
+    found: Found = {"differing": [], "failed": [], "compared": 0, "seconds": {}}
+    end = time.monotonic() + OBFUSCATED_S
+    cases = [(kind, spans, users) for kind in WAYS for spans in (1, 2, 3) for users in (1, OBFUSCATED_USERS)]
+    for kind, spans, users in cases:
+        if time.monotonic() > end:
+            break
+        given = {"fakes": FAKES, "substitutes": [values[:spans] for values in VALUES[1:]]}
+        case, began = f"{kind}, {spans} secrets, {users} users", time.monotonic()
+
+        def ask(user: int, spans: int = spans, way: Found = WAYS[kind], given: Found = given) -> Answer:
+            marked = secret_prompt(spans, user)[0]
+            return client.answer(marked, "obfuscated", way, session=f"s{user}", obfuscation=given)
+
+        try:
+            right = [client.answer(secret_prompt(spans, user)[1], "open", WAYS[kind]) for user in range(users)]
+            found["differing"] += [{"case": case, **each} for each in together(ask, right)]
+        except Exception as failure:
+            found["failed"].append(f"{case}: {type(failure).__name__}: {str(failure)[:300]}")
+            continue
+        found["compared"] += users
+        found["seconds"][case] = time.monotonic() - began
+    sampled = {"fakes": FAKES, "minimum": 1, "epsilon": 1.0, "candidates": 32}
+    marked, plain = secret_prompt(1, 0)
+    try:
+        answer = client.answer(marked, "obfuscated", {}, session="s0", obfuscation=sampled)
+        if differs := divergence(answer, client.answer(plain, "open", {})):
+            found["differing"].append({"case": "sampled substitutes", **differs})
+    except Exception as failure:
+        found["failed"].append(f"sampled substitutes: {type(failure).__name__}: {str(failure)[:300]}")
+    return found
+
+
+def check_kills(client: Client) -> Found:
+    """SIGKILL while a long answer is made: what its user gets, and how long it takes until all is well again."""
+    found = {}
+    vaults = [("vault", level) for level in client.levels if level in ("partitioned", "isolated")]
+    shared = [("attention", "partitioned"), (MPS, "partitioned")] if "partitioned" in client.levels else []
+    for role, level in [("service", "open"), *vaults, *shared]:
+        with ThreadPoolExecutor(1) as one:
+            before = processes(role)
+            asking = one.submit(client.chat, "Count to a thousand, slowly.", level, {"max_tokens": 4000}, 0)
+            time.sleep(1.5)
+            for pid in before:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            try:
+                got = f"answered {len(asking.result(60).choices[0].message.content or '')} characters"
+            except Exception as failure:
+                got = f"{type(failure).__name__}: {str(failure)[:200]}"
+        while True:
+            try:
+                client.chat("Hello", level, {"max_tokens": 4}, 0)
+                break
+            except Exception:
+                if time.monotonic() - killed > 30:
+                    raise
+                time.sleep(0.1)
+        found[f"{role} at {level}"] = {"got": got, "well_again_s": round(time.monotonic() - killed, 2)}
+    return found
+
+
+def prompt_of(user: int, tokens: int, turn: int) -> list[int]:
+    """Token ids that begin differently in each turn, so that nothing computed is used again."""
+    return [(13 * user + 7 * t + 31 * turn) % 49_000 + 50 for t in range(tokens)]
+
+
+def throughput(client: Client, users: int) -> list[Found]:
+    """Whole requests at once, in new sessions, and in kept ones, whose vaults are there in the last round."""
+    rows, turn = [], 0
+    for prompt, new in CASES:
+        for level, kept in (("open", False), ("partitioned", False), ("partitioned", True)):
+            if level not in client.levels:
+                continue
+            count = min(users, MOST_KEPT) if kept else users
+            if level != "open" and not kept:
+                time.sleep(SPARES_S)
+            for _ in range(3 if kept else 1):
+                turn += 1
+                asks = [(prompt_of(u, prompt, turn), new, level, f"s{u}" if kept else None) for u in range(count)]
+                with ThreadPoolExecutor(count) as many:
+                    began = time.monotonic()
+                    each = list(many.map(lambda ask: client.seconds(*ask), asks))
+                    seconds = time.monotonic() - began
+            row = {"level": level, "kept": kept, "users": count, "prompt": prompt, "new": new}
+            row |= {"tokens_per_s": count * new / seconds, "median_s": statistics.median(each), "wall_s": seconds}
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--like", type=Path, help="make the model first: random weights of this folder's shape")
+    parser.add_argument("--users", type=int, default=24, help="at once, while requests are timed")
+    parser.add_argument("--rounds", type=int, default=1, help="of answers")
+    parser.add_argument("--skip", default="", help="of answers, obfuscated, throughput, kills")
+    parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
+    options = parser.parse_args()
+    if options.like:
+        make_random(options.model, options.like)
+    parts: dict[str, Callable[[Client], Any]] = {
+        "answers": lambda client: check_answers(client, options.rounds),
+        "obfuscated": check_obfuscated,
+        "throughput": lambda client: throughput(client, options.users),
+        "kills": check_kills,
+    }
+    with served(options.model, options.json.with_suffix(".log"), *options.option) as (url, seconds):
+        client = Client(url)
+        found: Found = {"up_s": seconds, "model": client.about, "memory": gpu_memory()}
+        for name, part in parts.items():
+            if name not in options.skip.split(","):
+                try:
+                    found[name] = part(client)
+                except Exception as failure:
+                    found[name] = f"failed: {type(failure).__name__}: {str(failure)[:500]}"
+                print(name, json.dumps(found[name])[:3000], flush=True)
+                options.json.write_text(json.dumps(found, indent=1))
+        found["memory_at_the_end"] = gpu_memory()
+    options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
