@@ -43,7 +43,7 @@ class Part:
 
     def __init__(self, *_: Any) -> None:
         self.relay = SimpleNamespace(admit=lambda keys: None, vaults=SimpleNamespace(trouble=None))
-        self.serving, self.evidence_maker = None, SimpleNamespace(tee="none")
+        self.serving, self.evidence_maker, self.notes = None, SimpleNamespace(tee="none"), ()
 
     async def start(self) -> None:
         parts["begun"].set()

@@ -59,7 +59,7 @@ _ROW_WORTH = 16
 
 Speak = Callable[[socket.socket], None]
 Made = tuple[Speak, Speak, set[int], int]
-"""What a child does when it is sealed and what it says before, the descriptors it keeps, the memory it may take."""
+"""A child's work once it is sealed, its messages before that, the descriptors it keeps, the memory it may take."""
 
 
 def without_layers(device: Device) -> frozenset[Layer]:
