@@ -16,7 +16,7 @@ from cloister_bench.obfuscation.plan import PARTS, Plan
 from cloister_bench.obfuscation.results import Results, tables
 from cloister_bench.obfuscation.run import Bench
 from cloister_bench.obfuscation.texts import clinical_texts, other_notes
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import wilson
 from tests.obfuscation.fake_model import NAMES, TOWNS, RuleModel, WordTokenizer
 
 PLAN = Plan(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloister.obfuscation.language_model import LanguageModel
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import wilson
 
 BETS = ("highest", "lowest", "middle")
 

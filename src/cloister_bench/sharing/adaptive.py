@@ -21,6 +21,7 @@ from cloister_bench.sharing.prompts import BEFORE, flood_prompt, make_secret
 
 SETTLE_S = 0.3
 """After the victim has asked: a detector reads in that time."""
+LOOKS = 2
 MOST_HITS = 60
 
 
@@ -52,8 +53,7 @@ def extend(
     *,
     parts: int,
     candidates: int,
-    looks: int = 2,
-    flood: int = 2,
+    flood: int,
     settle: Callable[[float], None] = time.sleep,
 ) -> Extension:
     """Attack one secret of the victim's."""
@@ -64,18 +64,18 @@ def extend(
     known, right, blind = BEFORE, 0, 0
     for reached, (part, true) in enumerate(zip(secret.parts, secret.true, strict=True), 1):
         blind += draw.randrange(candidates) == true
-        if _choose(known, part, others, draw, looks, flood) != true:
+        if _choose(known, part, others, draw, flood) != true:
             return Extension(reached, right, blind, parts)
         right += 1
         known += part[true]
     return Extension(parts, right, blind, parts)
 
 
-def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random.Random, looks: int, flood: int) -> int:
+def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random.Random, flood: int) -> int:
     """The candidate of which most was found; among equals the one whose first tokens came soonest."""
     found, seconds = [0] * len(part), [0.0] * len(part)
     order = list(range(len(part)))
-    for look in range(looks):
+    for look in range(LOOKS):
         who = next(others)
         who.ask(known + flood_prompt(draw))  # from now on it has the known beginning cached for every candidate
         draw.shuffle(order)
@@ -84,7 +84,7 @@ def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random
             seconds[one] += probe.seconds
             if not look:  # later all are there, by the first look itself
                 found[one] = probe.cached
-        for _ in range(flood if look + 1 < looks else 0):
+        for _ in range(flood if look + 1 < LOOKS else 0):
             next(others).ask(flood_prompt(draw))
     draw.shuffle(order)
     return min(order, key=lambda one: (-found[one], seconds[one]))

@@ -14,7 +14,7 @@ from cloister.detection.rules import RuleSet, shipped_rules
 from cloister.detection.tagger import Tagger
 from cloister_bench.detection.data import CALIBRATION, read_sets
 from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import wilson
 
 WANTED = {None: 0.985, "pupa": 0.90}
 """Of the private blocks of all sets, and of real users' prompts, the share to hold back: by the lower end of its 95%
@@ -49,7 +49,7 @@ def main() -> None:
         def held(block: Block, at: float = at) -> bool:
             return bool(block.tier1 or block.score >= at)
 
-        found, cost = recall(blocks, held).as_json(), over_isolated(blocks, held).as_json()
+        found, cost = recall(blocks, held), over_isolated(blocks, held)
         print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
     public = 1.0
     for dataset, bound in WANTED.items():

@@ -42,9 +42,7 @@ class Settings:
 
 
 class Nets(nn.Module):
-    def __init__(
-        self, count: int, settings: Settings, dimension: int, hidden: int, dilations: tuple[int, ...]
-    ) -> None:
+    def __init__(self, count: int, settings: Settings, dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
         self.count, self.settings, self.dilations = count, settings, dilations
         self.table = nn.Parameter(torch.randn(count * (BUCKETS + 1), dimension) * 0.1)

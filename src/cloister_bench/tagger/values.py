@@ -1,4 +1,4 @@
-# ruff: noqa: E501, SIM905 (patterns, one a line)
+# ruff: noqa: E501 (patterns, one a line)
 # fmt: off
 """What fills a template's slots: numbers with valid check digits, addresses, dates, secrets, all drawn at random.
 
