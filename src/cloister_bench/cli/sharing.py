@@ -65,8 +65,7 @@ def bench_sharing(options: SharingOptions) -> None:
 
       cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
     """
-    from cloister_bench.sharing.figures import FIGURES
-    from cloister_bench.sharing.results import Plan, Results, tables
+    from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
     from cloister_bench.sharing.workloads import QUICK, TRACES, WORKLOADS, Scale
 
     attack, model = options.attack, options.model
@@ -99,7 +98,7 @@ def bench_sharing(options: SharingOptions) -> None:
                 bars.advance(policy)
                 save()
 
-    measure_suite(results, measure, options.json_file, options.plot_dir, tables, FIGURES)
+    measure_suite(results, measure, options, tables, FIGURES)
 
 
 _POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)

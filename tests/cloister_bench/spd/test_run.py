@@ -17,10 +17,9 @@ from cloister.models.source import ModelFolder
 from cloister_bench.messages import Answer, BrokenAnswer
 from cloister_bench.report import RunReport
 from cloister_bench.spd.deployment import Counters
-from cloister_bench.spd.figures import FIGURES
 from cloister_bench.spd.plan import LEVELS, PARTS, Plan
 from cloister_bench.spd.random_model import write_random_model
-from cloister_bench.spd.results import Results
+from cloister_bench.spd.results import FIGURES, Results
 from cloister_bench.spd.run import Bench, enough_for_one
 from cloister_bench.suite.documents import draw_figures
 from cloister_bench.suite.measurement import Point
