@@ -19,8 +19,7 @@ from cloister_bench.obfuscation.adversaries import (
     reader_of,
     right,
 )
-from cloister_bench.obfuscation.plan import PARTS, Plan
-from cloister_bench.obfuscation.results import Results, tables
+from cloister_bench.obfuscation.results import PARTS, Plan, Results, tables
 from cloister_bench.obfuscation.run import Bench
 from cloister_bench.obfuscation.texts import clinical_texts, other_notes
 from cloister_bench.suite.documents import wilson

@@ -13,7 +13,7 @@ import typer
 from cloister.cli.generated import settings_command
 from cloister.config import at_least, between, option
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
-from cloister_bench.obfuscation.plan import FULL, PARTS, QUICK
+from cloister_bench.obfuscation.results import FIGURES, FULL, PARTS, QUICK, Results, tables
 
 
 class ObfuscationOptions(Output):
@@ -50,7 +50,6 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
     from cloister.local_sampling import LocalModel
     from cloister_bench.obfuscation.adversaries import Letters
     from cloister_bench.obfuscation.decoding import Server
-    from cloister_bench.obfuscation.results import FIGURES, Results, tables
     from cloister_bench.obfuscation.run import Bench
     from cloister_bench.obfuscation.texts import clinical_texts, other_notes
 

@@ -31,9 +31,8 @@ from cloister_bench.obfuscation.adversaries import (
     right,
 )
 from cloister_bench.obfuscation.decoding import Ask, time_between_tokens, vault_memory
-from cloister_bench.obfuscation.plan import Part, Plan
 from cloister_bench.obfuscation.rerun import Rerun
-from cloister_bench.obfuscation.results import Results
+from cloister_bench.obfuscation.results import Part, Plan, Results
 from cloister_bench.suite.measurement import Measurement, Watcher
 
 Texts = Mapping[Category, list[TaggedText]]

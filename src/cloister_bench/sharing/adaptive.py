@@ -17,7 +17,7 @@ from itertools import cycle
 from typing import Protocol
 
 from cloister_bench.sharing.attack import Probe
-from cloister_bench.sharing.prompts import BEFORE, flood_prompt, make_secret
+from cloister_bench.sharing.prompts import BEFORE, Secret, flood_prompt, make_secret
 
 SETTLE_S = 0.3
 """After the victim has asked: a detector reads in that time."""
@@ -46,24 +46,34 @@ class Extension:
         return self.right == self.parts
 
 
-def extend(
+def extensions(
     victim: Tenant,
     identities: Sequence[Tenant],
-    draw: random.Random,
+    trials: int,
+    seed: int,
     *,
     parts: int,
     candidates: int,
-    flood: int,
+    flood: int = 2,
     settle: Callable[[float], None] = time.sleep,
-) -> Extension:
-    """Attack one secret of the victim's."""
-    secret = make_secret(draw, parts, candidates)
-    victim.ask(BEFORE + "".join(part[true] for part, true in zip(secret.parts, secret.true, strict=True)))
-    settle(SETTLE_S)
-    others = cycle(identities)
+) -> list[Extension]:
+    """Attack this many secrets of the victim's."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(trials):
+        secret = make_secret(draw, parts, candidates)
+        victim.ask(BEFORE + "".join(part[true] for part, true in zip(secret.parts, secret.true, strict=True)))
+        settle(SETTLE_S)
+        found.append(_extend(secret, identities, draw, flood))
+    return found
+
+
+def _extend(secret: Secret, identities: Sequence[Tenant], draw: random.Random, flood: int) -> Extension:
+    """Part by part, until one is guessed wrong."""
+    others, parts = cycle(identities), len(secret.parts)
     known, right, blind = BEFORE, 0, 0
     for reached, (part, true) in enumerate(zip(secret.parts, secret.true, strict=True), 1):
-        blind += draw.randrange(candidates) == true
+        blind += draw.randrange(len(part)) == true
         if _choose(known, part, others, draw, flood) != true:
             return Extension(reached, right, blind, parts)
         right += 1
@@ -88,24 +98,6 @@ def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random
             next(others).ask(flood_prompt(draw))
     draw.shuffle(order)
     return min(order, key=lambda one: (-found[one], seconds[one]))
-
-
-def extensions(
-    victim: Tenant,
-    identities: Sequence[Tenant],
-    trials: int,
-    seed: int,
-    *,
-    parts: int,
-    candidates: int,
-    flood: int = 2,
-    settle: Callable[[float], None] = time.sleep,
-) -> list[Extension]:
-    draw = random.Random(seed)
-    return [
-        extend(victim, identities, draw, parts=parts, candidates=candidates, flood=flood, settle=settle)
-        for _ in range(trials)
-    ]
 
 
 def exposure(

@@ -242,7 +242,9 @@ def draw_breakdown(breakdown: dict[str, Row], axes: tuple[Axes, ...]) -> str:
 def _bars(panel: Axes, runs: list[Row], by: str, key: str, label: str) -> None:
     """A group for each name that `by` has in the runs, with a bar for each level."""
     groups = list(dict.fromkeys(run[by] for run in runs))
-    values = {level: [(find(runs, level=level, **{by: name}) or {}).get(key) for name in groups] for level in LEVELS}
+    values: dict[str, list[Any]] = {
+        level: [(find(runs, level=level, **{by: name}) or {}).get(key) for name in groups] for level in LEVELS
+    }
     grouped_bars(panel, groups, values, colors=COLORS)
     panel.set(ylabel=label, ylim=(0, None))
     panel.legend()
