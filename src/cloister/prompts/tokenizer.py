@@ -46,7 +46,7 @@ class GenerationDefaults:
     def read(cls, given: dict[str, Any]) -> GenerationDefaults:
         """The values that a request could say, too; others count as not said."""
         highest = {"temperature": 2, "top_p": 1, "top_k": 2**31 - 1, "min_p": 1}
-        fitting = {
+        fitting: dict[str, Any] = {
             name: int(value) if name == "top_k" else value
             for name, most in highest.items()
             if isinstance(value := given.get(name), int | float) and type(value) is not bool and 0 <= value <= most

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from pydantic import BaseModel
@@ -61,7 +62,7 @@ def bench_peers(options: PeersOptions) -> None:
             f"{options.peer_venv} is not a virtual environment.", hint="cloister bench peers --help says how."
         )
     counts = numbers(options.users)
-    lengths = {"input_tokens": options.input_tokens, "output_tokens": options.output_tokens}
+    lengths: dict[str, Any] = {"input_tokens": options.input_tokens, "output_tokens": options.output_tokens}
     load = Workload(requests_per_user=4, seed=0, **lengths)
     logs = Path(tempfile.mkdtemp(prefix="cloister-compare-"))  # stays if a server does not start
     with ExitStack() as running:
