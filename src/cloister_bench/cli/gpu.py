@@ -37,7 +37,7 @@ class GpuOptions(Output):
     quick: bool = option(False, "Four minutes at most: one shape, 1 and 8 users.")
     minutes: float | None = option(
         None,
-        "Begin nothing later; what was not measured is said.",
+        "Begin nothing later; the command lists what was not measured.",
         bounds=at_least(0.1),
         show_default=f"{FULL.minutes:g}",
     )
