@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +38,11 @@ def main() -> None:
     with np.load(arguments.weights) as loaded:
         arrays = dict(loaded)
     pipeline = Pipeline(RuleSet(shipped_rules()), Tagger(arrays))
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     blocks: list[Block] = []
     for sample in read_sets(arguments.shared):
-        if sample.quarter == CALIBRATION and taken.get(sample.dataset, 0) < arguments.most:
-            taken[sample.dataset] = taken.get(sample.dataset, 0) + 1
+        if sample.quarter == CALIBRATION and taken[sample.dataset] < arguments.most:
+            taken[sample.dataset] += 1
             blocks += judge(pipeline, sample)
     for wanted in (0.9, 0.95, 0.97, 0.98, 0.99):
         at = threshold_for(blocks, wanted)
