@@ -16,18 +16,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from cloister_bench.words import read_words
+
 Endpoint = Literal["completions", "chat"]
 
 # One token each in the common vocabularies, with the blank before it; only `chat` needs words.
-# fmt: off
-WORDS = (
-    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
-    "state", "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company",
-    "system", "program", "question", "work", "government", "number", "night", "point", "home", "water", "room",
-    "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word",
-    "business", "issue", "side", "kind", "head", "house", "service", "friend",
-)
-# fmt: on
+WORDS: list[str] = read_words("load")["WORDS"]
 
 
 @dataclass(frozen=True, slots=True)

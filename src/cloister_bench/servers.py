@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -20,8 +21,10 @@ from time import perf_counter
 from typing import Any, Self
 
 from cloister.addresses import HttpAddress
+from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.files import needed
+from cloister_bench.connection import on_free_port
 from cloister_bench.load import first_model, measure
 from cloister_bench.messages import Workload
 from cloister_bench.report import RunReport
@@ -93,6 +96,23 @@ class ServerProcess:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
+
+
+class OwnServer(ServerProcess):
+    """`cloister serve` on a free port. `model` is what it calls its model once it is up."""
+
+    model: str
+
+    def __init__(
+        self, model: str | Path | None, logs: Path, arguments: Sequence[str] = (), api_key: str = DEVELOPMENT_KEY
+    ) -> None:
+        address = on_free_port()
+        command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port)]
+        command += [*(["--model", str(model)] if model else []), *arguments]
+        super().__init__("cloister serve", command, address, logs / f"serve-{address.port}.log", api_key=api_key)
+
+    def wait(self, timeout_s: float = 300.0) -> None:
+        self.model = asyncio.run(self.ready(timeout_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,20 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
-from cloister_bench.obfuscation.adversaries import Adversaries, Trial, read_all, reader_of
-from cloister_bench.obfuscation.distinguisher import BETS, Guesses, right, score
-from cloister_bench.obfuscation.letters import Letters
-from cloister_bench.obfuscation.plan import PARTS, Plan
-from cloister_bench.obfuscation.results import Results, tables
+from cloister_bench.obfuscation.adversaries import (
+    BETS,
+    Adversaries,
+    Guesses,
+    Letters,
+    Trial,
+    read_all,
+    reader_of,
+    right,
+)
+from cloister_bench.obfuscation.results import PARTS, Plan, Results, tables
 from cloister_bench.obfuscation.run import Bench
 from cloister_bench.obfuscation.texts import clinical_texts, other_notes
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import wilson
 from tests.obfuscation.fake_model import NAMES, TOWNS, RuleModel, WordTokenizer
 
 PLAN = Plan(
@@ -140,7 +146,8 @@ def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
 def test_the_score_is_the_model_s_probability() -> None:
     model = RuleModel(20)
     values = [(4, 5, 6), (7,)]
-    assert score(model, (1, 2), values) == pytest.approx([model.logprob(value, (1, 2)) for value in values], abs=1e-4)
+    found = [reading.prompt for reading in read_all(model, [(1, 2, *value) for value in values], 0)]
+    assert found == pytest.approx([model.logprob(value, (1, 2)) for value in values], abs=1e-4)
 
 
 def test_bets_and_their_intervals() -> None:

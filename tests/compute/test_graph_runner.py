@@ -16,8 +16,7 @@ from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import ROWS, Bucket, GraphRunner, Staging, runner_for
 from cloister.engine.rehearsal import IdleRunner, rehearse_device, rehearse_sampling
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.models.decoder import Parts
-from cloister.models.placed import PlacedParts
+from cloister.models.decoder import Parts, PlacedParts
 from tests.compute.on_fake_device import SETTINGS, VOCABULARY, decoder_on
 
 PROMPT = 20

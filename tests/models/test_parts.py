@@ -35,11 +35,11 @@ def test_joined_layers_stand_in_order_with_their_biases() -> None:
 
 
 def test_gate_and_up_are_interleaved() -> None:
-    gated = parts().gated("gate", "up", "silu")
+    gated = parts().joined("gate", "up", gate="silu")
     assert torch.equal(gated.data, interleave_gate(WEIGHTS["gate.weight"], WEIGHTS["up.weight"]))
     assert gated.bias is None and gated.gate == "silu"
     biases = {f"{name}.bias": torch.randn(16) for name in ("gate", "up")}
-    bias = parts(**biases).gated("gate", "up", "silu").bias
+    bias = parts(**biases).joined("gate", "up", gate="silu").bias
     assert bias is not None and torch.equal(bias, torch.cat((biases["gate.bias"], biases["up.bias"])))
 
 
@@ -60,5 +60,5 @@ def test_what_nobody_asked_for_is_left_over() -> None:
     found = parts()
     assert found.leftover() == set(WEIGHTS)
     found.joined("q", "k")
-    found.gated("gate", "up", "silu")
+    found.joined("gate", "up", gate="silu")
     assert found.has("steps") and found.leftover() == {"norm.weight", "steps"}

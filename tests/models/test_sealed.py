@@ -253,7 +253,7 @@ def test_a_part_that_is_not_there_is_named(content: bytes) -> None:
     with pytest.raises(ModelCorrupt):
         parts.joined(f"{mlp}.gate_proj", f"{mlp}.up_proj")
     with pytest.raises(ModelCorrupt):
-        parts.gated(f"{mlp}.gate_proj", f"{mlp}.up_proj", "gelu_tanh")
+        parts.joined(f"{mlp}.gate_proj", f"{mlp}.up_proj", gate="gelu_tanh")
 
 
 def test_a_file_that_is_not_sealed_is_not_mapped(content: bytes) -> None:

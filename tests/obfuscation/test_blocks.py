@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.obfuscation.blocks import block_with, blocks_of, drawn, log_likelihood, runs_of
+from cloister.obfuscation.blocks import block_with, blocks_of, drawn, runs_of
 from cloister.obfuscation.gqs import Candidate, Value
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.quantization import Distance, Quantization
+from cloister_bench.obfuscation.rerun import log_likelihood
 from tests.examples import examples
 
 members_drawn = st.lists(st.tuples(st.floats(-12, -0.01), st.integers(0, 5)), min_size=1, max_size=60).map(

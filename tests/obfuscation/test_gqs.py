@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import PromptTooLong, SetupError
-from cloister.obfuscation.gqs import Sampled, Slot, sample
+from cloister.obfuscation.gqs import Sampled, Slot, finished, sampling
 from cloister.obfuscation.quantization import Quantization
 from tests.examples import examples
 from tests.obfuscation.fake_model import RuleModel
@@ -45,7 +45,7 @@ def found(
     model: RuleModel, targets: tuple[tuple[int, ...], ...], most: int, stems: list[bool], fitting: Anything
 ) -> Sampled:
     slots = [Slot(target, (5, 5) if at else (), stems[at]) for at, target in enumerate(targets)]
-    return sample(model, BEGINNING, slots, Quantization(1.0, most), fitting=fitting)
+    return finished(sampling(model, BEGINNING, slots, Quantization(1.0, most), fitting=fitting))
 
 
 targets_and_stems = st.lists(
@@ -75,7 +75,9 @@ def test_probabilities_are_the_model_s_and_no_two_values_of_a_slot_are_alike(
 ) -> None:
     model = RuleModel(VOCABULARY, seed)
     slots = [Slot(tuple(target), (5, 5) if at else (), stem) for at, (target, stem) in enumerate(drawn)]
-    members = sample(model, BEGINNING, slots, Quantization(1.0, most, temperature), fitting=Anything()).members
+    members = finished(
+        sampling(model, BEGINNING, slots, Quantization(1.0, most, temperature), fitting=Anything())
+    ).members
     for one in members:
         total, before = 0.0, BEGINNING
         for slot, value in zip(slots, one.values, strict=True):

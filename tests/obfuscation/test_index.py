@@ -30,10 +30,11 @@ def test_every_place_is_as_likely() -> None:
 def test_the_key_is_derived_as_hkdf_has_it() -> None:
     """RFC 5869: extract with a salt, then expand, here for the first word of the numbers drawn."""
     extracted = hmac.new(b"cloister obfuscation index v1", SECRET, hashlib.sha256).digest()
-    info = b"below\0" + hashlib.sha256(b"context").digest()
+    info = b"order\0" + hashlib.sha256(b"context").digest()
     expanded = hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
     word = hmac.new(expanded, bytes(8), hashlib.sha256).digest()[:8]
-    assert Prf(SECRET).below(b"context", 1000) == int.from_bytes(word, "big") % 1000
+    last = Prf(SECRET).order(b"context", 1000).places[-1]
+    assert last == int.from_bytes(word, "big") % 1000, "the first draw chooses the last place"
 
 
 def test_shuffling_and_winnowing_are_each_other_s_reverse() -> None:

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import TagsInvalid, TooFewCandidates
-from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.entities import add_mentions, entities_of
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.mentions import add_mentions
+from cloister.obfuscation.parts import is_telling, words_in
 from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.tags import TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, make_variants
-from cloister.obfuscation.words import is_telling, words_in
 from tests.examples import examples
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 

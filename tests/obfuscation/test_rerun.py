@@ -16,7 +16,7 @@ from cloister.obfuscation.sampler import Sampler, SamplingGoal, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
-from cloister_bench.obfuscation.distinguisher import right
+from cloister_bench.obfuscation.adversaries import right
 from cloister_bench.obfuscation.rerun import Rerun, Values
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 

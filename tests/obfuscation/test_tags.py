@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import CloisterError, TagsInvalid
-from cloister.obfuscation.mentions import MAX_SECRETS, add_mentions
+from cloister.obfuscation.entities import MAX_SECRETS, add_mentions
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import (
     Category,

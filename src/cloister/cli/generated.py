@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -51,7 +52,8 @@ class SettingsOption:
 
     @property
     def key(self) -> str:
-        return self.flags.split("/")[0].removeprefix("--").replace("-", "_")
+        name = self.flags.split("/")[0].removeprefix("--").replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
 
     @property
     def default(self) -> Any:

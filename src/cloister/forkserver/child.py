@@ -29,9 +29,8 @@ from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
 from cloister.messages.types import VERSION
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, PlacedParts
 from cloister.models.load import load_decoder
-from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
 from cloister.placement import Role

@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -76,13 +77,12 @@ class Parts(ABC):
         """Names of tensors that the decoder has not used yet, except those that equal a used one."""
 
     def joined(self, *layers: str, gate: Gate | None = None) -> Packed:
-        """One product of linear layers over the same input, their columns in this order, with any biases."""
+        """One product of linear layers over the same input, their columns in this order, with any biases.
+
+        With a gate, the two layers of a gated MLP: act(x·G) × (x·U).
+        """
         biases = [f"{layer}.bias" for layer in layers]
         return self.product([f"{layer}.weight" for layer in layers], biases if any(map(self.has, biases)) else (), gate)
-
-    def gated(self, gate: str, up: str, act: Gate) -> Packed:
-        """The two layers of a gated MLP as one product act(x·G) × (x·U)."""
-        return self.joined(gate, up, gate=act)
 
 
 class RawParts(Parts):
@@ -133,6 +133,34 @@ class RawParts(Parts):
             raise lacking(name) from None
         self._asked.add(name)
         return found
+
+
+class PlacedParts(Parts):
+    """Parts in the memory of a device: copies of parts in the host's, made as they are asked for.
+
+    Products are held once, however often they are asked for. A decoder places its other tensors itself.
+    """
+
+    def __init__(self, source: Parts, device: Device) -> None:
+        self._source, self._device = source, device
+        self._held: dict[tuple[str, ...], Packed] = {}
+
+    def names(self) -> set[str]:
+        return self._source.names()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._source.tensor(name)
+
+    def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
+        key = (*weights, *biases)
+        if key not in self._held:
+            packed = self._source.product(weights, biases, gate)
+            bias, scale = (None if each is None else self._device.place(each) for each in (packed.bias, packed.scale))
+            self._held[key] = replace(packed, data=self._device.place(packed.data), bias=bias, scale=scale)
+        return self._held[key]
+
+    def leftover(self) -> set[str]:
+        return self._source.leftover()
 
 
 def _joined(*rows: torch.Tensor) -> torch.Tensor:

@@ -153,7 +153,7 @@ class FusedDecoder(Decoder):
             k_norm=self.device.place(parts.tensor(f"{attention}.k_norm.weight")) if normed else None,
             out=parts.joined(f"{attention}.o_proj"),
             mlp_norm=self.device.place(parts.tensor(f"{name}.post_attention_layernorm.weight")),
-            gate_up=parts.gated(f"{mlp}.gate_proj", f"{mlp}.up_proj", GATES[config.hidden_act]),
+            gate_up=parts.joined(f"{mlp}.gate_proj", f"{mlp}.up_proj", gate=GATES[config.hidden_act]),
             down=parts.joined(f"{mlp}.down_proj"),
         )
         hidden, inner = config.hidden_size, config.intermediate_size

@@ -1,16 +1,25 @@
-"""From a model's config.json and its parts to a decoder: the fused one for the Llama family, else the hooked one."""
+"""From a model's config.json and its parts to a decoder: the fused one for the Llama family, else the hooked one.
+
+A model that mixes the rows of a batch tells one tenant what another wrote. So no decoder serves before two sequences
+had the same logits, bit for bit, alone and together: with prompts in one piece and in two, first and last in the batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from cloister.compute.base import Device
+import torch
+
+from cloister.compute.base import Device, KVCache
+from cloister.compute.layout import Chunk, lay_out
 from cloister.models import fused
-from cloister.models.company import mixes_rows
 from cloister.models.decoder import Decoder, Parts, refused, refusing
 from cloister.models.fused import FusedDecoder
 from cloister.models.plain_config import read_plainly
 from cloister.models.source import ModelFolder
+
+ONE, OTHER = (3, 1, 4, 1, 5, 9, 2), (2, 7, 1, 8, 2)
 
 
 def load_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
@@ -50,3 +59,18 @@ def _read_by_transformers(folder: ModelFolder) -> Any:
     except Exception as wrong:  # of whatever type its checks of a configuration raise
         kind = folder.config.get("model_type", "unknown")
         raise refused(str(kind), "transformers does not know it, or not this configuration of it") from wrong
+
+
+def mixes_rows(decoder: Decoder) -> bool:
+    """Whether a sequence's logits depend on another sequence in the batch."""
+    one, other = ([token % decoder.vocabulary for token in tokens] for tokens in (ONE, OTHER))
+    cache = decoder.device.cache(decoder.cache_shape, 4)
+    expected = [_logits(decoder, cache, [Chunk(tokens, 0, [at])]) for at, tokens in enumerate((one, other))]
+    first = _logits(decoder, cache, [Chunk(one[:4], 0, [2]), Chunk(other[:1], 0, [3])])
+    second = _logits(decoder, cache, [Chunk(other[1:], 1, [3]), Chunk(one[4:], 4, [2])])
+    together = torch.cat((first[:4], second[4:])), torch.cat((first[4:], second[:4]))
+    return not all(map(torch.equal, expected, together))
+
+
+def _logits(decoder: Decoder, cache: KVCache, chunks: Sequence[Chunk]) -> torch.Tensor:
+    return decoder.logits(decoder.hidden(lay_out(chunks, decoder.queries_per_kv_head), cache)).clone()

@@ -16,8 +16,7 @@ likeliest of T; ε bounds by how much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from math import comb, log
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cloister.obfuscation.gqs import Candidate, Value
 from cloister.obfuscation.index import Prf
@@ -72,11 +71,6 @@ def drawn(secret: tuple[Value, ...], block: Block, count: int, prf: Prf, context
     """`count` of the other members of the block, or all where it has no more, in a drawn order."""
     others = [one for one in block if one.values != secret]
     return prf.order(b"substitutes\0" + context, len(others)).shuffled(others)[:count]
-
-
-def log_likelihood(block: Sized, count: int) -> float:
-    """ln of the probability that this set of `count` fakes is drawn from a block with the real one and these fakes."""
-    return -log(comb(len(block) - 1, count))
 
 
 def _with(secret: tuple[Value, ...], blocks: Iterable[Block]) -> Block:

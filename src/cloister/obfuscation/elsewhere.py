@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cloister.errors import ObfuscationRefused
+from cloister.obfuscation.parts import is_telling
 from cloister.obfuscation.tags import parse_redacted
-from cloister.obfuscation.words import is_telling
 
 _TELLING = re.compile(r"\w{3,}")
 """A shorter word is in too many others."""

@@ -316,18 +316,6 @@ def _first_fit(
     return cohorts.get(wanted, [])
 
 
-def sample(
-    model: LanguageModel,
-    beginning: Sequence[int],
-    slots: Sequence[Slot],
-    quantization: Quantization,
-    *,
-    fitting: Fitting,
-) -> Sampled:
-    """The class of these secrets after the formatted beginning."""
-    return finished(sampling(model, beginning, slots, quantization, fitting=fitting))
-
-
 def sampling(
     model: LanguageModel,
     beginning: Sequence[int],
@@ -336,8 +324,8 @@ def sampling(
     *,
     fitting: Fitting,
 ) -> Generator[int, None, Sampled]:
-    """The same a piece at a time, for a caller that computes in turns: `_Search.run`. Closed early, it leaves
-    nothing."""
+    """The class of these secrets after the formatted beginning, a piece at a time, for a caller that computes in
+    turns: `_Search.run`. Closed early, it leaves nothing."""
     length = len(beginning) + sum(len(slot.bridge) + len(slot.target) for slot in slots)
     if length > model.max_context:
         raise PromptTooLong(

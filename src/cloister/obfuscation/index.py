@@ -70,10 +70,6 @@ class Prf:
         """Another secret, for this context alone."""
         return hmac.digest(self._key, b"secret\0" + hashlib.sha256(context).digest() + b"\1", "sha256")
 
-    def below(self, context: bytes, limit: int) -> int:
-        """A number from 0 to limit-1."""
-        return _below(limit, self._words(b"below", context))
-
     def _words(self, use: bytes, context: bytes) -> Iterator[int]:
         info = use + b"\0" + hashlib.sha256(context).digest()
         seed = hmac.digest(self._key, info + b"\1", "sha256")  # HKDF-Expand, one block

@@ -4,7 +4,7 @@ fill them in (§5.1, `Format` and the control sequences {F_i} of Algorithm 1).
 The model is shown the texts with a numbered blank for each secret, and begins to write them out: up to the first
 secret, then the words between it and the next. A secret is sampled word by word. No word, nor how one begins, is in two
 of the λ+1 prompts: what most of them had in common would be the real one's. Signs between words stay, and so do a few
-words that name no person (`words.KEPT`).
+words that name no person (`parts.KEPT`).
 
 All of this is the same for every value of a class, or the search would not be the same for all of them (`gqs`).
 """
@@ -19,13 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cloister.errors import CloisterError, TagsInvalid
-from cloister.obfuscation.entities import Entity, blanked, swapped
+from cloister.obfuscation.entities import Entity, Mention, add_mentions, blanked, entities_of, swapped
 from cloister.obfuscation.gqs import Slot
 from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.parts import KEPT, is_everyday, is_telling, outside, owners_of, parts_of, says_part, words_in
 from cloister.obfuscation.shape import TokenShapes, shape_of
-from cloister.obfuscation.skeleton import skeleton_of
 from cloister.obfuscation.tags import Category, Span, TaggedText
-from cloister.obfuscation.words import KEPT, is_telling, parts_of, words_in
 
 NEAR = 160
 """Characters before a secret that the model writes out, at most; and as many beside it are looked at in place."""
@@ -70,7 +69,7 @@ class Infilling:
         return self._places[number].fits(self._tokens(number, values))
 
     def same_shape(self, candidate: Sequence[tuple[int, ...]]) -> bool:
-        """Whether a prompt with these values would be read as this one is (`skeleton`)."""
+        """Whether a prompt with these values would be read as this one is (`Skeleton`)."""
         values = self.values(candidate)
         pairs = zip(values, self.entities, strict=True)
         if any(len(parts_of(value)) != len(parts_of(entity.secret)) for value, entity in pairs):
@@ -265,3 +264,47 @@ def _head(text: str, most: int) -> str:
 
 def _asked(entity: Entity) -> str:
     return "blank" if entity.category is Category.FREE else str(entity.category)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Mark:
+    """A mention: the number of its secret, and what part of it. `linked`: whether the part would have been found."""
+
+    entity: int
+    part: tuple[int, bool] | None = None
+    linked: tuple[bool, bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Skeleton:
+    """How a prompt is read, whatever its values are: for each text the pieces around the marks, the marks, and whether
+    it says a part of a secret outside them.
+
+    Variants of one prompt have one skeleton, or an adversary could rule a variant out: a prompt with this value would
+    have been read, and searched for, otherwise. For example, a value that also stands in the text around would be
+    marked there, too.
+    """
+
+    around: tuple[tuple[str, ...], ...]
+    marks: tuple[tuple[_Mark, ...], ...]
+    says: tuple[bool, ...]
+    categories: tuple[Category, ...]
+
+
+def skeleton_of(texts: Sequence[TaggedText]) -> Skeleton:
+    """The skeleton of texts with these marks. TagsInvalid where they cannot be marked so."""
+    texts = add_mentions(texts)
+    entities, owners = entities_of(texts), owners_of(texts)
+    marks: dict[Mention, _Mark] = {}
+    for number, entity in enumerate(entities):
+        marks |= {mention: _Mark(number) for mention in entity.mentions}
+        for mention, part in entity.parts:
+            word = parts_of(entity.secret)[part.index]
+            marks[mention] = _Mark(number, (part.index, part.initial), (is_telling(word), is_everyday(word)))
+    in_order = sorted(marks, key=lambda mention: (mention.text, mention.span))
+    return Skeleton(
+        tuple(tuple(piece for _, piece in outside(text)) for text in texts),
+        tuple(tuple(marks[one] for one in in_order if one.text == place) for place in range(len(texts))),
+        tuple(says_part(text, owners) for text in texts),
+        tuple(entity.category for entity in entities),
+    )

@@ -19,9 +19,8 @@ from typing import Any
 from cloister.errors import InvalidRequest, ObfuscationRefused
 from cloister.obfuscation.conversation import Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, refused, strings_in
-from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
+from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import Order, Prf, new_secret
-from cloister.obfuscation.mentions import add_mentions
 from cloister.obfuscation.parts import Owners, owners_of, refuse_parts, says_part
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted

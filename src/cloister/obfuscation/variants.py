@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cloister.errors import TagsInvalid
-from cloister.obfuscation.entities import Entity, entities_of, replaced
-from cloister.obfuscation.mentions import add_mentions
-from cloister.obfuscation.parts import owners_of, refuse_parts
+from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced
+from cloister.obfuscation.parts import owners_of, parts_of, refuse_parts
 from cloister.obfuscation.tags import TaggedText
-from cloister.obfuscation.words import parts_of
 
 MAX_FAKES = 512
 MAX_WORD_CHARACTERS = 512

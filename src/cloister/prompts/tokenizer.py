@@ -7,12 +7,9 @@ requests.
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,17 +21,13 @@ import tokenizers
 from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUnsupported
 from cloister.models.source import ModelFolder
 from cloister.prompts.chat_template import ChatTemplate, Rendered, any_of, shared_length
+from cloister.prompts.text_stream import ByteStream, TextStream, WindowStream, byte_level_bytes, sentencepiece_bytes
 
 # One text at a time does not need the package's pool of threads, and in a forked child the pool would hang.
 _POOL = "TOKENIZERS_PARALLELISM"
 os.environ.setdefault(_POOL, "false")
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-REPLACEMENT = "\ufffd"
-
-# A character has at most four bytes. A longer run without text is noise, and holding it would cost ever more.
-_LONGEST_HELD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,77 +44,14 @@ class GenerationDefaults:
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> GenerationDefaults:
-        """What makes sense of it: no request could say the rest."""
-
-        def number(name: str, low: float, high: float) -> Any:
-            value = given.get(name)
-            fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-            return value if fits else None
-
-        top_k = number("top_k", 0, 2**31 - 1)
-        top_k = int(top_k) if top_k is not None else None
-        return cls(number("temperature", 0, 2), number("top_p", 0, 1), top_k, number("min_p", 0, 1))
-
-
-class TextStream(ABC):
-    """The text of one answer. All pushes and the finish, joined, are the text of all tokens decoded at once."""
-
-    @abstractmethod
-    def push(self, tokens: Sequence[int]) -> str:
-        """Take the next tokens; give the text that is now certain."""
-
-    @abstractmethod
-    def finish(self) -> str:
-        """The rest, when no token will follow: an unfinished character becomes U+FFFD."""
-
-
-class ByteStream(TextStream):
-    """For vocabularies whose tokens are plain byte strings, as byte-level BPE's are."""
-
-    def __init__(self, table: Sequence[bytes]) -> None:
-        self._table = table
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, tokens: Sequence[int]) -> str:
-        table = self._table
-        return self._decoder.decode(b"".join([table[token] for token in tokens if token < len(table)]))
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
-
-
-class WindowStream(TextStream):
-    """For vocabularies where a token's text depends on its neighbours: decodes new tokens after those given out last.
-
-    Those few show that the new ones do not start a text; the cost per token does not grow with the answer.
-    """
-
-    def __init__(self, decode: Callable[[Sequence[int]], str], skipped: Container[int]) -> None:
-        self._decode = decode
-        self._skipped = skipped
-        self._context: list[int] = []
-        self._context_text = ""
-        self._held: list[int] = []
-
-    def push(self, tokens: Sequence[int]) -> str:
-        return "".join([self._push_one(token) for token in tokens if token not in self._skipped])
-
-    def finish(self) -> str:
-        return self._give_out(self._decode(self._context + self._held))
-
-    def _push_one(self, token: int) -> str:
-        self._held.append(token)
-        text = self._decode(self._context + self._held)
-        unfinished = text.endswith(REPLACEMENT) or len(text) <= len(self._context_text)
-        if unfinished and len(self._held) < _LONGEST_HELD:
-            return ""
-        return self._give_out(text)
-
-    def _give_out(self, text: str) -> str:
-        new = text[len(self._context_text) :]
-        self._context, self._held = self._held, []
-        self._context_text = self._decode(self._context)
-        return new
+        """The values that a request could say, too; others count as not said."""
+        highest = {"temperature": 2, "top_p": 1, "top_k": 2**31 - 1, "min_p": 1}
+        fitting: dict[str, Any] = {
+            name: int(value) if name == "top_k" else value
+            for name, most in highest.items()
+            if isinstance(value := given.get(name), int | float) and type(value) is not bool and 0 <= value <= most
+        }
+        return cls(**fitting)
 
 
 class Tokenizer:
@@ -226,7 +156,7 @@ class Tokenizer:
         return self._encode_in_pieces(rendered), self._encode_in_pieces
 
     def _encode_whole(self, rendered: Rendered) -> list[int]:
-        return self._ids(self._backend, rendered.plain, False)
+        return self.encode(rendered.plain)
 
     def _encode_in_pieces(self, rendered: Rendered) -> list[int]:
         """Encode the template's token names as tokens and everything between as words, whatever it spells."""
@@ -246,17 +176,17 @@ class Tokenizer:
         return words.rstrip() if after in self._swallows_before else words
 
     def _encode_words(self, text: str) -> list[int]:
-        ids = self._ids(self._plain, text, False)
+        ids = self._ids(self._plain, text)
         if self._reserved_ids.isdisjoint(ids):
             return ids
         # The model's own merges spell a reserved name; single characters cannot.
-        by_character = [token for character in text for token in self._ids(self._plain, character, False)]
+        by_character = [token for character in text for token in self._ids(self._plain, character)]
         if self._reserved_ids.isdisjoint(by_character):
             return by_character
         raise InvalidRequest("A message spells a special token that this model cannot read as text.", param="messages")
 
     @staticmethod
-    def _ids(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    def _ids(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
         try:
             if os.environ.get(_POOL) == "false":
                 # As a batch of one: unlike `encode` it lets other threads run, and a long text takes a while.
@@ -391,29 +321,3 @@ def _token_name(value: object) -> str:
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else ""
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable character for each byte, reversed."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    characters = {chr(byte): byte for byte in printable}
-    return characters | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_ALPHABET = _byte_alphabet()
-
-
-def byte_level_bytes(entry: str) -> bytes:
-    """Each character is a byte in GPT-2's alphabet; an entry with any other character is literal text."""
-    try:
-        return bytes([_ALPHABET[character] for character in entry])
-    except KeyError:
-        return entry.encode()
-
-
-def sentencepiece_bytes(entry: str) -> bytes:
-    """▁ is a space and <0x0A> is a byte."""
-    if found := _BYTE_FALLBACK.fullmatch(entry):
-        return bytes([int(found[1], 16)])
-    return entry.replace("▁", " ").encode()

@@ -24,10 +24,9 @@ from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
-from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
+from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer
-from cloister.obfuscation.mentions import add_mentions
 from cloister.obfuscation.parts import owners_of, refuse_parts
 from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.regularise import regularise

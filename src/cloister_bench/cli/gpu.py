@@ -8,15 +8,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cloister.cli.generated import settings_command
+from cloister.config import at_least, option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import (
     Bars,
-    JsonFile,
-    PlotDir,
+    Output,
     known_names,
     measure_suite,
     raise_if_failed,
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
     from cloister_bench.gpu.session import Session
 
 
-def bench_gpu(
-    json_file: JsonFile = None,
-    plot_dir: PlotDir = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Four minutes at most: one shape, 1 and 8 users.")] = False,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, help="Begin nothing later; what was not measured is named.", show_default=f"{FULL.minutes:g}"
-        ),
-    ] = None,
-    shapes: Annotated[
-        str | None, typer.Option(help="Shapes of models, in this order.", show_default=",".join(SHAPES))
-    ] = None,
-    parts: Annotated[str, typer.Option(help="What to measure.")] = ",".join(PARTS),
-    drawn: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE", help="Measure nothing: judge, show and draw what this JSON holds."),
-    ] = None,
-) -> None:
+class GpuOptions(Output):
+    """Options of the command."""
+
+    quick: bool = option(False, "Four minutes at most: one shape, 1 and 8 users.")
+    minutes: float | None = option(
+        None,
+        "Begin nothing later; the command lists what was not measured.",
+        bounds=at_least(0.1),
+        show_default=f"{FULL.minutes:g}",
+    )
+    shapes: str | None = option(None, "Shapes of models, in this order.", show_default=",".join(SHAPES))
+    parts: str = option(",".join(PARTS), "What to measure.")
+    drawn: Path | None = option(
+        None, "Measure nothing: judge, show and draw what this JSON holds.", name="from", metavar="FILE"
+    )
+
+
+@settings_command(GpuOptions)
+def bench_gpu(options: GpuOptions) -> None:
     """Measure what isolation costs on this machine's GPU: decode steps and whole requests, beside floor and peers.
 
     Weights are random, of real models' shapes. `open`, `isolated` and `partitioned` at each isolation setting (one
@@ -70,19 +71,19 @@ def bench_gpu(
     from cloister_bench.gpu.results import Results, judged, tables
     from cloister_bench.suite.documents import draw_figures
 
-    if drawn:
-        document = judged(_read(drawn))
-        show_document(document, json_file, tables)
-        save_document(document, json_file)
-        if plot_dir:
-            draw_figures(document, plot_dir, FIGURES)
+    if options.drawn:
+        document = judged(_read(options.drawn))
+        show_document(document, options.json_file, tables)
+        save_document(document, options.json_file)
+        if options.plot_dir:
+            draw_figures(document, options.plot_dir, FIGURES)
         return
-    begun, basis = monotonic(), QUICK if quick else FULL
+    begun, basis = monotonic(), QUICK if options.quick else FULL
     plan = replace(
         basis,
-        shapes=known_names(shapes, "shape", tuple(SHAPES)) if shapes else basis.shapes,
-        parts=known_names(parts, "part", PARTS),
-        minutes=minutes or basis.minutes,
+        shapes=known_names(options.shapes, "shape", tuple(SHAPES)) if options.shapes else basis.shapes,
+        parts=known_names(options.parts, "part", PARTS),
+        minutes=options.minutes or basis.minutes,
     )
     _need_gpu()
     from cloister_bench.gpu.mps import mps
@@ -95,7 +96,7 @@ def bench_gpu(
             start = partial(_session, plan=plan, partitions=partitions)
             Bench(results, start, bars, save, begun=begun).run()
 
-    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
+    measure_suite(results, measure, options, tables, FIGURES)
     if results.left_out:
         typer.echo(f"Not measured for lack of time: {'; '.join(results.left_out)}. Give --minutes more.", err=True)
     raise_if_failed(results)

@@ -11,8 +11,7 @@ import typer
 from cloister.cli.generated import settings_command
 from cloister.config import at_least, option
 from cloister.errors import SetupError
-from cloister_bench.cli.options import numbers
-from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers, raise_if_failed
 
 
 class MpcOptions(Output):
@@ -79,7 +78,7 @@ def bench_mpc(options: MpcOptions) -> None:
         shape, _ = prepare(folder)
         Bench(results, shape, bars, save, quality=quality).run(wanted)
 
-    document = measure_suite(results, measure, options.json_file, options.plot_dir, tables, FIGURES)
+    document = measure_suite(results, measure, options, tables, FIGURES)
     if options.report_file:
         write_report(document, options.report_file)
     raise_if_failed(results)

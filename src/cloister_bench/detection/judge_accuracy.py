@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import Counter
 from copy import deepcopy
 from itertools import accumulate
 from pathlib import Path
@@ -72,10 +73,10 @@ def main() -> None:
     form = form_of(lambda text: tokenizer.encode(text, add_special_tokens=False))
     judge, pipeline = Judge(form), shipped_pipeline()
     found: dict[bool, list[Question]] = {False: [], True: []}
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     for sample in read_sets(arguments.shared):
-        if sample.quarter == arguments.quarter and taken.get(sample.dataset, 0) < arguments.texts:
-            taken[sample.dataset] = taken.get(sample.dataset, 0) + 1
+        if sample.quarter == arguments.quarter and taken[sample.dataset] < arguments.texts:
+            taken[sample.dataset] += 1
             for private, question in doubts(pipeline, tokenizer, judge, sample.text, sample.spans):
                 found[private].append(question)
     print(f"uncertain blocks: {len(found[True])} private, {len(found[False])} clean", flush=True)

@@ -13,7 +13,7 @@ from cloister.detection.rules import RuleSet
 from cloister.detection.tagger import Tagger
 from cloister.messages.controller_detector import Label
 from cloister_bench.detection.data import Sample
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import Row, rate_of
 
 BLOCK_CHARACTERS = 64
 PROMPT_CHARACTERS = 2304
@@ -53,19 +53,6 @@ def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share with its confidence interval."""
-
-    hits: int
-    total: int
-
-    def as_json(self) -> dict[str, float | int | None]:
-        low, high = wilson(self.hits, self.total)
-        share = round(self.hits / self.total, 4) if self.total else None
-        return {"share": share, "low": round(low, 4), "high": round(high, 4), "of": self.total}
-
-
 TIERS: dict[str, Callable[[Block, float], bool]] = {
     "tier 1": lambda block, _: block.tier1,
     "tier 2": lambda block, public: block.score >= public,
@@ -73,16 +60,16 @@ TIERS: dict[str, Callable[[Block, float], bool]] = {
 }
 
 
-def recall(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Share:
+def recall(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Row:
     """Of the private blocks, those that are held back."""
     private = [block for block in blocks if block.private]
-    return Share(sum(map(held, private)), len(private))
+    return rate_of(sum(map(held, private)), len(private))
 
 
-def over_isolated(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Share:
+def over_isolated(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Row:
     """Of the clean blocks, those that are held back."""
     clean = [block for block in blocks if not block.private]
-    return Share(sum(map(held, clean)), len(clean))
+    return rate_of(sum(map(held, clean)), len(clean))
 
 
 def threshold_for(blocks: Sequence[Block], wanted: float) -> float:

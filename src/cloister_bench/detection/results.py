@@ -1,16 +1,29 @@
-"""The document of `bench detection`, its targets and its tables. Measures nothing."""
+"""The document of `bench detection`, its targets, tables and figures. Measures nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloister.messages.controller_detector import Label
 from cloister_bench.detection.measure import TIERS, Block, over_isolated, recall
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Table, Target, number, targets_table
+from cloister_bench.suite.documents import (
+    Cell,
+    Document,
+    Drawing,
+    Row,
+    Table,
+    Target,
+    grouped_bars,
+    rate_cell,
+    targets_table,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ALL = "tiers 1 and 2"
 
@@ -20,7 +33,6 @@ class Plan:
     """`quarter`: which part of each set; 3 was never trained or calibrated on."""
 
     quarter: int = 3
-    block_characters: int = 64
     public_below: float = 0.0
     private_from: float = 0.0
 
@@ -56,11 +68,8 @@ class Results(documents.Results):
             "overall": self._rates(self.blocks),
             "datasets": {name: self._rates(group) for name, group in self._by("dataset").items()},
             "languages": {name: self._rates(group) for name, group in self._by("language").items()},
-            "categories": {
-                kind: {tier: recall(self._with(kind), held).as_json() for tier, held in self._tiers().items()}
-                for kind in types
-            },
-            "texts": self._texts(),
+            "categories": {kind: self._recall_of(kind) for kind in types},
+            "texts": self._rates([_whole(blocks) for blocks in self.texts if blocks]),  # private if any block is
             "decided_by": self._decided(),
             "latency_us": self.latency_us,
         }
@@ -73,7 +82,7 @@ class Results(documents.Results):
 
     def _rates(self, blocks: Sequence[Block]) -> dict[str, Any]:
         return {
-            name: {"recall": recall(blocks, held).as_json(), "held_clean": over_isolated(blocks, held).as_json()}
+            name: {"recall": recall(blocks, held), "held_clean": over_isolated(blocks, held)}
             for name, held in self._tiers().items()
         }
 
@@ -83,13 +92,9 @@ class Results(documents.Results):
             groups.setdefault(getattr(block, key), []).append(block)
         return dict(sorted(groups.items()))
 
-    def _with(self, kind: str) -> list[Block]:
-        return [block for block in self.blocks if kind in block.types]
-
-    def _texts(self) -> dict[str, Any]:
-        """Of whole texts: private if any block is."""
-        whole = [_whole(blocks) for blocks in self.texts if blocks]
-        return self._rates(whole)
+    def _recall_of(self, kind: str) -> dict[str, Any]:
+        mine = [block for block in self.blocks if kind in block.types]
+        return {tier: recall(mine, held) for tier, held in self._tiers().items()}
 
     def _decided(self) -> dict[str, float]:
         """Which tier has the last word on a text (Figure 9): the rules, the tagger, or tier 3 for the uncertain."""
@@ -122,39 +127,69 @@ def _whole(blocks: Sequence[Block]) -> Block:
     )
 
 
-def _cells(rates: dict[str, Any]) -> list[str]:
-    def shown(share: dict[str, Any]) -> str:
-        return "-" if share["share"] is None else f"{share['share']:.3f} ({share['low']:.3f}–{share['high']:.3f})"
-
-    both = rates[ALL]
-    tiers = [number(rates[tier]["recall"]["share"]) for tier in ("tier 1", "tier 2")]
-    return [
-        *tiers,
-        shown(both["recall"]),
-        str(both["recall"]["of"]),
-        shown(both["held_clean"]),
-        str(both["held_clean"]["of"]),
-    ]
+def _rates_table(title: str, rows: dict[str, Any]) -> Table:
+    columns: dict[str, str | Cell] = {
+        "": "name",
+        "tier 1": lambda row: row["tier 1"]["recall"]["share"],
+        "tier 2": lambda row: row["tier 2"]["recall"]["share"],
+        "both: recall": lambda row: rate_cell(row[ALL]["recall"]),
+        "blocks": lambda row: row[ALL]["recall"]["of"],
+        "clean held": lambda row: rate_cell(row[ALL]["held_clean"]),
+        "clean blocks": lambda row: row[ALL]["held_clean"]["of"],
+    }
+    return Table.of(title, _named(rows), columns)
 
 
-HEADS = ("", "tier 1", "tier 2", "both: recall", "blocks", "clean held", "blocks")
+def _named(rows: dict[str, Any]) -> list[Row]:
+    return [{"name": name, **row} for name, row in rows.items()]
 
 
 def tables(document: Document) -> list[Table]:
-    datasets = [["all", *_cells(document["overall"])], ["whole texts", *_cells(document["texts"])]]
-    datasets += [[name, *_cells(rates)] for name, rates in document["datasets"].items()]
-    languages = [[name, *_cells(rates)] for name, rates in document["languages"].items()]
-    kinds = [
-        [name, *(number(rates[tier]["share"]) for tier in TIERS), str(rates[ALL]["of"])]
-        for name, rates in document["categories"].items()
-    ]
-    times = [
-        [name, *(number(row[key]) for key in ("p50", "p95", "p99"))] for name, row in document["latency_us"].items()
-    ]
+    kinds: dict[str, str | Cell] = {tier: partial(_share_of, tier) for tier in TIERS}
+    sets = {"all": document["overall"], "whole texts": document["texts"], **document["datasets"]}
+    times = {"": "name", "p50": "p50", "p95": "p95", "p99": "p99"}
     return [
-        Table("Sets", HEADS, datasets),
-        Table("Languages", HEADS, languages),
-        Table("Recall by type", ("", *TIERS, "blocks"), kinds),
-        Table("Processor time on 512 tokens, µs", ("", "p50", "p95", "p99"), times),
+        _rates_table("Sets", sets),
+        _rates_table("Languages", document["languages"]),
+        Table.of(
+            "Recall by type",
+            _named(document["categories"]),
+            {"": "name", **kinds, "blocks": lambda row: row[ALL]["of"]},
+        ),
+        Table.of("Processor time on 512 tokens, µs", _named(document["latency_us"]), times),
         targets_table(document["targets"]),
     ]
+
+
+def _share_of(tier: str, row: Row) -> Any:
+    return row[tier]["share"]
+
+
+def draw_accuracy(document: Document, axes: tuple[Axes, ...]) -> str:
+    """SafeKV Figure 7: recall for every set that has private blocks; beside it, clean blocks held back."""
+    shown = (("recall", "private blocks held back", 0.98), ("held_clean", "clean blocks held back", 0.15))
+    for panel, (key, title, target) in zip(axes, shown, strict=True):
+        sets = {name: rates for name, rates in document["datasets"].items() if rates["tier 1"][key]["of"] >= 20}
+        grouped_bars(
+            panel, list(sets), {tier: [rates[tier][key]["share"] for rates in sets.values()] for tier in TIERS}
+        )
+        panel.tick_params(axis="x", labelrotation=40)
+        panel.axhline(target, color="gray", linestyle=":")
+        panel.set(title=title, ylim=(0, 1))
+    axes[0].legend(fontsize="small")
+    return "accuracy of the tiers, by set"
+
+
+def draw_decided(shares: Row, axes: tuple[Axes, ...]) -> str:
+    axes[0].bar(list(shares), list(shares.values()))
+    axes[0].set(ylim=(0, 1), ylabel="share of texts")
+    return "which tier decides"
+
+
+_figure = partial(Drawing, panel=(6.0, 3.4), margin=(1.0, 0.8))
+FIGURES = {
+    "detection-accuracy": _figure(
+        lambda document: document if document["datasets"] else None, draw_accuracy, grid=(1, 2)
+    ),
+    "detection-tiers": _figure(lambda document: document["decided_by"], draw_decided),
+}

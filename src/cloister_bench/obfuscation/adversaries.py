@@ -1,12 +1,13 @@
 """Adversaries who read all λ+1 prompts and bet on one. Each gives every prompt a score; what it bets on is fixed
-beforehand: the highest score or the lowest (of the sampling model's also the middle).
+beforehand: the highest score or the lowest (of the sampling model's also the middle). By chance a bet is right once in
+λ+1; what is beyond that is its advantage.
 
 * sampling model: the probabilities that the substitutes were chosen by.
 * sampler again: how likely the others are as the substitutes of each (`rerun`).
 * whole prompts, as layer 0's reconstruction gives them to a thief of the service's memory (redteam/test_layer_zero.py):
   their probability under the serving model, with the words after the secret, which sampling does not look at.
 * answers: how likely the answer to each prompt is, and how often it says the secret.
-* another model: letters of the same kind of notes (`letters`), or any model that it is given.
+* another model: letters of the same kind of notes (`Letters`), or any model that it is given.
 * sizes: bytes of the prompt and of the answer.
 
 Not here: time and the order of ends, which the level makes equal (vault/test_obfuscating.py).
@@ -14,19 +15,81 @@ Not here: time and the order of ends, which the level makes equal (vault/test_ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import log
 
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister_bench.obfuscation.letters import Letters
+from cloister_bench.suite.documents import wilson
 
 QUESTION = "\n\nWhat is this note about?"
 AFTER_CHARACTERS = 100
 """Tokens after the secret that the adversary reads."""
 ANSWER_TOKENS = 10
 
+ORDER = 4
+_LESS = 0.4
+"""What a shorter context counts for (stupid backoff)."""
+
 Scores = dict[str, list[float]]
 """By adversary, one for each prompt."""
+
+
+BETS = ("highest", "lowest", "middle")
+
+
+def right(bet: str, scores: Sequence[float]) -> float:
+    """Whether a bet finds the first, which is the real one; a part where it draws among several of one score."""
+    ordered = sorted(scores)
+    wanted = {"highest": ordered[-1], "lowest": ordered[0], "middle": ordered[len(ordered) // 2]}[bet]
+    return 1 / list(scores).count(wanted) if scores[0] == wanted else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """How often a bet was right, of how many prompts with `fakes` fakes each."""
+
+    right: float
+    of: int
+    fakes: int
+
+    @property
+    def advantage(self) -> float:
+        return self.right / self.of - 1 / (self.fakes + 1)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the advantage, 95%."""
+        low, high = wilson(self.right, self.of)
+        return low - 1 / (self.fakes + 1), high - 1 / (self.fakes + 1)
+
+
+class Letters:
+    """A model of letters, counted from texts: which follow the four before them. It knows a field's words and names
+    without any network, and without the sampling model."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._counts: Counter[str] = Counter()
+        for text in texts:
+            for length in range(1, ORDER + 2):
+                self._counts.update(text[at : at + length] for at in range(len(text) - length + 1))
+        self._total = sum(count for run, count in self._counts.items() if len(run) == 1)
+
+    def logprob(self, before: str, words: str, after: str) -> float:
+        """Of the words and what follows them."""
+        text = before[-ORDER:] + words + after
+        return sum(
+            self._letter(text[max(0, at - ORDER) : at], text[at]) for at in range(len(before[-ORDER:]), len(text))
+        )
+
+    def _letter(self, context: str, letter: str) -> float:
+        less = 0.0
+        while context:
+            if (seen := self._counts[context + letter]) > 0:
+                return less + log(seen / self._counts[context])
+            context, less = context[1:], less + log(_LESS)
+        return less + log((self._counts[letter] + 0.5) / (self._total + 1))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

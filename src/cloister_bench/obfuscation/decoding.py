@@ -5,15 +5,11 @@ The substitutes are the caller's, so nothing is sampled; sessions are kept, so n
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import httpx2
@@ -21,13 +17,12 @@ import httpx2
 from cloister.config import DEVELOPMENT_KEY
 from cloister.levels import OBFUSCATED, PARTITIONED
 from cloister.models.source import find_model
-from cloister_bench.connection import on_free_port
-from cloister_bench.servers import ServerProcess
+from cloister_bench.servers import OwnServer
 from cloister_bench.spd.deployment import descendants, kv_bytes, memory_of
 from cloister_bench.streamed import events
 from cloister_bench.suite.documents import Row
 
-START_S, REQUEST_S = 300.0, 600.0
+REQUEST_S = 600.0
 OPTIONS = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "512")
 SECRET = "Ann"
 NAMES = ("Bob", "Eve", "Kim", "Tom", "Ida", "Max", "Lea", "Sam", "Joe", "Amy", "Ben", "Zoe", "Dan", "Liz", "Ray", "Sue")
@@ -94,36 +89,30 @@ def vault_memory(asked: Ask, fakes: Sequence[int]) -> list[Row]:
     return rows
 
 
-class Server:
-    """One of our own, on this machine. Use it in a `with`."""
+class Server(OwnServer):
+    """One of our own, on this machine. Use it in a `with`, which waits until it is up."""
 
     def __init__(self, model: str | None, logs: Path) -> None:
         self._folder = find_model(model)
-        self._address = on_free_port()
-        command = [sys.executable, "-m", "cloister", "serve", "--port", str(self._address.port), *OPTIONS]
-        command += ["--model", str(self._folder.path)]
-        self._server = ServerProcess("cloister", command, self._address, logs / "serve.log", api_key=DEVELOPMENT_KEY)
+        super().__init__(self._folder.path, logs, OPTIONS)
         headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
-        self._http = httpx2.Client(base_url=str(self._address), headers=headers, timeout=REQUEST_S)
-        self._model = ""
+        self._http = httpx2.Client(base_url=str(self.address), headers=headers, timeout=REQUEST_S)
 
     def __enter__(self) -> Self:
-        self._server.__enter__()
+        super().__enter__()
         try:
-            self._model = asyncio.run(self._server.ready(START_S))
+            self.wait()
         except BaseException:
-            self._server.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
-        self._server.__exit__(None, None, None)
+        super().__exit__()
 
     def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
-        body: dict[str, Any] = {"model": self._model, "max_tokens": tokens, "temperature": 0, "stream": True}
+        body: dict[str, Any] = {"model": self.model, "max_tokens": tokens, "temperature": 0, "stream": True}
         body |= {"session": session, "ignore_eos": True, "stream_options": {"include_usage": True}}
         secret = SECRET
         if fakes:
@@ -143,7 +132,7 @@ class Server:
 
     def largest_vault(self) -> int | None:
         vaults = []
-        for pid in descendants(self._server.pid):
+        for pid in descendants(self.pid):
             try:
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"cloister vault"):
                     vaults.append(memory_of(pid).private)
@@ -154,4 +143,4 @@ class Server:
         return max(vaults, default=None)
 
     def kv_bytes(self, tokens: int) -> int | None:
-        return kv_bytes(json.loads((self._folder.path / "config.json").read_text()), tokens)
+        return kv_bytes(self._folder.config, tokens)

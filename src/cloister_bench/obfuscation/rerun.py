@@ -8,16 +8,14 @@ been real, would have gone out among these others. −∞ rules a prompt out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 from cloister.errors import CloisterError
-from cloister.obfuscation.blocks import log_likelihood
-from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.entities import add_mentions, entities_of
 from cloister.obfuscation.gqs import Sampled, finished
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.mentions import add_mentions
 from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.sampler import block_for, class_of
 from cloister.obfuscation.shape import TokenShapes
@@ -54,3 +52,8 @@ class Rerun:
     def likelihood(self, found: Sampled, infilling: Infilling, observed: set[Values]) -> float:
         block = {infilling.values(one.values) for one in block_for(found, infilling, self.fakes, self.by)}
         return log_likelihood(block, len(observed) - 1) if observed <= block else -math.inf
+
+
+def log_likelihood(block: Sized, count: int) -> float:
+    """ln of the probability that this set of `count` fakes is drawn from a block with the real one and these fakes."""
+    return -math.log(math.comb(len(block) - 1, count))

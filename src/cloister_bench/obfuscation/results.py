@@ -1,15 +1,69 @@
-"""The document of `bench obfuscation`, its targets, tables and figures. Measures nothing."""
+"""What `bench obfuscation` measures; its document with targets, tables and figures. Measures nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Drawing, Row, Table, Target, find, lines, number, targets_table
+from cloister_bench.suite.documents import (
+    Cell,
+    Document,
+    Drawing,
+    Row,
+    Table,
+    Target,
+    find,
+    lines,
+    number,
+    targets_table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+Part = Literal["curves", "latency", "distinguisher", "decoding"]
+PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher", "decoding")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ, ε and λ_max of the distinguisher;
+    users and λ of the decoding, from 0, which is `partitioned`."""
+
+    secrets: int = 20
+    epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+    lambda_max: int = 512
+    latency_lambdas: tuple[int, ...] = (64, 128, 256, 512)
+    latency_epsilons: tuple[float, ...] = (1 / 32, 1 / 4)
+    latency_tokens: int = 8
+    fakes: int = 7
+    bet_epsilon: float = 0.1
+    bet_lambda_max: int = 128
+    trials: int = 100
+    users: tuple[int, ...] = (1, 8)
+    decoded: tuple[int, ...] = (0, 2, 4, 8, 16)
+    tokens: int = 32
+    rounds: int = 2
+    temperature: float = 1.0
+    seconds: float = 3600.0
+
+
+FULL = Plan()
+QUICK = Plan(
+    secrets=3,
+    epsilons=(1 / 32, 1 / 4),
+    lambda_max=64,
+    latency_lambdas=(64, 128, 256, 512),
+    latency_epsilons=(1 / 8,),
+    fakes=3,
+    trials=60,
+    users=(1,),
+    decoded=(0, 8),
+    rounds=1,
+    seconds=600.0,
+)
 
 
 def _slowest(document: Document) -> float | None:
@@ -77,44 +131,26 @@ class Results(documents.Results):
 
 
 def tables(document: Document) -> list[Table]:
-    curves = [
-        [row["category"], number(row["epsilon"]), number(row["mean"]), str(row["secrets"])]
-        for row in document["curves"]
-    ]
-    latency = [
-        [
-            str(row["lambda_max"]),
-            number(row["epsilon"]),
-            str(row["found"]),
-            number(row["seconds"]),
-            number(row["processor_s"]),
-        ]
-        for row in document["latency"]
-    ]
-    bets = [
-        [
-            row["fakes"],
-            row["adversary"],
-            row["bet"],
-            f"{number(row['right'])}/{row['of']}",
-            number(row["advantage"]),
-            f"{number(row['low'])} … {number(row['high'])}",
-        ]
-        for row in document["distinguisher"]
-    ]
-    decoding = [
-        [str(row["users"]), str(row["fakes"]), number(row["ms"]), number(row["ratio"])] for row in document["decoding"]
-    ]
-    memory = [
-        [str(row["fakes"]), number(row["bytes"] / 2**20), number(row["formula"] and row["formula"] / 2**20)]
-        for row in document["memory"]
-    ]
+    curves = {"category": "category", "ε": "epsilon", "mean λ": "mean", "secrets": "secrets"}
+    latency = {"λ_max": "lambda_max", "ε": "epsilon", "found": "found", "seconds": "seconds"}
+    bets: dict[str, str | Cell] = {
+        **{name: name for name in ("fakes", "adversary", "bet")},
+        "right": lambda row: f"{number(row['right'])}/{row['of']}",
+        "advantage": "advantage",
+        "95%": lambda row: f"{number(row['low'])} … {number(row['high'])}",
+    }
+    decoding = {"users": "users", "λ": "fakes", "ms between tokens": "ms", "of `partitioned`": "ratio"}
+    memory: dict[str, str | Cell] = {
+        "λ": "fakes",
+        "MiB": lambda row: row["bytes"] / 2**20,
+        "formula, MiB": lambda row: row["formula"] and row["formula"] / 2**20,
+    }
     return [
-        Table("Substitutes found (λ)", ("category", "ε", "mean λ", "secrets"), curves),
-        Table("Sampling", ("λ_max", "ε", "found", "seconds", "processor s"), latency, labels=0),
-        Table("Who bets on one prompt", ("fakes", "adversary", "bet", "right", "advantage", "95%"), bets, labels=3),
-        Table("Decoding", ("users", "λ", "ms between tokens", "of `partitioned`"), decoding, labels=0),
-        Table("A vault's memory beside one prompt's", ("λ", "MiB", "formula, MiB"), memory, labels=0),
+        Table.of("Substitutes found (λ)", document["curves"], curves),
+        Table.of("Sampling", document["latency"], {**latency, "processor s": "processor_s"}, labels=0),
+        Table.of("Who bets on one prompt", document["distinguisher"], bets, labels=3),
+        Table.of("Decoding", document["decoding"], decoding, labels=0),
+        Table.of("A vault's memory beside one prompt's", document["memory"], memory, labels=0),
         targets_table(document["targets"]),
     ]
 
@@ -142,14 +178,8 @@ def _draw_bets(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     """Of each adversary the better bet."""
     names = list(dict.fromkeys(row["adversary"] for row in rows))
     for at, (kind, colour) in enumerate((("sampled", "tab:blue"), ("random", "tab:orange"))):
-        best = [
-            max(
-                (row for row in rows if (row["adversary"], row["fakes"]) == (name, kind)),
-                key=lambda row: row["advantage"],
-            )
-            for name in names
-            if any((row["adversary"], row["fakes"]) == (name, kind) for row in rows)
-        ]
+        bets = [[row for row in rows if (row["adversary"], row["fakes"]) == (name, kind)] for name in names]
+        best = [max(mine, key=lambda row: row["advantage"]) for mine in bets if mine]
         reach = [
             [max(0.0, row["advantage"] - row["low"]) for row in best],
             [row["high"] - row["advantage"] for row in best],

@@ -20,13 +20,19 @@ from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.sampler import block_for, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
-from cloister_bench.obfuscation.adversaries import Adversaries, Trial, reader_of
+from cloister_bench.obfuscation.adversaries import (
+    BETS,
+    Adversaries,
+    Guesses,
+    Letters,
+    Trial,
+    read_all,
+    reader_of,
+    right,
+)
 from cloister_bench.obfuscation.decoding import Ask, time_between_tokens, vault_memory
-from cloister_bench.obfuscation.distinguisher import BETS, Guesses, right, score
-from cloister_bench.obfuscation.letters import Letters
-from cloister_bench.obfuscation.plan import Part, Plan
 from cloister_bench.obfuscation.rerun import Rerun
-from cloister_bench.obfuscation.results import Results
+from cloister_bench.obfuscation.results import Part, Plan, Results
 from cloister_bench.suite.measurement import Measurement, Watcher
 
 Texts = Mapping[Category, list[TaggedText]]
@@ -185,10 +191,10 @@ class Bench(Measurement[Results]):
             self._watcher.advance("memory")
 
     def _scored(self, infilling: Infilling, words: list[str]) -> list[float]:
-        """Log-probabilities of the real value and of these, as sampling has them."""
+        """Log-probabilities of the real value and of these, as sampling has them, from where they differ."""
         lead = " " if self._tokenizer.decode(infilling.target(0)).startswith(" ") else ""
         values = [infilling.target(0), *(self._tokenizer.encode(lead + word) for word in words)]
-        return score(self._model, infilling.before, values)
+        return [reading.prompt for reading in read_all(self._model, [[*infilling.before, *one] for one in values], 0)]
 
     def _bet(
         self,

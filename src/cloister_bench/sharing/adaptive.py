@@ -17,10 +17,11 @@ from itertools import cycle
 from typing import Protocol
 
 from cloister_bench.sharing.attack import Probe
-from cloister_bench.sharing.prompts import BEFORE, flood_prompt, make_secret
+from cloister_bench.sharing.prompts import BEFORE, Secret, flood_prompt, make_secret
 
 SETTLE_S = 0.3
 """After the victim has asked: a detector reads in that time."""
+LOOKS = 2
 MOST_HITS = 60
 
 
@@ -45,51 +46,6 @@ class Extension:
         return self.right == self.parts
 
 
-def extend(
-    victim: Tenant,
-    identities: Sequence[Tenant],
-    draw: random.Random,
-    *,
-    parts: int,
-    candidates: int,
-    looks: int = 2,
-    flood: int = 2,
-    settle: Callable[[float], None] = time.sleep,
-) -> Extension:
-    """Attack one secret of the victim's."""
-    secret = make_secret(draw, parts, candidates)
-    victim.ask(BEFORE + "".join(part[true] for part, true in zip(secret.parts, secret.true, strict=True)))
-    settle(SETTLE_S)
-    others = cycle(identities)
-    known, right, blind = BEFORE, 0, 0
-    for reached, (part, true) in enumerate(zip(secret.parts, secret.true, strict=True), 1):
-        blind += draw.randrange(candidates) == true
-        if _choose(known, part, others, draw, looks, flood) != true:
-            return Extension(reached, right, blind, parts)
-        right += 1
-        known += part[true]
-    return Extension(parts, right, blind, parts)
-
-
-def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random.Random, looks: int, flood: int) -> int:
-    """The candidate of which most was found; among equals the one whose first tokens came soonest."""
-    found, seconds = [0] * len(part), [0.0] * len(part)
-    order = list(range(len(part)))
-    for look in range(looks):
-        who = next(others)
-        who.ask(known + flood_prompt(draw))  # from now on it has the known beginning cached for every candidate
-        draw.shuffle(order)
-        for one in order:
-            probe = who.ask(known + part[one])
-            seconds[one] += probe.seconds
-            if not look:  # later all are there, by the first look itself
-                found[one] = probe.cached
-        for _ in range(flood if look + 1 < looks else 0):
-            next(others).ask(flood_prompt(draw))
-    draw.shuffle(order)
-    return min(order, key=lambda one: (-found[one], seconds[one]))
-
-
 def extensions(
     victim: Tenant,
     identities: Sequence[Tenant],
@@ -101,11 +57,47 @@ def extensions(
     flood: int = 2,
     settle: Callable[[float], None] = time.sleep,
 ) -> list[Extension]:
+    """Attack this many secrets of the victim's."""
     draw = random.Random(seed)
-    return [
-        extend(victim, identities, draw, parts=parts, candidates=candidates, flood=flood, settle=settle)
-        for _ in range(trials)
-    ]
+    found = []
+    for _ in range(trials):
+        secret = make_secret(draw, parts, candidates)
+        victim.ask(BEFORE + "".join(part[true] for part, true in zip(secret.parts, secret.true, strict=True)))
+        settle(SETTLE_S)
+        found.append(_extend(secret, identities, draw, flood))
+    return found
+
+
+def _extend(secret: Secret, identities: Sequence[Tenant], draw: random.Random, flood: int) -> Extension:
+    """Part by part, until one is guessed wrong."""
+    others, parts = cycle(identities), len(secret.parts)
+    known, right, blind = BEFORE, 0, 0
+    for reached, (part, true) in enumerate(zip(secret.parts, secret.true, strict=True), 1):
+        blind += draw.randrange(len(part)) == true
+        if _choose(known, part, others, draw, flood) != true:
+            return Extension(reached, right, blind, parts)
+        right += 1
+        known += part[true]
+    return Extension(parts, right, blind, parts)
+
+
+def _choose(known: str, part: Sequence[str], others: cycle[Tenant], draw: random.Random, flood: int) -> int:
+    """The candidate of which most was found; among equals the one whose first tokens came soonest."""
+    found, seconds = [0] * len(part), [0.0] * len(part)
+    order = list(range(len(part)))
+    for look in range(LOOKS):
+        who = next(others)
+        who.ask(known + flood_prompt(draw))  # from now on it has the known beginning cached for every candidate
+        draw.shuffle(order)
+        for one in order:
+            probe = who.ask(known + part[one])
+            seconds[one] += probe.seconds
+            if not look:  # later all are there, by the first look itself
+                found[one] = probe.cached
+        for _ in range(flood if look + 1 < LOOKS else 0):
+            next(others).ask(flood_prompt(draw))
+    draw.shuffle(order)
+    return min(order, key=lambda one: (-found[one], seconds[one]))
 
 
 def exposure(

@@ -6,20 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-BEFORE = (
-    "You answer customers of a small bank. Be polite, be brief, and never promise what the bank cannot keep. "
-    "The customer writes as follows, and you answer in one paragraph. "
-)
-AFTER = (
-    " I would like to know how long a transfer takes, what it costs, and whether there is a limit for one day. Please "
-    "explain it step by step, in words that a beginner understands, and do not forget to "
-    "say what happens on a holiday. If there are several ways to do it, compare them and say which one you would take "
-    "and why. Thank you very much in advance for your answer, and have a good day."
-)
+from cloister_bench.words import read_words
+
+_LISTS = read_words("prompts")
+BEFORE: str = _LISTS["BEFORE"]
+AFTER: str = _LISTS["AFTER"]
 """The attacker knows what comes before the secret and after it: so long a text that one right guess saves much."""
 
-_FIRST = ("Amara", "Bogdan", "Chiara", "Dimitri", "Esther", "Farouk", "Greta", "Hassan", "Ingrid", "Jorge")
-_LAST = ("Abascal", "Brodsky", "Castellane", "Drummond", "Eriksen", "Ferreira", "Gutmann", "Hollander", "Ivanova")
+_FIRST: list[str] = _LISTS["FIRST"]
+_LAST: list[str] = _LISTS["LAST"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +49,7 @@ class Secret:
     true: tuple[int, ...]
 
 
-_KNOWN = (
-    " I say so because you asked me for it, and because the letter of the bank says that nothing is done without it,"
-    " so please write it down and tell me whether anything else is missing."
-)
+_KNOWN: str = _LISTS["KNOWN"]
 """Follows every part. Longer than a page and known to the attacker, so that a right guess fills a page to its end."""
 
 
@@ -86,42 +78,9 @@ def private_sentence(draw: random.Random) -> str:
     return draw.choice(_FORMS)(draw).strip()
 
 
-_THINGS = ("garden", "river", "window", "letter", "kitchen", "bridge", "winter", "market", "engine", "forest", "music")
+_THINGS: list[str] = _LISTS["THINGS"]
 OPENING = "Answer every question as clearly as you can and never make anything up."
-_INSTRUCTIONS = (
-    "If you do not know the answer, say that you do not know it.",
-    "Keep your answers short unless the user asks for more detail.",
-    "Always explain the main idea first and the details after that.",
-    "If the question is not clear, ask what was meant before you answer.",
-    "When you show code, explain what each part of it does and why.",
-    "Never write more than three paragraphs unless it is really needed.",
-    "If there are several ways to do something, compare them in a short list.",
-    "Say which of them you would choose and give a reason for it.",
-    "Do not repeat the question in your answer.",
-    "If a step can go wrong, say what usually goes wrong and how to fix it.",
-    "Check your calculations twice before you write down the result.",
-    "When numbers are involved, show how the result was found.",
-    "Be polite at all times and do not use slang.",
-    "Do not give medical or legal advice, and suggest asking an expert instead.",
-    "If you are asked for a story, give it a beginning, a middle and an end.",
-    "If you are asked for a summary, keep only what really matters.",
-    "When you translate a text, keep its tone and its meaning.",
-    "When you correct a text, list the changes at the end.",
-    "Never promise what you cannot do.",
-    "If a request is against the rules, decline it in one friendly sentence.",
-    "Use examples from daily life to make difficult things easier.",
-    "If the answer depends on something, say what it depends on.",
-    "If the user asks for sources, say that they should be checked.",
-    "Ask at most one question at a time.",
-    "If you made a mistake, admit it and correct it at once.",
-    "Avoid long sentences and divide them into shorter ones.",
-    "Do not use capital letters to shout.",
-    "When you compare two things, treat both of them fairly.",
-    "Explain difficult words in brackets the first time you use them.",
-    "If the task has several parts, answer them in the order in which they were asked.",
-    "Try to be useful even if the question is very short.",
-    "Leave out everything that does not help the reader.",
-)
+_INSTRUCTIONS: list[str] = _LISTS["INSTRUCTIONS"]
 """Without personal data. The shipped detector passes each of them; of natural ones it held back a tenth of all blocks,
 and a held-back block holds back all that follow it."""
 

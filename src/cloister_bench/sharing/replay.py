@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -15,7 +15,6 @@ from cloister_bench.load import User
 from cloister_bench.messages import Answer, BrokenAnswer
 from cloister_bench.report import Percentiles
 from cloister_bench.sharing.workloads import Messages, Session, Workload
-from cloister_bench.suite.documents import Row
 
 ANSWER_S = 300.0
 
@@ -35,9 +34,6 @@ class Served:
     wall_s: float
     prompt_tokens: int
     found: int
-
-    def row(self) -> Row:
-        return asdict(self)
 
 
 def summarise(answers: Sequence[Answer], errors: Counter[str]) -> Served:
@@ -71,7 +67,6 @@ async def replay(
     model: str,
     level: str,
     workload: Workload,
-    on_end: Callable[[], None] = lambda: None,
 ) -> Served:
     """Every session on its own connection, under its tenant's key."""
     load = messages.Workload(endpoint="chat", timeout_s=ANSWER_S)
@@ -89,7 +84,6 @@ async def replay(
                         answers.append(await user.ask(body(model, level, said, session.output_tokens)))
                     except BrokenAnswer as broken:
                         errors[broken.kind] += 1
-                    on_end()
             finally:
                 await user.leave()
 

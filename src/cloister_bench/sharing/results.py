@@ -1,19 +1,32 @@
-"""The document of `bench sharing`, its targets and its tables. Measures nothing."""
+"""The document of `bench sharing`, its targets, tables and figures. Measures nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloister_bench.sharing.adaptive import MOST_HITS, Extension
 from cloister_bench.sharing.attack import Guess, Probe
 from cloister_bench.sharing.replay import Served
 from cloister_bench.sharing.workloads import Scale
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Table, Target, number, targets_table
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import (
+    Cell,
+    Document,
+    Drawing,
+    Row,
+    Table,
+    Target,
+    grouped_bars,
+    rate_cell,
+    rate_of,
+    targets_table,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +50,8 @@ class Plan:
 Found = Callable[[Document], float | None]
 
 
-def _advantage(part: str, policy: str, by: str) -> Found:
-    def found(document: Document) -> float | None:
-        rates = document[part].get(policy)
-        return None if rates is None else float(rates[by]["advantage"])
-
-    return found
-
-
-def _share(part: str, policy: str, by: str) -> Found:
-    def found(document: Document) -> float | None:
-        rates = document[part].get(policy)
-        return None if rates is None else float(rates[by]["share"])
-
-    return found
+def _rate(part: str, policy: str, by: str, key: str = "advantage") -> Found:
+    return lambda document: document[part].get(policy, {}).get(by, {}).get(key)
 
 
 def _hits(document: Document) -> float | None:
@@ -68,11 +69,11 @@ def _ratio(workload: str, ours: str, theirs: str, of: str) -> Found:
 
 
 ATTACK_TARGETS = (
-    Target("attack by time under global, share right", 0.8, _share("attack", "global", "by time")),
-    Target("attack by time under safekv, above guessing", 0.01, _advantage("attack", "safekv", "by time"), "at most"),
-    Target("attack by count under safekv, above guessing", 0.01, _advantage("attack", "safekv", "by count"), "at most"),
-    Target("adaptive attack under global, share of parts", 0.8, _share("adaptive", "global", "parts")),
-    Target("adaptive attack under safekv, above guessing", 0.01, _advantage("adaptive", "safekv", "parts"), "at most"),
+    Target("attack by time under global, share right", 0.8, _rate("attack", "global", "by time", "share")),
+    Target("attack by time under safekv, above guessing", 0.01, _rate("attack", "safekv", "by time"), "at most"),
+    Target("attack by count under safekv, above guessing", 0.01, _rate("attack", "safekv", "by count"), "at most"),
+    Target("adaptive attack under global, share of parts", 0.8, _rate("adaptive", "global", "parts", "share")),
+    Target("adaptive attack under safekv, above guessing", 0.01, _rate("adaptive", "safekv", "parts"), "at most"),
     Target("hits by other tenants before demotion", 24, _hits, "at most"),
 )
 
@@ -134,36 +135,30 @@ class Results(documents.Results):
                 workload: {policy: _median(rounds) for policy, rounds in by_policy.items()}
                 for workload, by_policy in self.served.items()
             },
-            "rounds": {
-                workload: {policy: [one.row() for one in rounds] for policy, rounds in by_policy.items()}
-                for workload, by_policy in self.served.items()
-            },
         }
 
     def remarks(self) -> Document:
         return {"seconds": round(self.seconds, 1)}
 
     def _rate(self, right: Sequence[bool]) -> Document:
-        return _interval(sum(right), len(right), 1 / self.plan.candidates)
+        return _above(sum(right), len(right), 1 / self.plan.candidates)
 
     def _extension(self, found: Sequence[Extension]) -> Document:
         """By parts that were reached, and by whole secrets; what a blind attacker got of the same parts beside it."""
         reached, right = sum(one.reached for one in found), sum(one.right for one in found)
-        blind = _interval(sum(one.blind for one in found), reached, 1 / self.plan.candidates)
-        parts = _interval(right, reached, 1 / self.plan.candidates)
-        whole = _interval(sum(one.whole for one in found), len(found), self.plan.candidates**-self.plan.parts)
+        blind = _above(sum(one.blind for one in found), reached, 1 / self.plan.candidates)
+        parts = _above(right, reached, 1 / self.plan.candidates)
+        whole = _above(sum(one.whole for one in found), len(found), self.plan.candidates**-self.plan.parts)
         return {"parts": parts, "blind": blind, "whole": whole}
 
 
-def _interval(right: int, of: int, guessing: float) -> Document:
-    low, high = wilson(right, of)
-    share = right / max(1, of)
-    return {"share": share, "low": low, "high": high, "of": of, "advantage": round(share - guessing, 6)}
+def _above(right: int, of: int, guessing: float) -> Document:
+    return {**rate_of(right, of), "advantage": round(right / max(1, of) - guessing, 6)}
 
 
 def _median(rounds: Sequence[Served]) -> Document:
     """Of each number; errors and requests are those of all rounds."""
-    rows = [one.row() for one in rounds]
+    rows = [asdict(one) for one in rounds]
     result: Document = {}
     for name in rows[0] if rows else ():
         values = [row[name] for row in rows if row[name] is not None]
@@ -172,52 +167,122 @@ def _median(rounds: Sequence[Served]) -> Document:
 
 
 def tables(document: Document) -> list[Table]:
-    made: list[Table] = []
-    if document["attack"]:
-        made.append(
-            Table(
-                f"Secrets found (guessing: {document['guessing']:.2f})",
-                ("policy", "by time", "by count"),
-                [[policy, *map(_shown, rates.values())] for policy, rates in document["attack"].items()],
-            )
-        )
-    if document["adaptive"]:
-        rows = [
-            [policy, *(_shown(rates[by]) for by in ("parts", "blind", "whole")), _exposed(document, policy)]
-            for policy, rates in document["adaptive"].items()
-        ]
-        heads = ("policy", "parts", "blind", "whole", "hits till demoted")
-        made.append(Table("Secrets found part by part, by several identities", heads, rows))
-    if document["reuse"]:
-        made.append(
-            Table(
-                "A clean prompt, asked by one tenant and then by another",
-                ("policy", "tokens", "found", "first, ms", "then, ms"),
-                [
-                    [policy, *(number(row[key]) for key in ("tokens", "found", "first_ms", "second_ms"))]
-                    for policy, row in document["reuse"].items()
-                ],
-            )
-        )
-    for workload, policies in document["workloads"].items():
-        made.append(_workload(workload, policies))
-    return [*made, targets_table(document["targets"])]
-
-
-def _workload(name: str, policies: dict[str, Any]) -> Table:
-    keys = ("requests", "errors", "mean_ms", "p95_ms", "p99_ms", "tokens_per_s")
-    rows = [
-        [policy, *(number(row[key]) for key in keys), number(100 * row["found"] / max(1, row["prompt_tokens"]))]
-        for policy, row in policies.items()
+    every = [
+        Table.of(
+            f"Secrets found (guessing: {document['guessing']:.2f})",
+            _by_policy(document["attack"]),
+            {"policy": "policy", **{by: _rate_cell(by) for by in ("by time", "by count")}},
+        ),
+        Table.of(
+            "Secrets found part by part, by several identities",
+            _by_policy(document["adaptive"]),
+            {
+                "policy": "policy",
+                **{by: _rate_cell(by) for by in ("parts", "blind", "whole")},
+                "hits till demoted": lambda row: _exposed(document, row["policy"]),
+            },
+        ),
+        Table.of(
+            "A clean prompt, asked by one tenant and then by another",
+            _by_policy(document["reuse"]),
+            {
+                "policy": "policy",
+                "tokens": "tokens",
+                "found": "found",
+                "first, ms": "first_ms",
+                "then, ms": "second_ms",
+            },
+        ),
+        *(Table.of(f"Workload {name}", _by_policy(rows), SERVED) for name, rows in document["workloads"].items()),
     ]
-    heads = ("policy", "requests", "errors", "TTFT mean, ms", "p95", "p99", "tokens/s", "found, %")
-    return Table(f"Workload {name}", heads, rows)
+    return [*(table for table in every if table.rows), targets_table(document["targets"])]
 
 
-def _shown(rate: Document) -> str:
-    return f"{rate['share']:.2f} ({rate['low']:.2f}–{rate['high']:.2f})"
+SERVED: dict[str, str | Cell] = {
+    "policy": "policy",
+    "requests": "requests",
+    "errors": "errors",
+    "TTFT mean, ms": "mean_ms",
+    "p95": "p95_ms",
+    "p99": "p99_ms",
+    "tokens/s": "tokens_per_s",
+    "found, %": lambda row: 100 * row["found"] / max(1, row["prompt_tokens"]),
+}
+
+
+def _by_policy(rows: dict[str, Any]) -> list[Row]:
+    return [{"policy": policy, **row} for policy, row in rows.items()]
+
+
+def _rate_cell(by: str) -> Cell:
+    return lambda row: rate_cell(row[by])
 
 
 def _exposed(document: Document, policy: str) -> str:
     counts = document["exposure"].get(policy, {}).values()
     return ", ".join("-" if hits is None else f"{hits}{'+' * (hits >= MOST_HITS)}" for hits in counts)
+
+
+def _bars(panel: Axes, rates: dict[str, Document], names: dict[str, str]) -> None:
+    """For each policy the share of secrets found in each way, with its interval."""
+    ways = {label: [of_policy[by] for of_policy in rates.values()] for by, label in names.items()}
+    errors = {
+        label: [
+            [max(0.0, one["share"] - one["low"]) for one in found],
+            [max(0.0, one["high"] - one["share"]) for one in found],
+        ]
+        for label, found in ways.items()
+    }
+    grouped_bars(panel, list(rates), {label: [one["share"] for one in found] for label, found in ways.items()}, errors)
+    panel.set(ylim=(0, 1.05))
+
+
+def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
+    """SafeKV Figure 6."""
+    _bars(axes[0], document["attack"], {"by time": "by time", "by count": "by count"})
+    axes[0].axhline(document["guessing"], color="gray", linestyle=":", label="guessing")
+    axes[0].set(ylabel="share of secrets found")
+    axes[0].legend(fontsize="small")
+    return "an attacker that lists candidates"
+
+
+def draw_adaptive(document: Document, axes: tuple[Axes, ...]) -> str:
+    _bars(axes[0], document["adaptive"], {"parts": "adaptive", "blind": "blind"})
+    axes[0].set(ylabel="share of a secret's parts found")
+    axes[0].legend(fontsize="small")
+    return "an attacker that goes on part by part"
+
+
+def draw_workloads(document: Document, axes: tuple[Axes, ...]) -> str:
+    """Figures 11 and 12."""
+    workloads = document["workloads"]
+    policies = list(dict.fromkeys(policy for rows in workloads.values() for policy in rows))
+
+    def values(key: str) -> dict[str, list[float]]:
+        return {policy: [rows.get(policy, {}).get(key) or 0.0 for rows in workloads.values()] for policy in policies}
+
+    first, late = values("mean_ms"), values("p95_ms")
+    reach = {
+        policy: [
+            [0.0] * len(workloads),
+            [max(0.0, p95 - mean) for mean, p95 in zip(first[policy], late[policy], strict=True)],
+        ]
+        for policy in policies
+    }
+    grouped_bars(axes[0], list(workloads), first, reach)
+    grouped_bars(axes[1], list(workloads), values("tokens_per_s"))
+    axes[0].set(title="first token, ms (mean, line to p95)", ylim=(0, None))
+    axes[1].set(title="tokens/s", ylim=(0, None))
+    axes[1].legend(fontsize="small")
+    return "policies of sharing"
+
+
+def _if_any(part: str) -> Callable[[Document], Document | None]:
+    return lambda document: document if document[part] else None
+
+
+FIGURES = {
+    "sharing-attack": Drawing(_if_any("attack"), draw_attack),
+    "sharing-adaptive": Drawing(_if_any("adaptive"), draw_adaptive),
+    "sharing-workloads": Drawing(_if_any("workloads"), draw_workloads, (1, 2)),
+}

@@ -5,7 +5,6 @@ processes' memory in /proc. Only root may read that of sealed processes (not dum
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,15 +14,14 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, LevelName
 from cloister.models.source import ModelFolder
-from cloister_bench.connection import get, on_free_port
+from cloister_bench.connection import get
 from cloister_bench.load import User, measure
 from cloister_bench.messages import Answer, Workload
 from cloister_bench.report import RunReport, kinds_of_errors
-from cloister_bench.servers import ServerProcess
+from cloister_bench.servers import OwnServer
 from cloister_bench.spd.plan import LEVELS
 from cloister_bench.suite.measurement import Point
 
@@ -53,16 +51,11 @@ class Counters:
         )
 
 
-class Deployment(ServerProcess):
-    """`pid` is its controller's; `model` is what it calls its model once it is up."""
-
-    model: str
+class Deployment(OwnServer):
+    """`pid` is its controller's."""
 
     def __init__(self, folder: ModelFolder, logs: Path, arguments: Sequence[str]) -> None:
-        address = on_free_port()
-        command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
-        log = logs / f"serve-{address.port}.log"
-        super().__init__("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY)
+        super().__init__(folder.path, logs, arguments)
         self.folder = folder
 
     async def measure(self, point: Point, seed: int) -> RunReport:
@@ -125,7 +118,6 @@ def _last_line(log: Path) -> str:
 PROC = Path("/proc")
 BLOCK_TOKENS = 16
 _KB = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
-_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +156,6 @@ def total(pids: Iterable[int]) -> int:
     """What they cost together: each page counted once, and the kernel's tables."""
     each = [memory_of(pid) for pid in pids]
     return sum(one.proportional + one.tables for one in each)
-
-
-def proportional_of_mapping(pids: Iterable[int], name: str) -> tuple[int, int]:
-    """Of the file of this name: bytes counted over all processes, and its size in any; equal if all share one copy."""
-    counted = largest = 0
-    for pid in pids:
-        size, inside = 0, False
-        for line in (PROC / str(pid) / "smaps").read_text().splitlines():
-            if _MAPPING.match(line):
-                inside = name in line
-            elif inside and line.startswith("Size:"):
-                size += int(line.split()[1]) * 1024
-            elif inside and line.startswith("Pss:"):
-                counted += int(line.split()[1]) * 1024
-        largest = max(largest, size)
-    return counted, largest
 
 
 def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:

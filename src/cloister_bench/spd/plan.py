@@ -36,7 +36,6 @@ class Plan:
     ttft_tokens: int = 512
     ttft_samples: int = 9
     vault_samples: int = 9
-    mapped_vaults: int = 32
     idle_vaults: int = 64
     seconds: float = 510.0
     seed: int = 0

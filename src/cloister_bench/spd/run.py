@@ -17,15 +17,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, PARTITIONED, LevelName
 from cloister.models.source import ModelFolder
 from cloister_bench.messages import BrokenAnswer
-from cloister_bench.spd.deployment import (
-    Deployment,
-    deploy,
-    descendants,
-    kv_bytes,
-    memory_of,
-    proportional_of_mapping,
-    total,
-)
+from cloister_bench.spd.deployment import Deployment, deploy, descendants, kv_bytes, memory_of, total
 from cloister_bench.spd.plan import Part, Plan
 from cloister_bench.spd.random_model import SIZES, write_random_model
 from cloister_bench.spd.results import Results, breakdown_entry
@@ -35,7 +27,6 @@ from cloister_bench.suite.measurement import Measured, Measurement, Point, Watch
 # comes up late: it then has what was asked for.
 SERVERS: tuple[tuple[Part, ...], ...] = (("users", "lengths", "breakdown", "ttft", "vaults"), ("model",), ("memory",))
 MB = 1e6
-WEIGHTS = "memfd:cloister-weights"
 SETTLE_S = 0.4
 SHORT_PROMPT = 64
 ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_rollup)"
@@ -144,7 +135,6 @@ class Bench(Measurement[Results]):
             "open_ms": round(median(waits[OPEN]), 3),
             "partitioned_ms": round(median(waits[PARTITIONED]), 3),
             "ratio": round(median(ratios), 4),
-            "samples": plan.ttft_samples,
         }
 
     async def _time_spare_vaults(self, server: Deployment) -> None:
@@ -169,21 +159,14 @@ class Bench(Measurement[Results]):
         except PermissionError:
             empty = None
         ready: list[float | None] = []
-        weighed: dict[str, Any] = {}
         for number in range(plan.vault_samples if empty is None else plan.idle_vaults):
             await server.ask(PARTITIONED, SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
             ready.append((await server.counters()).vault_ready_ms)
-            if empty is not None and number + 1 == min(plan.mapped_vaults, plan.idle_vaults):
-                counted, size = proportional_of_mapping(descendants(server.pid), WEIGHTS)
-                weighed = {"weights_mb": round(size / MB, 1), "weights_pss_mb": round(counted / MB, 1)}
-                weighed["weights_pss_vaults"] = number + 1
             self._watcher.advance("vaults that wait")
         self._results.vaults |= _waits("without_spare", ready)
         if empty is None:
-            memory |= dict.fromkeys(("beyond_kv_mb", "vault_private_mb", "idle_vaults_mb", "weights_pss_mb"))
-            memory["reason"] = ONLY_ROOT
+            memory |= {**dict.fromkeys(("beyond_kv_mb", "vault_private_mb", "idle_vaults_mb")), "reason": ONLY_ROOT}
         else:
-            memory |= weighed
             memory |= await _weigh(server, plan, before, empty)
 
 
@@ -207,9 +190,6 @@ async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -
     return {
         "beyond_kv_mb": _mb(beyond),
         "vault_private_mb": _mb(median(private)),
-        "vault_kv_mb": _mb(kv),
-        "long_vault_private_mb": _mb(long_private),
-        "long_vault_kv_mb": _mb(long_kv),
         "idle_vaults": plan.idle_vaults,
         "idle_vaults_mb": _mb(together),
         "reason": None,
@@ -222,5 +202,4 @@ def _mb(value: float | None) -> float | None:
 
 def _waits(name: str, samples: list[float | None]) -> dict[str, float | None]:
     values = [wait for wait in samples if wait is not None]
-    middle, worst = (round(median(values), 3), round(max(values), 3)) if values else (None, None)
-    return {f"{name}_ms": middle, f"{name}_worst_ms": worst}
+    return {f"{name}_ms": round(median(values), 3) if values else None}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import nan, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Row = dict[str, Any]
+Cell = Callable[[Row], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,12 @@ class Table:
     labels: int = 1
     caption: str | None = None
 
+    @classmethod
+    def of(cls, title: str, rows: Iterable[Row], columns: Mapping[str, str | Cell], labels: int = 1) -> Table:
+        """A column for each head: the row's value of this key, or what the function makes of the row."""
+        cells = [[shown(row[of] if isinstance(of, str) else of(row)) for of in columns.values()] for row in rows]
+        return cls(title, tuple(columns), cells, labels)
+
     def markdown(self) -> str:
         lines = [self.heads, ["---"] * len(self.heads), *self.rows]
         return f"### {self.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -99,6 +107,31 @@ class Table:
 
 def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def shown(value: Any) -> str:
+    return value if isinstance(value, str) else number(value)
+
+
+def rate_of(hits: float, total: int) -> Row:
+    """A share with its 95% confidence interval; the share is None where nothing was counted."""
+    low, high = wilson(hits, total)
+    share = round(hits / total, 4) if total else None
+    return {"share": share, "low": round(low, 4), "high": round(high, 4), "of": total}
+
+
+def rate_cell(rate: Row) -> str:
+    return "-" if rate["share"] is None else f"{rate['share']:.3f} ({rate['low']:.3f}–{rate['high']:.3f})"
+
+
+def wilson(hits: float, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95% confidence interval of a share (Wilson 1927)."""
+    if not total:
+        return 0.0, 1.0
+    share, square = hits / total, z * z
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    reach = z * sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 def targets_table(rows: Iterable[Row]) -> Table:
@@ -163,6 +196,25 @@ def lines(panel: Axes, rows: Sequence[Row], x: str, y: str, by: str, colors: Map
         mine = sorted((row[x], row[y]) for row in rows if row[by] == name)
         panel.plot(*zip(*mine, strict=True), marker="o", color=colors.get(name), label=name)
     panel.grid(alpha=0.3)
+
+
+def grouped_bars(
+    panel: Axes,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    errors: Mapping[str, list[list[float]]] | None = None,
+    colors: Mapping[str, str] | None = None,
+) -> None:
+    """For each group a bar of each series, with `errors` below and above where they are given."""
+    width = 0.8 / max(1, len(series))
+    for index, (name, values) in enumerate(series.items()):
+        places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
+        heights = [nan if value is None else value for value in values]
+        panel.bar(
+            places, heights, width, yerr=(errors or {}).get(name), color=(colors or {}).get(name), label=name, capsize=2
+        )
+    panel.set_xticks(range(len(groups)), groups, fontsize="small")
+    panel.grid(alpha=0.3, axis="y")
 
 
 def stacked_bars(panel: Axes, places: list[float] | list[str], parts: Mapping[str, list[float]]) -> None:

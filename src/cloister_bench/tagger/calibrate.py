@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from cloister.detection.rules import RuleSet, shipped_rules
 from cloister.detection.tagger import Tagger
 from cloister_bench.detection.data import CALIBRATION, read_sets
 from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import wilson
 
 WANTED = {None: 0.985, "pupa": 0.90}
 """Of the private blocks of all sets, and of real users' prompts, the share to hold back: by the lower end of its 95%
@@ -37,11 +38,11 @@ def main() -> None:
     with np.load(arguments.weights) as loaded:
         arrays = dict(loaded)
     pipeline = Pipeline(RuleSet(shipped_rules()), Tagger(arrays))
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     blocks: list[Block] = []
     for sample in read_sets(arguments.shared):
-        if sample.quarter == CALIBRATION and taken.get(sample.dataset, 0) < arguments.most:
-            taken[sample.dataset] = taken.get(sample.dataset, 0) + 1
+        if sample.quarter == CALIBRATION and taken[sample.dataset] < arguments.most:
+            taken[sample.dataset] += 1
             blocks += judge(pipeline, sample)
     for wanted in (0.9, 0.95, 0.97, 0.98, 0.99):
         at = threshold_for(blocks, wanted)
@@ -49,7 +50,7 @@ def main() -> None:
         def held(block: Block, at: float = at) -> bool:
             return bool(block.tier1 or block.score >= at)
 
-        found, cost = recall(blocks, held).as_json(), over_isolated(blocks, held).as_json()
+        found, cost = recall(blocks, held), over_isolated(blocks, held)
         print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
     public = 1.0
     for dataset, bound in WANTED.items():

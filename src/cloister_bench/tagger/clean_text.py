@@ -1,7 +1,7 @@
 # ruff: noqa: E501 (patterns, one a line)
 # fmt: off
-"""Clean text that looks like names: products, works, fields, the long dead, headings, code, quantities; and sentences
-to put them in. No slot here is filled with personal data.
+"""Clean text that looks like names (products, works, fields, the long dead, headings, code, quantities), sentences to
+put them in, and requests to a model. No slot here is filled with personal data.
 """
 
 from __future__ import annotations
@@ -9,46 +9,44 @@ from __future__ import annotations
 import random
 import re
 
-from cloister_bench.tagger import asks
-from cloister_bench.tagger.words import read_words
+from cloister_bench.words import read_words
 
+ASKS = read_words("asks")
 WORDS = read_words("clean_text")
-PRODUCTS = "\n".join(WORDS["PRODUCTS"])
-WORKS = "\n".join(WORDS["WORKS"])
-THE_DEAD = "\n".join(WORDS["THE_DEAD"])
-FIELDS = "\n".join(WORDS["FIELDS"])
-EVENTS = "\n".join(WORDS["EVENTS"])
-LANGUAGES = WORDS["LANGUAGES"]
-HEADINGS = "\n".join(WORDS["HEADINGS"])
-ROLES = "\n".join(WORDS["ROLES"])
-
-SENTENCES = "\n".join(WORDS["SENTENCES"])
-
-ACRONYMS = WORDS["ACRONYMS"]
-CLEAN_ELSEWHERE = WORDS["CLEAN_ELSEWHERE"]
-
 _SLOT = re.compile(r"\{(\w+)\}|\{\{|\}\}")
 
 
-def _choices(words: str) -> list[str]:
-    return [each.strip() for each in words.replace("\n", "").split(";")]
+def _choices(name: str) -> list[str]:
+    return [each.strip() for each in "".join(WORDS[name]).split(";")]
 
 
 _CHOICES = {
-    "product": _choices(PRODUCTS), "work": _choices(WORKS), "dead": _choices(THE_DEAD), "field": _choices(FIELDS),
-    "event": _choices(EVENTS), "language": LANGUAGES, "heading": _choices(HEADINGS), "role": _choices(ROLES), "acronym": ACRONYMS,
+    "product": _choices("PRODUCTS"), "work": _choices("WORKS"), "dead": _choices("THE_DEAD"), "field": _choices("FIELDS"),
+    "event": _choices("EVENTS"), "language": WORDS["LANGUAGES"], "heading": _choices("HEADINGS"), "role": _choices("ROLES"), "acronym": WORDS["ACRONYMS"],
 }  # fmt: skip
-LINES = SENTENCES.splitlines()
+
+
+def ask(draw: random.Random) -> str:
+    """A request with slots: a written one, or one put together from parts."""
+    if draw.random() < 0.65:
+        return draw.choice(ASKS["LINES"])
+    verb, end = draw.choice(ASKS["_VERBS"]).strip(), draw.choice((".", ".", "", "?", "!", ":"))
+    what = draw.choice(ASKS["_GENRES"])
+    adjective = draw.choice(ASKS["_ADJECTIVES"]) + " " if draw.random() < 0.6 else ""
+    article = "an" if (adjective or what)[0].lower() in "aeiou" else "a"
+    number = "{count} " if draw.random() < 0.12 else ""
+    noun = f"{number}{adjective}{what}s" if number else f"{article} {adjective}{what}"
+    return f"{verb} {noun} {draw.choice(ASKS['_ABOUT'])} {draw.choice(ASKS['_BOUNDS'])}".strip() + end
 
 
 def sentence(draw: random.Random, common: list[str]) -> str:
     """A clean sentence; `common` are words in small letters that name no person."""
-    return _SLOT.sub(lambda found: _filled(found, draw, common), draw.choice(LINES))
+    return _SLOT.sub(lambda found: _filled(found, draw, common), draw.choice(WORDS["SENTENCES"]))
 
 
 def asked(draw: random.Random, common: list[str]) -> str:
     """A request or a part of one, just as clean."""
-    return _SLOT.sub(lambda found: _filled(found, draw, common), asks.ask(draw).replace("\\n", "\n"))
+    return _SLOT.sub(lambda found: _filled(found, draw, common), ask(draw).replace("\\n", "\n"))
 
 
 def _filled(found: re.Match[str], draw: random.Random, common: list[str]) -> str:
@@ -68,7 +66,7 @@ def _filled(found: re.Match[str], draw: random.Random, common: list[str]) -> str
     if slot == "Camel":
         return "".join(draw.choice(common).capitalize() for _ in range(draw.randint(1, 3)))
     if slot == "verb":
-        return asks.verb(draw)
+        return draw.choice(ASKS["_TO"])
     if slot == "common":
         return draw.choice(common)
     if slot == "Common":

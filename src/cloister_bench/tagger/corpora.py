@@ -15,24 +15,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloister_bench.detection.data import Sample, quarter_of, read_sets, units_in
-from cloister_bench.tagger import names
-from cloister_bench.tagger.values import NAME, NUMBER, ONLINE, ORG, PLACE, SECRET, TIME, TRAIT, UNIT
+from cloister_bench.tagger import names, values
+from cloister_bench.tagger.values import NAME, NUMBER, PLACE, UNIT
+from cloister_bench.words import read_words
 
 Span = tuple[int, int, int]
 Text = tuple[str, list[Span]]
 
-KINDS = {
-    NAME: "PERSON PERSON_NAME TITLE",
-    UNIT: "UNIT",
-    PLACE: "GPE STREET_ADDRESS ZIP_CODE LOCATION LOCATION_NAME LATITUDE_LONGITUDE",
-    ORG: "ORGANIZATION ORG ORGANIZATION_NAME BANK",
-    TIME: "DATE_TIME TIMESTAMP DATE_OF_BIRTH EVENT",
-    TRAIT: """AGE NRP JOB_TITLE HEALTH_CONDITION MEDICATION_NAME PROCEDURE_NAME RELIGIOUS_BELIEF NATIONALITY ETHNICITY
-    EDUCATION_LEVEL POLITICAL_OPINION BIOMETRIC_ID MISC SYSTEM""",
-    ONLINE: "EMAIL EMAIL_ADDRESS DOMAIN_NAME URL IP_ADDRESS MAC_ADDRESS USERNAME USERID USER_ID SOCIAL_MEDIA_HANDLE",
-    SECRET: "PASSWORD API_KEY",
-}
-KIND_OF = {label: kind for kind, labels in KINDS.items() for label in labels.split()}
+WORDS = read_words("corpora")
+KIND_OF: dict[str, int] = {label: getattr(values, kind) for kind, labels in WORDS["KINDS"].items() for label in labels}
 """All other labels are numbers."""
 
 
@@ -135,17 +126,6 @@ def presidio_templates(folder: Path) -> list[str]:
     return sorted(each for each in mine if not _shingles(each) & others)
 
 
-CHARACTERS = frozenset(
-    """Elizabeth Darcy Bingley Jane Wickham Collins Bennet Lydia Charlotte Gardiner Lucas Phillips Forster Kitty Mary
-    Hurst Fitzwilliam Georgiana Reynolds Bourgh Catherine Lizzy Maria William Denny Caroline Louisa Hill King
-    Annesley""".split()  # noqa: SIM905
-)
-PLACES = frozenset(
-    """Longbourn Netherfield Meryton Pemberley Rosings Hunsford London Hertfordshire Derbyshire Brighton Lambton Kent
-    Ramsgate Bromley Newcastle Lakes Cheapside Oakham Epsom Clapham Barnet Gretna""".split()  # noqa: SIM905
-)
-
-
 def novel(folder: Path) -> Iterator[Text]:
     """Sentences of a novel in the public domain, its people and places labelled by its own cast."""
     text = (folder / "data/longctx/pride_and_prejudice.txt").read_text(encoding="utf-8-sig")
@@ -156,9 +136,9 @@ def novel(folder: Path) -> Iterator[Text]:
             continue
         spans = []
         for word in re.finditer(r"[A-Z][a-z]+", line):
-            if word.group() in CHARACTERS:
+            if word.group() in WORDS["CHARACTERS"]:
                 spans.append((word.start(), word.end(), NAME))
-            elif word.group() in PLACES:
+            elif word.group() in WORDS["PLACES"]:
                 spans.append((word.start(), word.end(), PLACE))
         yield line, spans
 

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cloister_bench.tagger import clean_text, corpora, names, sentences, values
+from cloister_bench.tagger import clean_text, corpora, names, values
 from cloister_bench.tagger.corpora import Text
+from cloister_bench.words import read_words
 
+SENTENCES = read_words("sentences")
+"""With slots, {name} and the like, and [[…]] around words that identify a person without a name; clean ones, too."""
 SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
 OF_PRESIDIO = {
     "PERSON": "name", "STREET_ADDRESS": "street", "GPE": "place", "ORGANIZATION": "org", "CREDIT_CARD": "card",
@@ -173,7 +176,7 @@ class Material:
     """Everything that may be trained on. `people`: the share of known people's and places' names in clean prompts that
     training passes over; the others count as clean, as their set says."""
 
-    def __init__(self, folder: Path, people: float = 0.7, weights: dict[str, float] | None = None) -> None:
+    def __init__(self, folder: Path, people: float = 0.7) -> None:
         sets = corpora.labelled(folder)
         self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
         self.nannigalaxy = sets["nannigalaxy"]
@@ -185,7 +188,7 @@ class Material:
             for text in (*self.prompts, *self.passages, *(one for one, _ in self.novel))
             for word in re.findall(r"\b[a-z]+\b", text)
         )
-        nobodys = {word.lower() for word in sentences.CAPITALS_THAT_NAME_NOBODY}
+        nobodys = {word.lower() for word in SENTENCES["CAPITALS_THAT_NAME_NOBODY"]}
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
         self.words = sorted(word for word in self.common if len(word) > 3 and word not in names.KNOWN)
         self.people = people
@@ -195,19 +198,18 @@ class Material:
             re.sub(r"\{\{(\w+)\}\}", lambda found: "{" + OF_PRESIDIO.get(found.group(1), "name") + "}", each)
             for each in corpora.presidio_templates(folder)
         ]
-        self.english = sentences.EN.splitlines()
-        self.local = [(language, line) for language, lines in sentences.LOCAL.items() for line in lines.splitlines()]
-        self.clean = sentences.CLEAN.splitlines() + clean_text.CLEAN_ELSEWHERE
+        self.english = SENTENCES["EN"]
+        self.local = [(language, line) for language, lines in SENTENCES["LOCAL"].items() for line in lines.splitlines()]
+        self.clean = SENTENCES["CLEAN"] + clean_text.WORDS["CLEAN_ELSEWHERE"]
         self._makers = {
             "english": self._english, "local": self._local, "template": self._template, "clean": self._clean,
             "plain": self._plain, "several": self._several, "prompt": self._prompt, "passage": self._passage,
             "novel": self._novel, "presidio": lambda d: d.choice(self.presidio), "nannigalaxy": self._nannigalaxy,
             "tweet": self._tweet, "pupa": self._pupa,
         }  # fmt: skip
-        self._weights = {**WEIGHTS, **(weights or {})}
 
     def draw(self, draw: random.Random) -> Text:
-        kind = draw.choices(list(self._weights), list(self._weights.values()))[0]
+        kind = draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         text: Text = self._makers[kind](draw)
         if kind in REWORDED and draw.random() < 0.5:
             text = reworded(text, draw, self.words, draw.choice((0.05, 0.15, 0.3)))
@@ -234,7 +236,7 @@ class Material:
     def _clean(self, draw: random.Random) -> Text:
         line = draw.choice(self.clean)
         if draw.random() < 0.4:
-            line = re.sub(r"\b(the|a)\b", lambda _: draw.choice(sentences.CAPITALS_THAT_NAME_NOBODY), line, count=1)
+            line = re.sub(r"\b(the|a)\b", lambda _: draw.choice(SENTENCES["CAPITALS_THAT_NAME_NOBODY"]), line, count=1)
         return line, []
 
     def _plain(self, draw: random.Random) -> Text:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 
-from cloister_bench.tagger.words import read_words
+from cloister_bench.words import read_words
 
 WORDS = read_words("names")
 GIVEN = WORDS["GIVEN"]
@@ -19,23 +19,7 @@ CITIES = WORDS["CITIES"]
 TWO_WORD_CITIES = WORDS["TWO_WORD_CITIES"]
 COUNTRIES = WORDS["COUNTRIES"]
 NATIVE_CITIES = WORDS["NATIVE_CITIES"]
-PARTICLES = (
-    "van",
-    "van der",
-    "van den",
-    "de",
-    "de la",
-    "von",
-    "da",
-    "dos",
-    "di",
-    "bin",
-    "al-",
-    "Mc",
-    "Mac",
-    "O'",
-    "St.",
-)
+PARTICLES = WORDS["PARTICLES"]
 
 
 class Letters:

@@ -1,4 +1,4 @@
-"""Several nets of the tagger, trained together: each has its own table, layers, training words and settings."""
+"""Several nets of the tagger, trained together: each has its own table and layers, and its own order of the words."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ LEVELS = 15
 DECAY, AVERAGE = 0.01, 0.998
 """Of weights: how much they shrink, and how slowly their running mean moves."""
 
-Span = tuple[int, int]
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one net: what a private word weighs, and a clean one without a capital (others weigh 1); which shares of words
+    """What a private word weighs, and a clean one without a capital (others weigh 1); which shares of words
     hide all their letters, or are known by their parts alone; dropout of hidden units; label smoothing."""
 
     private: float = 0.5
@@ -43,10 +42,9 @@ class Settings:
 
 
 class Nets(nn.Module):
-    def __init__(self, settings: list[Settings], dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
+    def __init__(self, count: int, settings: Settings, dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
-        count, self.dilations = len(settings), dilations
-        self.settings = settings
+        self.count, self.settings, self.dilations = count, settings, dilations
         self.table = nn.Parameter(torch.randn(count * (BUCKETS + 1), dimension) * 0.1)
         self.table.data.view(count, BUCKETS + 1, dimension)[:, BUCKETS] = 0
         sizes = (dimension, *[hidden] * len(dilations))
@@ -56,10 +54,6 @@ class Nets(nn.Module):
             self.biases.append(_drawn((count, 1, hidden), WIDTH * size))
         self.out = _drawn((count, hidden, CLASSES), hidden)
         self.out_bias = _drawn((count, 1, CLASSES), hidden)
-
-    def of_each(self, name: str) -> torch.Tensor:
-        values = [getattr(each, name) for each in self.settings]
-        return torch.tensor(values, device=self.table.device, dtype=torch.float32)[:, None, None]
 
     def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """(nets, words, CLASSES) of features (nets, words, FEATURES); `trigrams` of all words of all nets, one after
@@ -75,9 +69,9 @@ class Nets(nn.Module):
         lettered = torch.ones_like(inside)
         if self.training:
             chances = torch.rand(count, words, 1, device=features.device)
-            lettered = (chances > self.of_each("blank")).float()
+            lettered = (chances > self.settings.blank).float()
             features = features.clone()
-            hidden_words = chances < self.of_each("blank") + self.of_each("hide")
+            hidden_words = chances < self.settings.blank + self.settings.hide
             features[:, :, WHOLE] = torch.where(hidden_words, BUCKETS, features[:, :, WHOLE])
             features[torch.rand(features.shape, device=features.device) < 0.1] = BUCKETS
         features = features + first
@@ -90,8 +84,7 @@ class Nets(nn.Module):
                 torch.baddbmm(self.biases[number], _around(hidden, text, dilation), self.kernels[number])
             )
             if self.training:
-                kept = (torch.rand_like(following) >= self.of_each("dropout")).float() / (1 - self.of_each("dropout"))
-                following = following * kept
+                following = nn.functional.dropout(following, self.settings.dropout)
             hidden = (following if number == 0 else hidden + following) * inside
         return torch.baddbmm(self.out_bias, hidden, self.out)
 
@@ -112,17 +105,16 @@ def _around(hidden: torch.Tensor, text: torch.Tensor, dilation: int) -> torch.Te
     return torch.cat(near, 2)
 
 
-def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor, nets: Nets) -> torch.Tensor:
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor, settings: Settings) -> torch.Tensor:
     """Of each net: cross entropy, smoothed. A unit is known to be private, of unknown kind; words of unknown class
     do not count."""
     logs = nn.functional.log_softmax(scores, 2)
     loss = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
     anyone = torch.logsumexp(logs[:, :, 1:], 2)
     loss = torch.where(labels == UNIT, -anyone, loss)
-    smooth = nets.of_each("smooth").squeeze(2)
-    loss = loss * (1 - smooth) - smooth * logs.mean(2)
-    clean = torch.where(small, nets.of_each("small").squeeze(2), 1.0)
-    weight = torch.where(labels > 0, nets.of_each("private").squeeze(2), clean) * (labels >= 0)
+    loss = loss * (1 - settings.smooth) - settings.smooth * logs.mean(2)
+    clean = torch.where(small, settings.small, 1.0)
+    weight = torch.where(labels > 0, settings.private, clean) * (labels >= 0)
     return (loss * weight).sum(1) / weight.sum(1)
 
 
@@ -133,43 +125,39 @@ def on_device(made: dict[str, np.ndarray], device: torch.device) -> Tensors:
     return tensors
 
 
-def gathered(pools: list[Tensors], spans: list[Span], bounds: list[Span]) -> tuple[torch.Tensor, ...]:
-    """Features, trigrams, offsets, labels and what is small, of a part of each net's words; `bounds`: of its
-    trigrams."""
-    features = torch.stack([pool["features"][s:e] for pool, (s, e) in zip(pools, spans, strict=True)]).long()
-    labels = torch.stack([pool["labels"][s:e] for pool, (s, e) in zip(pools, spans, strict=True)]).long()
-    small = torch.stack([pool["small"][s:e] for pool, (s, e) in zip(pools, spans, strict=True)])
+def batch(pool: Tensors, starts: list[int]) -> tuple[torch.Tensor, ...]:
+    """Features, trigrams, offsets, labels and what is small, of STEP_WORDS words for each net, from its start on."""
+    spans = [(start, start + STEP_WORDS) for start in starts]
+    features, labels, small = (
+        torch.stack([pool[name][start:end] for start, end in spans]) for name in ("features", "labels", "small")
+    )
     trigrams, offsets, total = [], [], 0
-    for net, (pool, (start, end), (first, last)) in enumerate(zip(pools, spans, bounds, strict=True)):
+    for net, (start, end) in enumerate(spans):
+        first, last = (int(pool["first"][at]) for at in (start, end))
         trigrams.append(pool["trigrams"][first:last].long() + net * (BUCKETS + 1))
         offsets.append(pool["first"][start:end] + (total - first))
         total += last - first
-    return features, torch.cat(trigrams), torch.cat(offsets), labels, small
+    return features.long(), torch.cat(trigrams), torch.cat(offsets), labels.long(), small
 
 
-def train(nets: Nets, pools: list[Tensors], steps: int, rate: float, seed: int) -> None:
-    """Each net on its own pool's words, in its own order; the running means of their weights."""
+def train(nets: Nets, pool: Tensors, steps: int, rate: float, seed: int) -> None:
+    """Each net in its own order of the words; the running means of their weights."""
     random.seed(seed)
     optimizer = torch.optim.AdamW(nets.parameters(), lr=rate, weight_decay=DECAY, fused=nets.table.is_cuda)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.15)
     averaged = [parameter.detach().clone() for parameter in nets.parameters()]
-    orders, firsts = [], []
-    for pool in pools:
-        parts = list(range(0, len(pool["labels"]) - STEP_WORDS + 1, STEP_WORDS))
-        rounds = -(-steps // len(parts))
-        orders.append([part for _ in range(rounds) for part in random.sample(parts, len(parts))])
-        firsts.append(pool["first"][::STEP_WORDS].tolist())
-    begun, losses = time.monotonic(), torch.zeros(len(pools), device=nets.table.device)
+    parts = range(0, len(pool["labels"]) - STEP_WORDS + 1, STEP_WORDS)
+    rounds = -(-steps // len(parts))
+    orders = [[part for _ in range(rounds) for part in random.sample(parts, len(parts))] for _ in range(nets.count)]
+    begun, losses = time.monotonic(), torch.zeros(nets.count, device=nets.table.device)
     nets.train()
     for step in range(steps):
-        spans = [(order[step], order[step] + STEP_WORDS) for order in orders]
-        bounds = [(first[s // STEP_WORDS], first[e // STEP_WORDS]) for first, (s, e) in zip(firsts, spans, strict=True)]
-        features, trigrams, offsets, labels, small = gathered(pools, spans, bounds)
-        loss = loss_of(nets(features, trigrams, offsets), labels, small, nets)
+        features, trigrams, offsets, labels, small = batch(pool, [order[step] for order in orders])
+        loss = loss_of(nets(features, trigrams, offsets), labels, small, nets.settings)
         optimizer.zero_grad()
         loss.sum().backward()
         assert nets.table.grad is not None
-        nets.table.grad.view(len(pools), BUCKETS + 1, -1)[:, BUCKETS] = 0
+        nets.table.grad.view(nets.count, BUCKETS + 1, -1)[:, BUCKETS] = 0
         optimizer.step()
         schedule.step()
         torch._foreach_lerp_(averaged, list(nets.parameters()), 1 - AVERAGE)
@@ -182,14 +170,14 @@ def train(nets: Nets, pools: list[Tensors], steps: int, rate: float, seed: int) 
     print(f"{steps} steps: {time.monotonic() - begun:.0f} s, loss {lost}", flush=True)
 
 
-def packed(nets: Nets, chosen: list[int]) -> dict[str, np.ndarray]:
+def packed(nets: Nets) -> dict[str, np.ndarray]:
     """What the tagger loads: the tables beside one another in int8 with a scale for each column, the rest in half
     precision."""
-    table = nets.table.detach().view(len(nets.settings), BUCKETS + 1, -1)[chosen, :BUCKETS].cpu().numpy()
+    table = nets.table.detach().view(nets.count, BUCKETS + 1, -1)[:, :BUCKETS].cpu().numpy()
     table = table.transpose(1, 0, 2).reshape(BUCKETS, -1)
     scale = np.abs(table).max(0) / LEVELS
     arrays = {"table": np.round(table / scale).astype(np.int8), "scale": scale.astype(np.float32)}
-    half = lambda each: each.detach()[chosen].cpu().numpy().astype(np.float16)  # noqa: E731
+    half = lambda each: each.detach().cpu().numpy().astype(np.float16)  # noqa: E731
     for number, (kernel, bias) in enumerate(zip(nets.kernels, nets.biases, strict=True)):
         arrays |= {f"kernel{number}": half(kernel), f"bias{number}": half(bias.squeeze(1))}
     arrays["out"] = half(nets.out)

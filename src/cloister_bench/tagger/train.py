@@ -7,7 +7,7 @@ WikiText-2, XQuAD, Natural Questions) for their common words, and a novel in the
 `calibrate`, which comes next, quarter 3 for tests; what has eight words in a row in common with either is
 left out. Nothing is trained on pii_anon or MT-Bench.
 
-Several nets are trained at once; `fuse` takes those that are good together. Half a minute on a GPU with cores that
+Several nets are trained at once; the tagger takes the mean of their logits. Half a minute on a GPU with cores that
 generate, hours on two cores. Needs torch; what it writes needs numpy alone.
 """
 
@@ -34,8 +34,6 @@ DILATIONS = (1, 2, 4, 8, 16)
 PAD_WORDS = 8
 BETWEEN = "\n\n"
 TEXTS_AT_ONCE = 400
-
-
 PART_WORDS = 250_000
 _material: Material | None = None
 
@@ -112,10 +110,10 @@ def main() -> None:
     made = gathered(material, arguments.seed, arguments.words, arguments.processes)
     print(f"{len(made['labels'])} words, {time.monotonic() - begun:.0f} s", flush=True)
     torch.manual_seed(arguments.seed)
-    nets = Nets([Settings(small=arguments.small)] * arguments.members, DIMENSION, HIDDEN, DILATIONS).to(device)
+    nets = Nets(arguments.members, Settings(small=arguments.small), DIMENSION, HIDDEN, DILATIONS).to(device)
     pool = on_device(made, device)
-    train(nets, [pool] * arguments.members, arguments.steps, arguments.rate, arguments.seed)
-    np.savez_compressed(arguments.out, **packed(nets, list(range(arguments.members))))
+    train(nets, pool, arguments.steps, arguments.rate, arguments.seed)
+    np.savez_compressed(arguments.out, **packed(nets))
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
 
 

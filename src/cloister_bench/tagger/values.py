@@ -1,4 +1,4 @@
-# ruff: noqa: E501, SIM905 (patterns, one a line)
+# ruff: noqa: E501 (patterns, one a line)
 # fmt: off
 """What fills a template's slots: numbers with valid check digits, addresses, dates, secrets, all drawn at random.
 
@@ -12,25 +12,12 @@ import string
 from collections.abc import Callable
 
 from cloister_bench.tagger import names
-from cloister_bench.tagger.words import read_words
+from cloister_bench.words import read_words
 
 OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET = range(9)
 UNIT = 9  # private, of unknown kind
 
 WORDS = read_words("values")
-JOBS = WORDS["JOBS"]
-ILLS = WORDS["ILLS"]
-DRUGS = "Ibuprofen Amoxicillin Fluoxetine Methadone Levothyroxine Tramadol Lithium Ritalin Xanax Oxycodone Insulin".split()
-NATIONS = WORDS["NATIONS"]
-ORG_TAILS = "Inc. Ltd LLC GmbH AG S.A. Corp Group Holdings & Sons Industries Solutions Technologies Bank Consulting".split()
-ORG_TAILS += ["Systems", "Partners", "Insurance", "Airlines", "Hospital", "University", "Foundation", "Clinic", "Pharma"]
-ORGS = WORDS["ORGS"]
-STREETS = "St Street Ave Avenue Rd Road Dr Drive Ln Lane Blvd Boulevard Way Court Ct Place Terrace Close Crescent Square".split()
-MAIL = WORDS["MAIL"]
-MONTHS = "January February March April May June July August September October November December".split()
-MONTHS_IN = WORDS["MONTHS_IN"]
-STATES = "AL AK AZ AR CA CO CT FL GA IL IN IA KS KY LA ME MD MA MI MN MO MT NE NV NH NJ NM NY NC ND OH OK OR PA TX WA".split()
-TITLES = WORDS["TITLES"]
 
 
 def digits(draw: random.Random, count: int) -> str:
@@ -54,7 +41,7 @@ def full(draw: random.Random, language: str | None) -> str:
         language = draw.choice(names.LANGUAGES) if draw.random() < 0.6 else "en"
     first, last = names.given(draw, language), names.family(draw, language)
     chance = draw.random()
-    title = draw.choice(TITLES.get(language or "en", TITLES["en"]))
+    title = draw.choice(WORDS["TITLES"].get(language or "en", WORDS["TITLES"]["en"]))
     if chance < 0.5:
         return f"{first} {last}"
     if chance < 0.58:
@@ -70,21 +57,6 @@ def full(draw: random.Random, language: str | None) -> str:
     if chance < 0.80:
         return f"{first[0]}. {last}"
     return first if chance < 0.92 else last
-
-
-def phone(draw: random.Random, language: str | None) -> str:
-    return like(
-        draw,
-        draw.choice(
-            (
-                "+1 (###) ###-####", "###-###-####", "(###) ###-####", "+44 20 #### ####", "+44 7### ######", "07### ######",
-                "+49 30 ########", "0171 #######", "+33 6 ## ## ## ##", "06 ## ## ## ##", "+34 6## ### ###", "6## ## ## ##",
-                "+39 3## #######", "+91 #####-#####", "+86 1## #### ####", "+81-3-####-####", "+55 11 9####-####", "1-800-###-####",
-                "###.###.####", "+7 9## ###-##-##", "+46 70 ### ## ##", "00## ## #######", "+61 4## ### ###", "##########", "###-####",
-                "+## ### ### ###", "1##########", "(0##) ####-####", "x####", "###-###-####x###", "001-###-###-####",
-            )
-        ),
-    )  # fmt: skip
 
 
 def luhn(body: str) -> str:
@@ -104,27 +76,11 @@ def card(draw: random.Random) -> str:
 
 
 def iban(draw: random.Random) -> str:
-    body = like(draw, draw.choice(("DE:##################", "FR:####################*##", "GB:@@@@##############",
-        "ES:####################", "IT:@######################", "NL:@@@@##########", "BE:############", "PL:########################")))  # fmt: skip
+    body = like(draw, draw.choice(WORDS["IBANS"]))
     land, rest = body.split(":")
     moved = "".join(str(int(each, 36)) for each in f"{rest}{land}00")
     whole = f"{land}{98 - int(moved) % 97:02d}{rest}"
     return " ".join(whole[place : place + 4] for place in range(0, len(whole), 4)) if draw.random() < 0.4 else whole
-
-
-def number_id(draw: random.Random) -> str:
-    return like(
-        draw,
-        draw.choice(
-            (
-                "###-##-####", "##-#######", "@@-#######", "@-#####", "@@@@#####", "#@#-####", "@########", "@@######@",
-                "#########", "########", "@@@-######", "@@######", "#### #### ####", "@@@@@####@", "########@", "ID#####", "###.###.###-##",
-                "@@#######", "ACC########", "#####-#####", "#-#####-####-##", "P-####", "@@/##/####", "@#######", "@###-####-####",
-                "##########", "############", "#######", "@@@@@@##@##@###@", "[SK]#####", "######-####", "@@ ## ## ## @", "##.##.##-###.##", "TX-####-##",
-                "VIN*****************", "@@@ ####", "#@@@###", "@-@@ ####", "*****************", "###############", "#####", "######",
-            )
-        ),
-    )  # fmt: skip
 
 
 def user_name(draw: random.Random) -> str:
@@ -136,7 +92,7 @@ def user_name(draw: random.Random) -> str:
 
 
 def email(draw: random.Random) -> str:
-    return f"{user_name(draw).strip('@')}@{draw.choice(MAIL) if draw.random() < 0.7 else names.family(draw).lower().replace(' ', '') + draw.choice(('.com', '.net', '.org', '.io', '.co.uk', '.edu', '.de', '.fr'))}"
+    return f"{user_name(draw).strip('@')}@{draw.choice(WORDS['MAIL']) if draw.random() < 0.7 else names.family(draw).lower().replace(' ', '') + draw.choice(('.com', '.net', '.org', '.io', '.co.uk', '.edu', '.de', '.fr'))}"
 
 
 def password(draw: random.Random) -> str:
@@ -145,19 +101,14 @@ def password(draw: random.Random) -> str:
     return draw.choice(("Summer", "Winter", "Hunter", "Dragon", names.given(draw), "Passw0rd", "qwerty")) + draw.choice(("!", "#", "@", "")) + digits(draw, draw.randint(2, 4))
 
 
-def key(draw: random.Random) -> str:
-    return like(draw, draw.choice(("sk-********************????????????", "AKIA****************", "ghp_??????????##????????????**********",
-        "????????##????##????####????????", "eyJ???????@@@@??????.eyJ??????????@@@@????", "AIza???????????@@@@@@@###????-???????", "xoxb-##########-????????")))  # fmt: skip
-
-
 def organisation(draw: random.Random) -> str:
     chance = draw.random()
     if chance < 0.35:
-        return f"{draw.choice(ORGS)} {draw.choice(ORG_TAILS)}"
+        return f"{draw.choice(WORDS['ORGS'])} {draw.choice(WORDS['ORG_TAILS'])}"
     if chance < 0.55:
-        return draw.choice(ORGS)
+        return draw.choice(WORDS["ORGS"])
     if chance < 0.8:
-        return f"{names.family(draw)} {draw.choice(ORG_TAILS)}"
+        return f"{names.family(draw)} {draw.choice(WORDS['ORG_TAILS'])}"
     if chance < 0.88:
         return f"{names.family(draw)} and {names.family(draw)}"
     if chance < 0.95:
@@ -173,19 +124,19 @@ def street(draw: random.Random, language: str | None) -> str:
         way = draw.choice(("rue de", "avenue", "place du", "Calle", "Avenida", "Via", "Piazza", "Rua", "Plaza", "boulevard"))
         line = draw.choice((f"{number} {way} {name}", f"{way} {name}, {number}", f"{way} {name} {number}"))
     else:
-        tree = draw.choice("Oak Elm Maple Cedar Pine Main High Church Park Station Mill Hill River Lake Washington".split())
-        line = f"{number} {tree if draw.random() < 0.5 else name} {draw.choice(STREETS)}"
+        tree = draw.choice(WORDS["TREES"])
+        line = f"{number} {tree if draw.random() < 0.5 else name} {draw.choice(WORDS['STREETS'])}"
     if draw.random() < 0.2:
         line += draw.choice((f" Apt. {digits(draw, 3)}", f", Suite {digits(draw, 3)}", f" Unit {digits(draw, 2)}"))
     if draw.random() < 0.55:
-        tail = draw.choice((f"{draw.choice(STATES)} {digits(draw, 5)}", digits(draw, 5), names.place(draw), f"{names.place(draw)} {digits(draw, 5)}"))
+        tail = draw.choice((f"{draw.choice(WORDS['STATES'])} {digits(draw, 5)}", digits(draw, 5), names.place(draw), f"{names.place(draw)} {digits(draw, 5)}"))
         line += f"{draw.choice((', ', chr(10), ' '))}{names.place(draw)}{draw.choice((', ', ' ', chr(10)))}{tail}"
     return line
 
 
 def date(draw: random.Random, language: str | None) -> str:
     year, month, day = draw.randint(1930, 2027), draw.randint(1, 12), draw.randint(1, 28)
-    word = MONTHS_IN.get(language or "", MONTHS)[month - 1]
+    word = WORDS["MONTHS_IN"].get(language or "", WORDS["MONTHS"])[month - 1]
     return draw.choice(
         (
             f"{year}-{month:02d}-{day:02d}", f"{day:02d}/{month:02d}/{year}", f"{month}/{day}/{year}", f"{day:02d}.{month:02d}.{year}",
@@ -206,23 +157,23 @@ _FILL: dict[str, tuple[int, Callable[[random.Random, str | None], str]]] = {
     "org": (ORG, lambda draw, _: organisation(draw)),
     "date": (TIME, date),
     "age": (TRAIT, lambda draw, _: str(draw.randint(2, 99))),
-    "job": (TRAIT, lambda draw, _: draw.choice(JOBS)),
-    "ill": (TRAIT, lambda draw, _: draw.choice(ILLS)),
-    "drug": (TRAIT, lambda draw, _: f"{draw.choice(DRUGS)} {draw.choice((5, 10, 25, 50, 100, 300))}mg"),
-    "nation": (TRAIT, lambda draw, _: draw.choice(NATIONS)),
+    "job": (TRAIT, lambda draw, _: draw.choice(WORDS["JOBS"])),
+    "ill": (TRAIT, lambda draw, _: draw.choice(WORDS["ILLS"])),
+    "drug": (TRAIT, lambda draw, _: f"{draw.choice(WORDS['DRUGS'])} {draw.choice((5, 10, 25, 50, 100, 300))}mg"),
+    "nation": (TRAIT, lambda draw, _: draw.choice(WORDS["NATIONS"])),
     "money": (NUMBER, lambda draw, _: draw.choice(("$", "€", "£", "USD ")) + f"{draw.randint(20, 400)},000"),
-    "phone": (NUMBER, phone),
+    "phone": (NUMBER, lambda draw, _: like(draw, draw.choice(WORDS["PHONES"]))),
     "card": (NUMBER, lambda draw, _: card(draw)),
     "iban": (NUMBER, lambda draw, _: iban(draw)),
     "swift": (NUMBER, lambda draw, _: like(draw, draw.choice(("@@@@@@@@", "@@@@@@**", "@@@@@@##***")))),
-    "id": (NUMBER, lambda draw, _: number_id(draw)),
+    "id": (NUMBER, lambda draw, _: like(draw, draw.choice(WORDS["IDS"]))),
     "email": (ONLINE, lambda draw, _: email(draw)),
     "url": (ONLINE, lambda draw, _: draw.choice(("http://www.", "https://", "www.", "")) + names.family(draw).lower().replace(" ", "").replace("'", "") + draw.choice((".com", ".org", ".net", ".info", ".biz", ".de", ".io/profile"))),
     "ip": (ONLINE, lambda draw, _: ".".join(str(draw.randint(1, 254)) for _ in range(4)) if draw.random() < 0.8 else ":".join(f"{draw.randint(0, 65535):x}" for _ in range(8))),
     "mac": (ONLINE, lambda draw, _: ":".join(f"{draw.randint(0, 255):02x}" for _ in range(6))),
     "user": (ONLINE, lambda draw, _: user_name(draw)),
     "password": (SECRET, lambda draw, _: password(draw)),
-    "key": (SECRET, lambda draw, _: key(draw)),
+    "key": (SECRET, lambda draw, _: like(draw, draw.choice(WORDS["KEYS"]))),
     "hex": (SECRET, lambda draw, _: "".join(draw.choice("0123456789abcdef") for _ in range(32))),
 }  # fmt: skip
 CLASS_OF = {slot: label for slot, (label, _) in _FILL.items()}

@@ -14,7 +14,7 @@ from cloister.messages.controller_detector import Label
 from cloister_bench.detection.data import Sample, quarter_of, read_sets
 from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
 from cloister_bench.detection.results import ALL, Plan, Results, tables
-from cloister_bench.suite.intervals import wilson
+from cloister_bench.suite.documents import wilson
 
 ONE_RULE = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
 
@@ -38,8 +38,8 @@ def test_shares_and_the_interval_around_them() -> None:
     blocks = [block(True, 0.9), block(True, 0.1), block(False, 0.9), block(False, 0.2)]
     held = [one.score >= 0.5 for one in blocks]
     assert held.count(True) == 2
-    assert recall(blocks, lambda one: one.score >= 0.5).as_json()["share"] == 0.5
-    assert over_isolated(blocks, lambda one: one.score >= 0.5).total == 2
+    assert recall(blocks, lambda one: one.score >= 0.5)["share"] == 0.5
+    assert over_isolated(blocks, lambda one: one.score >= 0.5)["of"] == 2
 
 
 @pytest.mark.parametrize("wanted", [0.5, 0.8, 0.9, 1.0])
@@ -47,7 +47,7 @@ def test_the_threshold_reaches_its_recall_and_not_much_more(wanted: float) -> No
     blocks = [block(True, number / 100) for number in range(100)] + [block(True, 0.0, tier1=True) for _ in range(20)]
     threshold = threshold_for(blocks, wanted)
     reached = recall(blocks, lambda one: one.tier1 or one.score >= threshold)
-    assert wanted <= reached.hits / reached.total <= wanted + 0.02
+    assert wanted - 1e-4 <= reached["share"] <= wanted + 0.02
 
 
 def test_the_document_has_rates_by_tier_set_language_and_type_and_its_targets() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from cloister_bench.sharing.adaptive import MOST_HITS, Extension, exposure, extensions
 from cloister_bench.sharing.attack import Probe
-from cloister_bench.sharing.figures import FIGURES
 from cloister_bench.sharing.prompts import make_secret
-from cloister_bench.sharing.results import Plan, Results, tables
+from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.sharing.caches import Caller, PagedCache
 

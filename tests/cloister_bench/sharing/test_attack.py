@@ -10,9 +10,8 @@ import pytest
 
 from cloister_bench.cli.sharing import FLOODED_TOKENS, flooded_mib
 from cloister_bench.sharing.attack import Probe, attacks, reuse
-from cloister_bench.sharing.figures import FIGURES
 from cloister_bench.sharing.prompts import AFTER, BEFORE, make_trial
-from cloister_bench.sharing.results import Plan, Results, tables
+from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.suite.documents import draw_figures
 
 

@@ -12,9 +12,8 @@ import pytest
 from cloister.addresses import HttpAddress
 from cloister.errors import SetupError
 from cloister_bench.messages import Answer
-from cloister_bench.sharing.figures import FIGURES
 from cloister_bench.sharing.replay import replay, summarise
-from cloister_bench.sharing.results import Plan, Results, tables
+from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.sharing.workloads import QUICK, WORKLOADS, Scale, Workload, azure, chat, mooncake, system_prompt
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.stub_server import MODEL, openai_server, stub_server

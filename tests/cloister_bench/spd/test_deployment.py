@@ -19,7 +19,6 @@ from cloister_bench.spd.deployment import (
     descendants,
     kv_bytes,
     memory_of,
-    proportional_of_mapping,
     total,
 )
 
@@ -81,16 +80,6 @@ def test_memory_taken_is_memory_seen() -> None:
     assert after.private - before.private > 60 << 20
     assert after.proportional >= after.private * 0.99 and after.tables > 0
     assert total([os.getpid()]) > 60 << 20
-
-
-def test_a_mapping_is_counted_by_its_name() -> None:
-    file = os.memfd_create("cloister-test-mapping")
-    os.truncate(file, 1 << 20)
-    with mmap.mmap(file, 1 << 20, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
-        mapped.write(b"\1" * len(mapped))
-        assert proportional_of_mapping([os.getpid()], "memfd:cloister-test-mapping") == (1 << 20, 1 << 20)
-    os.close(file)
-    assert proportional_of_mapping([os.getpid()], "memfd:cloister-test-mapping") == (0, 0)
 
 
 def test_kv_bytes_are_whole_blocks_of_the_models_shape() -> None:

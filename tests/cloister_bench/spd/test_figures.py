@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import SetupError
-from cloister_bench.spd.figures import FIGURES
-from cloister_bench.spd.results import Results
+from cloister_bench.spd.results import FIGURES, Results
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.spd.fakes import PLAN, document
 

@@ -41,7 +41,6 @@ def test_the_breakdown_adds_up_to_the_step() -> None:
     entry = breakdown_entry({"query": 1.0, "waiting": 0.5, "rest": 2.0, "step": 5.0}, 100, run(8, 1), run(8, 1, 7.0))
     assert entry["step_ms"] == 50.0 and entry["phases_ms"][OTHER] == 15.0
     assert sum(entry["phases_ms"].values()) == pytest.approx(50.0)
-    assert sum(entry["shares"].values()) == pytest.approx(1.0)
     assert entry["phases_ms"]["waiting_for_input_attention"] == 5.0 and entry["between_tokens_ms"]["open"] == 7.0
     assert breakdown_entry({}, 0, run(8, 1), run(8, 1))["step_ms"] == 0.0
 

@@ -9,7 +9,6 @@ import pytest
 
 from cloister_bench.mpc import figures as mpc_figures
 from cloister_bench.mpc import results as mpc_tables
-from cloister_bench.spd import figures as spd_figures
 from cloister_bench.spd import results as spd_tables
 from cloister_bench.suite.documents import Target, draw_figures, targets_table
 
@@ -21,7 +20,7 @@ def test_the_spd_document(tmp_path: Path) -> None:
     runs, *_, targets = spd_tables.tables(document)
     assert len(runs.rows) > 10 and len(targets.rows) == len(document["targets"])
     assert {row[1][0] for row in targets.rows} == {"≥", "≤"} and {row[3] for row in targets.rows} >= {"met"}
-    assert len(draw_figures(document, tmp_path, spd_figures.FIGURES)) == 4
+    assert len(draw_figures(document, tmp_path, spd_tables.FIGURES)) == 4
 
 
 def test_the_mpc_document(tmp_path: Path) -> None:

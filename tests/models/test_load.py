@@ -9,8 +9,7 @@ from cloister.compute.base import Step
 from cloister.compute.layer import Packed
 from cloister.compute.reference import ReferenceKernels
 from cloister.errors import ModelUnsupported
-from cloister.models.company import mixes_rows
-from cloister.models.load import check_decoder
+from cloister.models.load import check_decoder, mixes_rows
 from tests.models.architectures import CONFIGS, random_decoder
 
 FAMILIES = ("llama", "gemma3")
