@@ -1,4 +1,4 @@
-"""Tier 2: a small tagger of words, trained by `python -m cloister_bench.tagger.train` (SafeKV §V-B.2 uses a model of a billion
+"""Tier 2: a small tagger of words, trained by `cloister_bench.tagger.train` (SafeKV §V-B.2 uses a model of a billion
 parameters).
 
     words → sums of hashed features → three dilated convolutions → for each word: not private, or a category
@@ -48,11 +48,13 @@ class Calibration(NamedTuple):
 
 
 class Tagger:
-    """`arrays` as `python -m cloister_bench.tagger.train` writes them."""
+    """`arrays` as `cloister_bench.tagger.train` writes them."""
 
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         if not _fit(arrays):
-            raise SetupError("The tagger's weights are of another version.", hint="Train it: `python -m cloister_bench.tagger.train`.")
+            raise SetupError(
+                "The tagger's weights are of another version.", hint="Train it: `cloister_bench.tagger.train`."
+            )
         self._table = np.asarray(arrays["table"], dtype=np.int8)
         self._scale = np.asarray(arrays["scale"], dtype=np.float32)
         self._dilations = [int(each) for each in np.asarray(arrays["dilations"], dtype=np.int64)]
