@@ -27,11 +27,7 @@ class BlockingTransport(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         request.read()
         copy = httpx2.Request(
-            request.method,
-            request.url,
-            headers=request.headers,
-            content=request.content,
-            extensions=request.extensions,
+            request.method, request.url, headers=request.headers, content=request.content, extensions=request.extensions
         )
         answer = self.wait(self._transport.handle_async_request(copy))
         stream = _BlockingStream(answer, self)

@@ -235,12 +235,7 @@ def learns_on_first_use(evidence: NodeEvidence, policy: Policy) -> bool:
 
 
 def check_release(
-    evidence: NodeEvidence,
-    policy: Policy,
-    *,
-    at: datetime,
-    pinned: str | None = None,
-    seen: Checkpoint | None = None,
+    evidence: NodeEvidence, policy: Policy, *, at: datetime, pinned: str | None = None, seen: Checkpoint | None = None
 ) -> Verdict:
     """The verdict. `pinned` is the log's key as this client met it here first, `seen` the log's last checkpoint."""
     found = Examination()

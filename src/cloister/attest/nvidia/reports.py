@@ -186,12 +186,7 @@ def _examine_firmware(leaf: x509.Certificate, report: GpuReport, policy: GpuPoli
 
 
 def _examine_measurements(
-    report: GpuReport,
-    policy: GpuPolicy,
-    manifests: tuple[Manifest, ...] | None,
-    found: Examination,
-    *,
-    switch: bool,
+    report: GpuReport, policy: GpuPolicy, manifests: tuple[Manifest, ...] | None, found: Examination, *, switch: bool
 ) -> None:
     if policy.measurements:
         wrong = [

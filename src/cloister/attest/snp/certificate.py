@@ -20,13 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import (
-    ecdsa_signed,
-    is_authority,
-    key_fingerprint,
-    signature_is_whole,
-    signed_directly,
-)
+from cloister.attest.chain import ecdsa_signed, is_authority, key_fingerprint, signature_is_whole, signed_directly
 from cloister.attest.snp.report import Product, Report, Tcb, product_of_name
 from cloister.errors import EvidenceInvalid
 

@@ -155,9 +155,7 @@ def _examine_signatures(quote: Quote, found: Examination) -> None:
         found.failed("quote signature", "the attestation key is no point of P-256")
         return
     found.check(
-        "quote signature",
-        _signed(key, quote.signature, quote.signed),
-        "the quote is not signed by its attestation key",
+        "quote signature", _signed(key, quote.signature, quote.signed), "the quote is not signed by its attestation key"
     )
     bound = hashlib.sha256(quote.attestation_key + quote.qe.auth_data).digest() + bytes(32)
     found.check(
