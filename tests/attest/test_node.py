@@ -422,21 +422,6 @@ def test_unmeasured_gpus_pass_only_by_a_relaxation_that_is_shown(node: Node, mon
     assert relaxed.claims["relaxations"] == ["gpu.allow_unmeasured"]
 
 
-def test_a_gpu_token_without_keys_is_not_believed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.gpu = GpuEvidence("token", b"[]")
-    verdict = check(node.evidence())
-    assert verdict.incomplete and broken(verdict) == {"gpu evidence"}
-    given: list[Any] = []
-
-    def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes, **more: Any) -> Verdict:
-        given.append((token, jwks, nonce))
-        return Verdict(checks=())
-
-    monkeypatch.setattr(node_module, "verify_gpu_token", verify_gpu_token)
-    assert check(node.evidence(), replace(SNP, gpu_keys=b"{}")).passed
-    assert given == [(b"[]", b"{}", gpu_nonce(NONCE, CHANNEL_KEY, MEASUREMENT))]
-
-
 def test_malformed_gpu_evidence_is_a_typed_error(node: Node) -> None:
     node.gpu = GpuEvidence("report", b"not json")
     with pytest.raises(EvidenceInvalid):

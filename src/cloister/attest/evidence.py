@@ -36,9 +36,9 @@ Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
 class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """`report` is a JSON list of reports with certificate chains; `token` is the EAT of NVIDIA's service (NRAS)."""
+    """`data` is a JSON list of reports with certificate chains."""
 
-    kind: Literal["report", "token"]
+    kind: Literal["report"]
     data: Annotated[bytes, Meta(max_length=262144)]
     ocsp: Annotated[tuple[Annotated[bytes, Meta(max_length=16384)], ...], Meta(max_length=64)] = ()
     """OCSP responses (DER) for the reports' certificates. NVIDIA signs them, so the node may bring them."""

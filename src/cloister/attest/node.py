@@ -13,7 +13,7 @@ from cloister.attest.attester import Tee, verify_software
 from cloister.attest.azure import verify_azure
 from cloister.attest.azure.tpm import quote_nonce
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
-from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
+from cloister.attest.nvidia import References, verify_gpu_reports
 from cloister.attest.nvidia.policy import SWITCH
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
@@ -96,14 +96,8 @@ def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: dat
     if gpu is None:
         _check_no_gpu(found, evidence.tee, statement, policy)
         return
-    if gpu.kind == "token" and policy.gpu_keys is None:
-        found.skipped(GPU_CHECK, "the policy has no gpu_keys to check NVIDIA's token with")
-        return
-    if gpu.kind == "token":
-        verdict = verify_gpu_token(gpu.data, policy.gpu_keys or b"", asked, at=at, policy=policy.gpu)
-    else:
-        known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
-        verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
+    known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
+    verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
     found.passed(GPU_CHECK, gpu.kind)
     found.include(Verdict(verdict.checks))
     found.claim("gpu", dict(verdict.claims))

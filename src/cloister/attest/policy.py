@@ -27,6 +27,7 @@ from cloister.transparency.provenance import Predicate
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
+TOKEN_FIELDS = ("gpu_keys", "issuers", "leeway_seconds")  # that older policies may have
 
 ReleaseMeasurement = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
 Layer = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -77,7 +78,6 @@ class _Demands(Struct, frozen=True):
 
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
-    gpu_keys: str | None = None
     snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     tdx_collateral: str | None = None
     gpu_manifests: tuple[str, ...] = ()
@@ -91,8 +91,6 @@ class Policy(_Demands, frozen=True):
     """What a node must prove. The default accepts real TEEs only, and knows no log yet: name one, or measurements."""
 
     release: ReleaseTrust = ReleaseTrust()
-    gpu_keys: bytes | None = None
-    """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
     snp_revocation_lists: tuple[bytes, ...] = ()
     """AMD's revocation lists (files), for nodes that bring none along."""
     tdx_collateral: bytes | None = None
@@ -147,11 +145,12 @@ def read_policy(path: Path) -> Policy:
     try:
         rules = msgspec.convert(table, _Rules)
     except (msgspec.ValidationError, ValueError) as wrong:
-        raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"Look at {path}.") from None
+        of_tokens = any(f"`{name}`" in str(wrong) for name in TOKEN_FIELDS)
+        hint = "Remove it: GPUs prove themselves by their reports, no longer by NVIDIA's tokens. " if of_tokens else ""
+        raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"{hint}Look at {path}.") from None
     policy = Policy(
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
         release=_release(rules, path),
-        gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
         tdx_collateral=None if rules.tdx_collateral is None else _read(path.parent / rules.tdx_collateral),
         snp_revocation_lists=tuple(_read(path.parent / name) for name in rules.snp_revocation_lists),
         gpu_manifests=tuple(_read(path.parent / name) for name in rules.gpu_manifests),

@@ -1,4 +1,4 @@
-"""The policy for a node's GPUs: what their reports, and the tokens of NVIDIA's service, must say."""
+"""The policy for a node's GPUs: what their reports must say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWITCH: Architecture = "LS10"
 
 
 class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Defaults accept any confidential GPU of NVIDIA whose firmware is known good, and NVIDIA's own service."""
+    """Defaults accept any confidential GPU of NVIDIA whose firmware is known good."""
 
     architectures: tuple[Architecture, ...] = ("HOPPER", "BLACKWELL")
     min_gpus: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -27,18 +27,14 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     require_fwid: bool = False
     """Refuse a report that does not name its firmware (older drivers); one that names another is refused always."""
     measurements: dict[str, tuple[str, ...]] = {}
-    """For reports: accepted values (hex) by index, counted from 0 as NVIDIA's reference manifests count. SPDM's own
+    """Accepted values (hex) by index, counted from 0 as NVIDIA's reference manifests count. SPDM's own
     index is one more."""
     allow_unmeasured: bool = False
     """Relaxation: accept reports whose firmware was compared with nothing, neither `measurements` nor manifests."""
     allow_unseen: bool = False
     """Relaxation: accept a node in a TEE that computes on a GPU and shows no evidence of it."""
     require_ocsp: bool = False
-    """For reports: refuse a GPU or a manifest without a current OCSP response for each certificate NVIDIA issued."""
-    issuers: tuple[str, ...] = ("https://nras.attestation.nvidia.com",)
-    """For tokens: the accepted issuers."""
-    leeway_seconds: Annotated[int, Meta(ge=0, le=3600)] = 0
-    """Relaxation, for tokens: how far clocks may differ."""
+    """Refuse a GPU or a manifest without a current OCSP response for each certificate NVIDIA issued."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(f"({VERSION})?", self.min_driver):
@@ -50,8 +46,7 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     def relaxations(self) -> tuple[str, ...]:
         """The demands of the default that this policy drops."""
-        named = [name for name in ("allow_unmeasured", "allow_unseen") if getattr(self, name)]
-        return (*named, *([f"leeway_seconds {self.leeway_seconds}"] if self.leeway_seconds else ()))
+        return tuple(name for name in ("allow_unmeasured", "allow_unseen") if getattr(self, name))
 
     def counted(self, known: list[Architecture | None]) -> int:
         """How many of these devices count as GPUs."""

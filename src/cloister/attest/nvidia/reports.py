@@ -1,8 +1,7 @@
 """Whether GPUs' own reports fulfil a policy: signature, root, nonce, chip, versions, firmware, revocation.
 
 Firmware is compared with measurements the policy names, or with NVIDIA's reference manifests; revocation with OCSP
-responses. Manifests and responses are handed in, nothing is fetched. NVIDIA's service does both for its tokens
-(`cloister.attest.nvidia.token`).
+responses. Manifests and responses are handed in, nothing is fetched.
 """
 
 from __future__ import annotations
