@@ -24,10 +24,7 @@ _ABOUT_THE_DISK = {
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
-    """Put `data` there: readers see the old file or the new one, also after a crash.
-
-    `fresh`: there must be no file yet, else FileExistsError.
-    """
+    """Readers see the old file or the new one, also after a crash. `fresh`: FileExistsError if there is one."""
     partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
@@ -101,10 +98,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def needed(what: str, hint: str | None = None) -> Iterator[None]:
-    """An OSError in the block becomes a SetupError that begins with `what`.
-
-    `hint` is for a wrong name; where the disk is at fault, the hint is about the disk.
-    """
+    """An OSError becomes a SetupError that begins with `what`. `hint` is for a wrong name, not for a disk at fault."""
     try:
         yield
     except OSError as reason:

@@ -1,8 +1,5 @@
-"""The contract of an attester, which makes a machine's reports, and the attester made of software.
-
-Software is for development: the machine's operator can sign anything with it, so a client refuses its reports unless
-the user allows them. Attesters with hardware are in `machine` and `azure/attester`.
-"""
+"""The contract of an attester, which makes a machine's reports, and the attester made of software, for development: the
+machine's operator can sign anything with it. Attesters with hardware are in `machine` and `azure/attester`."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from cloister.attest.snp.certificate import read_bundle
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 
-Tee = Literal["none", "sev-snp", "tdx", "azure"]
-"""`azure`: SEV-SNP or TDX under Microsoft's paravisor, which keeps a vTPM for the guest."""
+Tee = Literal["none", "sev-snp", "tdx", "azure"]  # azure: SEV-SNP or TDX under Microsoft's paravisor, with a vTPM
 REPORT_DATA_BYTES = 64
 
 
@@ -35,15 +31,11 @@ class Attestation:
 
     tee: Tee
     report: bytes
-    certificates: tuple[bytes, ...] = ()
-    """DER, the report's signer first, revocation lists last."""
-    collateral: bytes = b""
-    """TDX: the JSON dcap-qvl takes."""
+    certificates: tuple[bytes, ...] = ()  # DER, the report's signer first, revocation lists last.
+    collateral: bytes = b""  # TDX: the JSON dcap-qvl takes.
 
 
 class Attester(Protocol):
-    """Makes reports."""
-
     @property
     def tee(self) -> Tee: ...
 
@@ -72,19 +64,14 @@ CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
 class SoftwareReport(Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON on the wire. No hardware stands behind it."""
-
     tee: Literal["none"]
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
     report_data: Annotated[bytes, Meta(min_length=REPORT_DATA_BYTES, max_length=REPORT_DATA_BYTES)]
-    made: Annotated[int, Meta(ge=0, lt=1 << 33)]
-    """Unix seconds."""
+    made: Annotated[int, Meta(ge=0, lt=1 << 33)]  # Unix seconds.
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
 class SoftwareAttester:
-    """Signs with a key made at start."""
-
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._key = Ed25519PrivateKey.generate()
         self._clock = clock

@@ -1,8 +1,5 @@
-"""A chain of certificates from one leaf to a root that is pinned by the fingerprint of its key.
-
-Knows X.509 (RFC 5280) and the ECDSA that all vendors use, not what the leaf signs. Certificates come in any order. One
-that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here.
-"""
+"""A chain of X.509 certificates (RFC 5280), given in any order, from one leaf to a root pinned by its key's
+fingerprint. One that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here."""
 
 from __future__ import annotations
 
@@ -87,7 +84,6 @@ def key_fingerprint(certificate: x509.Certificate) -> str:
 
 
 def subject(certificate: x509.Certificate) -> str:
-    """The certificate's common name, for people."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if names else "a certificate without a name"
 
@@ -150,7 +146,6 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate, *, below: i
 
 
 def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the issuer's name and key signed this certificate."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -159,8 +154,7 @@ def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> 
 
 
 def signature_is_whole(signed: x509.Certificate | x509.CertificateRevocationList) -> bool:
-    """Whether no bit of the signature counts as unused. No signature covers that number and the library ignores it, so
-    an attacker could change it."""
+    """No signature covers the number of its unused bits, and the library ignores it: an attacker could change it."""
     encoded = signed.public_bytes(Encoding.DER)
     return encoded[-len(signed.signature) - 1] == 0
 

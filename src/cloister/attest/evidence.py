@@ -1,11 +1,6 @@
-"""What a node shows a client, as one document, and the 64 bytes that tie it all to the machine's report.
-
-The document holds no secret. Nothing in it counts before the report's signature and `report_data` are checked:
-report data = SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement),
-the binding of Petridish §4.1 (CPU report bound to the GPU token and to the Diffie–Hellman key), every part 32 bytes.
-GPUs sign over SHA-256(domain of GPUs ‖ domain ‖ nonce ‖ channel key ‖ release measurement), so that a GPU of another
-node, asked with the same client's nonce, signs something else.
-"""
+"""What a node shows a client. Nothing in it counts before the report's signature and its data are checked:
+SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement) (Petridish §4.1).
+GPUs sign SHA-256(domain of GPUs ‖ domain ‖ nonce ‖ channel key ‖ release measurement), so that no other's pass."""
 
 from __future__ import annotations
 
@@ -23,15 +18,13 @@ from cloister.transparency.proof import ReleaseProof
 
 VERSION = 3
 DOMAIN = b"cloister evidence v3\0"
-HOST_DOMAIN = b"cloister vault host evidence v3\0"
-"""A vault host's evidence is no node's."""
+HOST_DOMAIN = b"cloister vault host evidence v3\0"  # A vault host's evidence is no node's.
 GPU_DOMAIN = b"cloister gpu nonce v1\0"
 NONCE_BYTES = 32
 MAX_EVIDENCE_BYTES = 1 << 20
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
-"""Milliseconds since 1970."""
+Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]  # Milliseconds since 1970.
 Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
@@ -57,57 +50,42 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest
     settings: AttestedSettings
-    settings_hash: Digest
-    """Of `settings`: the reader computes it again."""
+    settings_hash: Digest  # Of `settings`: the reader computes it again.
     levels: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=16)] = ()
-    """Levels of protection offered; none while the node waits for the key of its weights."""
     missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
-    started: int = 0
-    """Unix seconds; changes when the node starts again, and so does its channel key."""
+    started: int = 0  # Unix seconds; changes when the node starts again, and so does its channel key.
     vault_hosts: Annotated[tuple[VaultHostPin, ...], Meta(max_length=4)] = ()
-    made_ms: Moment = 0
-    """When this was stated, by the node's own clock."""
-    key_until_ms: Moment = 0
-    """Until when, by the same clock, the node holds the channel key, unless a flood of messages uses it up."""
-    code: Literal["release", "unmeasured"] = "unmeasured"
-    """`release`: every process is held to the release's files and packages. Else: whatever Python found runs."""
-    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
-    """How many GPUs this machine has, all of which the evidence shows; 0 where it shows none."""
+    made_ms: Moment = 0  # When this was stated, by the node's own clock.
+    key_until_ms: Moment = 0  # the channel key is held, unless a flood of messages uses it up before
+    code: Literal["release", "unmeasured"] = "unmeasured"  # release: only its files and packages run
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # in this machine, all shown by the evidence; 0: none shown
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole document; JSON on the wire (bytes in base64)."""
-
     version: Annotated[int, Meta(ge=1)]
     tee: Tee
     report: Annotated[bytes, Meta(max_length=65536)]
     channel_key: Digest
-    measurement: Digest
-    """SHA-256 of the release's manifest; of the running source where there is no release."""
-    statement: Annotated[bytes, Meta(max_length=16384)]
-    """JSON of Statement, as bytes: what was hashed is what is read."""
+    measurement: Digest  # SHA-256 of the release's manifest; of the running source where there is no release.
+    statement: Annotated[bytes, Meta(max_length=16384)]  # JSON of Statement, as bytes: what was hashed is what is read.
     certificates: Annotated[tuple[Certificate, ...], Meta(max_length=16)] = ()
     collateral: Annotated[bytes, Meta(max_length=262144)] = b""
     release: ReleaseProof | None = None
     gpu: GpuEvidence | None = None
     vault_hosts: Annotated[tuple[NodeEvidence, ...], Meta(max_length=4)] = ()
-    """Evidence of the vault hosts for the same nonce, with the hash of the TLS certificate in place of the channel key.
-    The statement pins these certificates."""
+    """For the same nonce, with the hash of the TLS certificate, which the statement pins, instead of a channel key."""
 
     def report_data(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
-        """What the report must carry if this document answers this nonce."""
         gpu = self.gpu.data if self.gpu else b""
         return bind(nonce, self.channel_key, self.measurement, gpu, self.statement, domain)
 
     def gpu_nonce(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
-        """What the GPUs must have signed over if this document answers this nonce."""
         return gpu_nonce(nonce, self.channel_key, self.measurement, domain)
 
 
 def bind(
     nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes, domain: bytes = DOMAIN
 ) -> bytes:
-    """The report data: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)
@@ -116,25 +94,20 @@ def bind(
 
 
 def gpu_nonce(nonce: bytes, channel_key: bytes, measurement: bytes, domain: bytes = DOMAIN) -> bytes:
-    """What a node's GPUs sign over for a client's nonce: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     return hashlib.sha256(b"".join((GPU_DOMAIN, domain, nonce, channel_key, measurement))).digest()
 
 
 def write_evidence(evidence: NodeEvidence) -> bytes:
-    """The document as JSON."""
     return msgspec.json.encode(evidence)
 
 
 class _Versioned(Struct):
-    """All that is read before the version is known."""
-
     version: Annotated[int, Meta(ge=1)]
 
 
 def read_evidence(data: bytes) -> NodeEvidence:
-    """The document, or EvidenceInvalid."""
     found = decode_evidence(data, _Versioned, "Evidence", limit=MAX_EVIDENCE_BYTES).version
     if found != VERSION:
         hint = "Update the client." if found > VERSION else "The node is older: its operator updates it."
@@ -143,5 +116,4 @@ def read_evidence(data: bytes) -> NodeEvidence:
 
 
 def read_statement(data: bytes) -> Statement:
-    """The node's statement, or EvidenceInvalid."""
     return decode_evidence(data, Statement, "The node's statement")

@@ -1,8 +1,5 @@
-"""The attester of this machine: its firmware through the kernel's configfs, Azure's vTPM, or software.
-
-configfs-tsm (Documentation/ABI/testing/configfs-tsm) is the same for SEV-SNP and TDX guests: make a folder, write 64
-bytes into it, read the report out of it. The firmware's reports are not verified here.
-"""
+"""The attester of this machine: its firmware through the kernel's configfs-tsm (Documentation/ABI/testing/configfs-tsm:
+the same for SEV-SNP and TDX), Azure's vTPM, or software. Reports are not verified here."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ from cloister.errors import SetupError
 TSM_ROOT = Path("/sys/kernel/config/tsm/report")
 MAX_BLOB_BYTES = 1 << 18
 CHASSIS = Path("/sys/class/dmi/id/chassis_asset_tag")
-AZURE = "7783-7084-3265-9085-8269-3286-77"
-"""The chassis tag of every Azure VM."""
+AZURE = "7783-7084-3265-9085-8269-3286-77"  # The chassis tag of every Azure VM.
 _PROVIDERS: dict[str, Tee] = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}
 _TRIES = 3
 _Answer = TypeVar("_Answer")
@@ -62,7 +58,6 @@ class ReportFolder:
         return data
 
     def remove(self) -> None:
-        """The kernel removes the files with the folder."""
         self.path.rmdir()
 
 

@@ -1,7 +1,5 @@
-"""A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement.
-
-The release is only bound to the report here (Petridish §4.1); whether it is public is checked in `transparency`.
-"""
+"""A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement. Whether
+the release, which is only bound to the report here (Petridish §4.1), is public is checked in `transparency`."""
 
 from __future__ import annotations
 
@@ -20,17 +18,13 @@ from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx
 from cloister.checks import Examination, Verdict
 
-UNPRIVILEGED = ("memory_lock", "no_swap")
-"""Layers that a developer's own account may not be able to set. They keep memory off the operator's disk, and a node
-without hardware can hide nothing from its operator anyway."""
+UNPRIVILEGED = ("memory_lock", "no_swap")  # A node without hardware hides nothing from its operator anyway
 
 
 GPU_CHECK = "gpu evidence"
-COMPUTES_ON_GPU = "no_devices"
-"""The layer of the sandbox that is missing where service and vaults hold a GPU open."""
+COMPUTES_ON_GPU = "no_devices"  # The layer of the sandbox that is missing where service and vaults hold a GPU open.
 
-LONGEST_HELD_S = 24 * 3600
-"""The longest that a node may hold one channel key."""
+LONGEST_HELD_S = 24 * 3600  # The longest that a node may hold one channel key.
 
 
 def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
@@ -174,8 +168,7 @@ def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes,
 def verify_vault_host(
     evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy, measurement: bytes
 ) -> Verdict:
-    """The verdict on a vault host of a node that runs the release of this measurement. In place of a channel key, its
-    evidence has the hash of its TLS certificate."""
+    """`measurement` is of the node's release. The evidence has the hash of a TLS certificate as channel key."""
     found = Examination()
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce, HOST_DOMAIN), at, policy)
@@ -198,8 +191,7 @@ def verify_vault_host(
 
 
 def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statement, policy: Policy) -> None:
-    """A node with --allow-degraded-sandbox may lose further layers later, so it passes only if the policy accepts some
-    missing layer."""
+    """A degraded sandbox may lose further layers later: it passes only if the policy accepts some missing layer."""
     accepted = policy.accept_missing_layers
     if accepted is None:
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
@@ -216,8 +208,7 @@ def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statem
 
 
 def _check_freshness(found: Examination, statement: Statement, at: datetime) -> None:
-    """The nonce proves that the evidence is new (`report data`). This check shows the node's clock, by which requests
-    expire, and how long the node holds its channel key. The clock may be wrong: the reader sees by how much."""
+    """The nonce proves that the evidence is new. This shows the node's clock, and how long it holds its key."""
     held_s = (statement.key_until_ms - statement.made_ms) / 1000
     ahead_s = statement.made_ms / 1000 - at.timestamp()
     found.claim("stated_ms", statement.made_ms)

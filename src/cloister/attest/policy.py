@@ -1,9 +1,5 @@
-"""What a user demands of a node, in one TOML file: TEEs, releases, firmware, GPUs, age. Fails closed.
-
-docs/client.md describes the file. Every default is strict: the file names what is laxer, and `cloister verify` shows
-it. No file can accept the software attester, which proves nothing: only `--allow-software-tee`, where the client is
-started, can.
-"""
+"""What a user demands of a node, in one TOML file (docs/client.md). Every default is strict. No file can accept the
+software attester, which proves nothing: only `--allow-software-tee`, where the client is started, can."""
 
 from __future__ import annotations
 
@@ -52,24 +48,18 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
     repository: Annotated[str, Meta(min_length=1)] | None = None
     ref: Annotated[str, Meta(min_length=1)] | None = None
     workflow: Annotated[str, Meta(min_length=1)] | None = None
-    predicates: Annotated[tuple[Predicate, ...], Meta(min_length=1)] | None = None
-    """Narrows which provenance an in-toto statement may carry."""
+    predicates: Annotated[tuple[Predicate, ...], Meta(min_length=1)] | None = None  # of in-toto statements
 
 
 class _Demands(Struct, frozen=True):
-    """The fields that file and policy share."""
-
     tees: Annotated[tuple[Literal["sev-snp", "tdx", "azure"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
     """`azure` is not among the default's: Microsoft's paravisor stands between such a machine's hardware and guest."""
-    measurements: tuple[ReleaseMeasurement, ...] = ()
-    """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
+    measurements: tuple[ReleaseMeasurement, ...] = ()  # of manifests; if empty, a log or Sigstore says which
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
     accept_missing_layers: tuple[Layer, ...] | None = None
-    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. The default
-    accepts none at a node with hardware, and those of node.UNPRIVILEGED at one without."""
+    """Any other missing layer fails. The default accepts none at a node with hardware, else node.UNPRIVILEGED."""
     require_gpu: bool = False
-    weights: tuple[Pin, ...] | None = None
-    """SHA-256 of weights accepted, packed as the node serves them (`cloister verify` shows it)."""
+    weights: tuple[Pin, ...] | None = None  # SHA-256, packed as the node serves them (`cloister verify` shows it)
     settings: SettingsPolicy = SettingsPolicy()
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
@@ -91,24 +81,17 @@ class Policy(_Demands, frozen=True):
     """What a node must prove. The default accepts real TEEs only, and knows no log yet: name one, or measurements."""
 
     release: ReleaseTrust = ReleaseTrust()
-    snp_revocation_lists: tuple[bytes, ...] = ()
-    """AMD's revocation lists (files), for nodes that bring none along."""
-    tdx_collateral: bytes | None = None
-    """Intel's collateral, the JSON dcap-qvl takes (file), for nodes that bring none along."""
-    gpu_manifests: tuple[bytes, ...] = ()
-    """NVIDIA's reference manifests (XML) of the drivers and VBIOSes whose reports pass (files `gpu_manifests`)."""
-    gpu_ocsp: tuple[bytes, ...] = ()
-    """OCSP responses (DER) of the manifests' and the GPUs' certificates (files `gpu_ocsp`); a node may bring more."""
-    allow_software_tee: bool = False
-    """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
+    snp_revocation_lists: tuple[bytes, ...] = ()  # AMD's revocation lists (files), for nodes that bring none along.
+    tdx_collateral: bytes | None = None  # JSON as dcap-qvl takes it, for nodes that bring none along
+    gpu_manifests: tuple[bytes, ...] = ()  # XML, of the drivers and VBIOSes whose reports pass
+    gpu_ocsp: tuple[bytes, ...] = ()  # DER, for manifests and GPUs; a node may bring more
+    allow_software_tee: bool = False  # only then may a node's log key be learnt on first use
 
     @property
     def names_releases(self) -> bool:
-        """Whether it names the accepted software, in any of the three ways."""
         return bool(self.measurements or self.release.logs or self.release.sigstore)
 
     def relaxations(self) -> tuple[str, ...]:
-        """The names of all demands of the default that this policy drops."""
         return (
             *(["--allow-software-tee"] if self.allow_software_tee else ()),
             *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),

@@ -1,10 +1,5 @@
-"""The settings that decide where prompts go, as a node attests to them: typed, small, and one hash over all of them.
-
-    hash = SHA-256("cloister settings v1" ‖ 0 ‖ JSON with every field, names sorted, no spaces)
-
-`controller.attested_settings` says which of a server's settings these are, and why the others do not matter. This
-module also has what a policy may demand of them. It does not know the server.
-"""
+"""The settings that decide where prompts go, as a node attests to them, and what a policy may demand of them. hash =
+SHA-256("cloister settings v1" ‖ 0 ‖ JSON with every field, names sorted, no spaces)"""
 
 from __future__ import annotations
 
@@ -41,23 +36,16 @@ class Parties(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of a node that decide which processes and machines see a prompt."""
-
     sandbox: Sandbox
     keys: Keys
     session_idle_ms: Annotated[int, Meta(ge=0, lt=1 << 53)]
     mpc: Mpc
     parties: Parties | None = None
-    vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()
-    """Addresses of machines that keep the vaults; none: they are on the node itself."""
-    prefixes: Prefixes = "none"
-    """Which tenants may reuse what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
-    disk: Disk = "none"
-    """Whether such keys and values may leave memory."""
-    first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
-    """Step of the grid on which first tokens leave at levels that share such prefixes; 0: when they are made."""
-    judge: Judge = "none"
-    """Whether the served model may call public, at the level `shared`, what the detector was not sure of."""
+    vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()  # none: on the node itself
+    prefixes: Prefixes = "none"  # who may reuse what was computed of a prompt at `open` (docs/prefix-cache.md)
+    disk: Disk = "none"  # Whether such keys and values may leave memory.
+    first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
+    judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
 
     @property
     def vaults(self) -> Vaults:
@@ -75,7 +63,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return shown
 
     def in_words(self) -> tuple[str, ...]:
-        """One clause for each setting."""
         places = ", ".join(self.vault_hosts)
         return (
             f"vaults live on other machines: {places}" if self.vault_hosts else "vaults live on the node itself",
@@ -107,8 +94,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """[settings] of a policy. A list names what is accepted; without the list, everything is."""
 
-    hashes: tuple[Pin, ...] | None = None
-    """SHA-256 of all settings together, as `cloister verify` shows it."""
+    hashes: tuple[Pin, ...] | None = None  # SHA-256 of all settings together, as `cloister verify` shows it.
     vaults: tuple[Vaults, ...] | None = None
     sandbox: tuple[Sandbox, ...] | None = None
     keys: tuple[Keys, ...] | None = None
@@ -116,8 +102,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     prefixes: tuple[Prefixes, ...] | None = None
     disk: tuple[Disk, ...] | None = None
     judge: tuple[Judge, ...] | None = None
-    parties: tuple[Pin, ...] | None = None
-    """Identities of parties on other machines; not checked at a node without any."""
+    parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
@@ -126,7 +111,6 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return ("allow_unseen_vault_hosts",) if self.allow_unseen_vault_hosts else ()
 
     def check(self, found: Examination, settings: AttestedSettings) -> None:
-        """One line for the hash, and one for each value that is demanded."""
         shown = settings.hash.hex()
         if self.hashes is None:
             found.passed("settings hash", shown)

@@ -1,14 +1,6 @@
-"""What travels to the node for one request: which key it is for, the encapsulated key, and sealed parts.
-
-Layout, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖ parts, each u32 length ‖ bytes.
-The first part is the sealed request, every other one a sealed prompt. Every length is checked before it is believed.
-
-Sealed inside are the request and the answer's head: HTTP's parts, typed and bounded, as msgpack, credentials included.
-This module does not know what paths exist or what a body says.
-
-The key of sealed weights travels in an envelope too, under another purpose: none can be taken for a user's
-request. The node's answer is sealed: only who opened the release can say that it was taken.
-"""
+"""What travels to the node for one request, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖
+parts, each u32 length ‖ bytes: the sealed request (HTTP's parts as msgpack), then sealed prompts. The key of sealed
+weights travels in an envelope too, under another purpose."""
 
 from __future__ import annotations
 
@@ -49,8 +41,6 @@ _SMALLEST_PART = SMALLEST_BYTES + TAG_BYTES
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Envelope:
-    """One sealed request."""
-
     key_id: bytes
     enc: bytes
     request: bytes
@@ -70,7 +60,6 @@ class Envelope:
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
-        """The envelope, or ChannelBroken."""
         _check_size(len(data))
         if len(data) < _HEADER.size:
             raise ChannelBroken("A sealed request ends within its header.")
@@ -130,7 +119,6 @@ class _Inner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """What was encoded, or ChannelBroken."""
         if len(data) > cls.most_bytes:
             raise ChannelBroken(f"A sealed message may have at most {cls.most_bytes} bytes, not {len(data)}.")
         try:
@@ -157,8 +145,6 @@ class InnerRequest(_Inner, frozen=True):
 
 
 class InnerHead(_Inner, frozen=True):
-    """What an HTTP answer begins with."""
-
     most_bytes = MAX_FRAME_DATA
 
     status: Annotated[int, Meta(ge=100, le=599)]
@@ -171,8 +157,6 @@ _TAKEN = b"taken"
 
 
 class Release(NamedTuple):
-    """What to send to the node, and what opens its answer."""
-
     message: bytes
     opener: StreamOpener
 

@@ -1,10 +1,6 @@
-"""How long a sealed request may be on its way: a request that was withheld is not served later.
-
-The client writes inside the seal when it sealed the request and for how long it is good, by the *node's* clock: the
-node's evidence says what that shows, so that the client's own may be wrong by any amount. What the client reckons lags
-by the time the evidence took to arrive, which shortens the validity and never prolongs it. Beyond that, both clocks may
-run apart by CLOCKS_MAY_DIFFER_S between two verifications.
-"""
+"""How long a sealed request may be on its way. The client reckons by the *node's* clock, from its evidence: the time
+this took to arrive shortens the validity. Both clocks may run apart by CLOCKS_MAY_DIFFER_S between two
+verifications."""
 
 from __future__ import annotations
 
@@ -14,12 +10,9 @@ from msgspec import Meta, Struct
 
 from cloister.errors import MessageExpired
 
-VALID_S = 15
-"""Of a small request: connecting and waiting in a busy gateway are within it."""
-BYTES_PER_S = 1 << 17
-"""A large one has a second more for each of these: slow lines need them."""
-MOST_VALID_S = 120
-"""A node takes no request that claims to be good for longer."""
+VALID_S = 15  # Of a small request: connecting and waiting in a busy gateway are within it.
+BYTES_PER_S = 1 << 17  # A large one has a second more for each of these: slow lines need them.
+MOST_VALID_S = 120  # A node takes no request that claims to be good for longer.
 CLOCKS_MAY_DIFFER_S = 2
 
 _LATEST_MS = 1 << 53
@@ -33,11 +26,9 @@ class Validity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
     @classmethod
     def beginning(cls, now_ms: int, size: int) -> Validity:
-        """For a message of about `size` bytes that is sealed now."""
         return cls(now_ms, 1000 * min(VALID_S + size // BYTES_PER_S, MOST_VALID_S))
 
     def check(self, now_ms: int) -> None:
-        """MessageExpired unless `now_ms`, by the node's clock, is within."""
         age_s, span_s = (now_ms - self.sealed_ms) / 1000, min(self.for_ms / 1000, MOST_VALID_S)
         if age_s > span_s + CLOCKS_MAY_DIFFER_S:
             raise MessageExpired(

@@ -14,8 +14,6 @@ Result = TypeVar("Result")
 
 
 class BlockingTransport(httpx2.BaseTransport):
-    """For `httpx2.Client`."""
-
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
         self._transport = transport
         self._loop = asyncio.new_event_loop()
@@ -52,8 +50,6 @@ class BlockingTransport(httpx2.BaseTransport):
 
 
 class _BlockingStream(httpx2.SyncByteStream):
-    """An answer's body, read outside the loop."""
-
     def __init__(self, answer: httpx2.Response, transport: BlockingTransport) -> None:
         self._answer, self._transport = answer, transport
 

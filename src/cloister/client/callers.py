@@ -1,11 +1,6 @@
-"""The secrets that the obfuscating proxy remembers, by caller: every program of this machine can reach the proxy.
-
-An API key is one caller. What is obfuscated for a caller does not depend on the requests of others: otherwise a program
-could find out whether a word is another's secret. Of a request without a key nothing is remembered.
-
-A caller with known secrets is remembered as long as the proxy runs: otherwise its secrets would later go among other
-substitutes, and only the real ones would repeat. When there is no room, a new caller is refused.
-"""
+"""The secrets that the obfuscating proxy remembers, by caller (API key): no program finds out by its own requests
+whether a word is another's secret. A caller with secrets is kept while the proxy runs: other substitutes would
+show which prompt repeats."""
 
 from __future__ import annotations
 
@@ -74,8 +69,6 @@ class Callers:
 
 
 class PerCallerTransport(AsyncObfuscatingTransport):
-    """Obfuscates each request by what its own caller said before."""
-
     def __init__(self, wire: httpx2.AsyncBaseTransport, like: Obfuscation) -> None:
         super().__init__(wire, like)
         self._callers = Callers(like)

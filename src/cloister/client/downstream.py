@@ -1,8 +1,5 @@
-"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out.
-
-It serves programs of this machine, and no web page whose host name was made to lead here (DNS rebinding). It does not
-know how a request is answered.
-"""
+"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out. Web
+pages whose host name leads here (DNS rebinding) are refused."""
 
 from __future__ import annotations
 
@@ -29,15 +26,12 @@ _BODY_TOO_LARGE = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} b
 
 
 class Request(NamedTuple):
-    """One request of a local program."""
-
     method: str
     path: str
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
     keep_alive: bool = True
-    chunks: bool = True
-    """Whether the program understands an answer in chunks."""
+    chunks: bool = True  # Whether the program understands an answer in chunks.
 
     def values(self, name: str) -> list[str]:
         return [value for each, value in self.headers if each.lower() == name]
@@ -63,7 +57,6 @@ class RequestReader:
         self._in_head = False
 
     def feed(self, data: bytes) -> list[Request]:
-        """The requests that are whole now; Unreadable if there can be no more."""
         self._fed += len(data)
         try:
             while data:
@@ -140,18 +133,14 @@ class RequestReader:
 
 _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"
-_MAX_WAITING = 8
-"""Requests that may wait for the current one. Reading goes on meanwhile, to notice that the program leaves."""
+_MAX_WAITING = 8  # requests; reading goes on meanwhile, to notice that the program leaves
 _UNREAD = Request("", "", (), keep_alive=False)
 
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 
 
 class Downstream(asyncio.Protocol):
-    """One connection of a program; answers one request after the other.
-
-    `task` answers the request at hand, and has `begun` once the answer's head is out, so that no other can be given.
-    """
+    """Answers one request after the other. `begun`: the answer's head is out, so that no other can be given."""
 
     def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
         self._handle = handle
@@ -166,7 +155,6 @@ class Downstream(asyncio.Protocol):
         self.begun = self._chunked = self._keep_alive = False
 
     def begin(self, head: InnerHead) -> None:
-        """Send the head of the answer to the request at hand."""
         self.begun = True
         kept = [f"{name}: {value}" for name, value in head.headers if name.lower() not in HOP_BY_HOP]
         bodiless = self._request.method == "HEAD" or head.status in (204, 304) or head.status < 200
@@ -196,7 +184,6 @@ class Downstream(asyncio.Protocol):
         await self._writable.wait()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer in place of the node."""
         self.begin(InnerHead(refusal.status, refusal.headers))
         self.opened(refusal.body, ended=True)
 

@@ -1,9 +1,6 @@
-"""A streamed answer of OpenAI's API as it comes in, cut into positions (server-sent events, HTML standard §9.2.6).
-
-A position is an event with words, and the events without words before it (a role, a comment). Empty events are no
-positions: otherwise a server could send words in one stream and empty events in another, and see which one the client
-gives up. No sockets, and no knowledge of other streams.
-"""
+"""A streamed answer of OpenAI's API (server-sent events, HTML standard §9.2.6), cut into positions: an event with
+words, and those without words before it. Empty events are no positions: a server could otherwise find the real
+stream."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ class MalformedStream(Exception):
 
 
 class EventStream:
-    """`pieces` are the positions' bytes. After an event with a finish reason, a reader takes the answer for whole, so
-    everything from there on goes into `rest`, to be handed over when all streams have ended, and positions have no
-    bytes. `error` is the first event with an error.
-    """
+    """From an event with a finish reason on all goes into `rest`, handed over when all streams have ended."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

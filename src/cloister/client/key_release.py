@@ -1,8 +1,5 @@
-"""The provider's half of Petridish §5: verify the node, then release the key of its sealed weights to it alone.
-
-The key leaves this machine only under seal, to the channel key that the verified evidence is bound to. Nothing is
-checked here: the policy says what a node must prove.
-"""
+"""The provider's half of Petridish §5: verify the node, then release the key of its sealed weights, under seal, to the
+channel key that the verified evidence is bound to."""
 
 from __future__ import annotations
 

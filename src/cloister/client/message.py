@@ -1,11 +1,6 @@
-"""One HTTP request as a sealed message, and what comes back for it: an answer under seal, or a gateway's refusal.
-
-Prompts are taken out of the body and sealed one by one for the vault alone; the rest of the request is sealed for the
-process that speaks OpenAI's API. Headers and path are inside the seal, and lengths are padded.
-
-An answer is believed frame by frame, and whole only with its authenticated end. A refusal in the clear may be forged on
-the way: only its status and a known code are passed on. No sockets here.
-"""
+"""One HTTP request as a sealed message, and what comes back: an answer under seal, or a gateway's refusal. Prompts are
+sealed one by one for the vault alone. An answer is whole only with its authenticated end. A refusal in the clear may be
+forged: only its status and a known code are passed on."""
 
 from __future__ import annotations
 
@@ -33,8 +28,7 @@ from cloister.levels import ReadLevel
 from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
 
 ENDPOINT = "/v1/sealed"
-OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
-"""The headers in the clear, the same for every user."""
+OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
 
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 
@@ -61,8 +55,6 @@ _Fields = dict[str, msgspec.Raw]
 
 
 class SealedMessage(NamedTuple):
-    """What to send, and what opens the answer."""
-
     envelope: bytes
     opener: StreamOpener
     validity: Validity
@@ -72,11 +64,7 @@ class SealedMessage(NamedTuple):
 def seal_message(
     channel_key: bytes, method: str, path: str, headers: Headers, body: bytes, node_ms: int, secrets: IndexSecrets
 ) -> SealedMessage:
-    """The request, sealed to the holder of the channel key; InvalidRequest if it is none that a node could answer.
-
-    `node_ms` is the time by the node's clock: the message is valid for a little while from then on. `secrets` are the
-    same for every message that a request is sent with.
-    """
+    """`node_ms`: the time by the node's clock. `secrets` are the same for every message that a request is sent with."""
     kept = kept_headers(headers)
     body, prompts, winnower = split_prompts(method, path, kept, body, secrets)
     validity = Validity.beginning(node_ms, len(body) + sum(map(len, prompts)))
@@ -121,11 +109,7 @@ class Split(NamedTuple):
 
 
 def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets) -> Split:
-    """Split a body into parameters for the API's process and prompts for the vault.
-
-    Unknown fields are refused: they might hold text that the API's process must not read. At a level where the provider
-    may read the prompt (levels.ReadLevel), the body stays whole.
-    """
+    """Unknown fields are refused: they might hold a prompt's text. At a ReadLevel the body stays whole."""
     field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
     if field is None:
         if body:
@@ -174,7 +158,6 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
 
 
 def _levels(fields: _Fields, headers: Headers) -> list[str]:
-    """The levels that the request names, wherever it does."""
     asked = [value for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body[1:-1] if in_body[:1] == in_body[-1:] == '"' else in_body)
@@ -182,8 +165,7 @@ def _levels(fields: _Fields, headers: Headers) -> list[str]:
 
 
 def _are_read(levels: list[str]) -> bool:
-    """Whether every place that names a level names one at which the provider reads the prompt, and the same one: a
-    request that contradicts itself is not for reading."""
+    """Only if every place names the same level: a request that contradicts itself is not for reading."""
     return len(set(levels)) == 1 and levels[0] in get_args(ReadLevel)
 
 
@@ -197,8 +179,7 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
     return tuple(bytes(one) for one in each)
 
 
-LAST_EVENT = b"data: [DONE]\n\n"
-"""A reader stops here and takes a streamed answer for whole. So it is held until the answer is whole."""
+LAST_EVENT = b"data: [DONE]\n\n"  # readers stop here: it is held until the answer is whole
 
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
@@ -222,7 +203,6 @@ class SealedAnswer:
 
     @property
     def ended(self) -> bool:
-        """Whether the authenticated end was seen."""
         return self._opener.ended
 
     def feed(self, data: bytes) -> bytes:
@@ -258,12 +238,10 @@ class Refusal:
     code: str | None = None
     retry_after: int | None = None
     param: str | None = None
-    final: bool = False
-    """The refusal is not authenticated, so its headers ask programs not to send the request again."""
+    final: bool = False  # The refusal is not authenticated, so its headers ask programs not to send the request again.
 
     @classmethod
     def of(cls, error: CloisterError, status: int = 400) -> Refusal:
-        """The refusal for an error on this machine."""
         param = error.param if isinstance(error, InvalidRequest) else None
         return cls(status, str(error), error.code, param=param, final=isinstance(error, ChannelBroken))
 
@@ -281,7 +259,6 @@ class Refusal:
 
 
 def is_sealed(status: int, content_type: str) -> bool:
-    """Whether an answer in the clear announces one under seal."""
     return status == 200 and content_type.partition(";")[0].strip().lower() == CONTENT_TYPE
 
 

@@ -1,7 +1,4 @@
-"""HTTP requests to a node in the clear, for its evidence and for key releases: bounded in time and size.
-
-Trust does not rest on TLS here. Answers are not checked here.
-"""
+"""HTTP requests to a node in the clear, for its evidence and for key releases: bounded in time and size. Unverified."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ _HINT = "Check the address; `cloister serve` starts a node."
 
 
 def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
-    """The node's evidence for this nonce, with the log proven from `since` entries on.
-
-    ServiceUnavailable if there is no answer; EvidenceInvalid if the answer is no evidence.
-    """
+    """`since`: the log is proven from this number of entries on."""
     too_large = EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
     headers = (("Content-Type", "application/json"), ("Accept", "application/json"))
     question = msgspec.json.encode({"nonce": nonce.hex(), "since": since})

@@ -1,12 +1,6 @@
-"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server.
-
-What can be observed from outside does not depend on which request is real. All bodies are made before the first is
-sent, in an order drawn from a secret. Heads are handed over when all have come. A word of a streamed answer is handed
-over when every stream has as many, or has ended (`obfuscation.positions`); where the real one has ended before, a
-comment goes in its place. The end is handed over when all have ended. If one fails, all fail at that moment. Headers
-are those that all answers share: a cookie of one would come back with the next request. Every answer is read to its end
-as fast as it comes, even if the program has stopped reading.
-"""
+"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server. What
+can be observed from outside does not depend on which is real: heads, words, ends and failures are handed over when all
+have come (`obfuscation.positions`), headers are those that all share, all are read to their end."""
 
 from __future__ import annotations
 
@@ -24,8 +18,7 @@ from cloister.errors import InvalidRequest
 from cloister.obfuscation.positions import Positions
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
 
-MAX_ANSWERS_BYTES = 256 * 2**20
-"""Of all λ+1 together."""
+MAX_ANSWERS_BYTES = 256 * 2**20  # Of all λ+1 together.
 COMMENT = b":\n\n"
 _STREAM = "text/event-stream"
 # The body is handed over decoded, and its length is not known before.
@@ -33,8 +26,6 @@ _NOT_HANDED = frozenset(("content-length", "transfer-encoding", "connection", "c
 
 
 class _Answer:
-    """One of λ+1 answers as it comes in."""
-
     def __init__(self, number: int, exchange: Exchange) -> None:
         self._number, self._exchange = number, exchange
         self.head: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
@@ -95,8 +86,6 @@ class _Answer:
 
 
 class Exchange:
-    """Of one request of a program."""
-
     def __init__(self, sent: Obfuscated, obfuscation: Obfuscation) -> None:
         self._sent, self._obfuscation = sent, obfuscation
         self.positions = Positions(len(sent.bodies))
@@ -166,7 +155,6 @@ class Exchange:
 
     @property
     def _error(self) -> bytes | None:
-        """An error that the server sent inside a stream."""
         errors = (answer.events.error for answer in self._answers if answer.events is not None)
         return next((error for error in errors if error is not None), None)
 

@@ -1,9 +1,5 @@
 """A local OpenAI endpoint for programs in any language: their requests leave this machine sealed, obfuscated, or both.
-
-It listens on the loopback address, and only after the node was verified. Every other user and program of this machine
-can reach it too: API keys belong to the programs and pass through, sealed. It keeps and logs no request; with
-obfuscation it remembers the secrets of each caller (`client/callers.py`).
-"""
+Every user and program of this machine can reach it: API keys belong to the programs. It logs no request."""
 
 from __future__ import annotations
 
@@ -33,8 +29,7 @@ _LEFT_OUT = ("host", "content-length", "expect")
 
 
 class Proxy:
-    """Answers local programs with the answers of a verified node. With `obfuscation`, prompts with secrets go among
-    made-up ones, and the server may also be any URL, which gets them in the clear."""
+    """With `obfuscation` the server may also be any URL, which gets obfuscated prompts in the clear."""
 
     def __init__(self, server: VerifiedNode | str, obfuscation: Obfuscation | None = None) -> None:
         if isinstance(server, str):

@@ -1,15 +1,6 @@
-"""httpx2 transports that seal every request to a verified node. A transport sends nothing in the clear.
-
-A request is sealed again for every attempt. What is not sealed is not read, and what is addressed to another server is
-not sent: redirects are not followed. Closing an answer before its authenticated end ends the work on the node.
-
-Anyone on the way can deliver a request, drop its answer and send a refusal in the clear instead. A client that believed
-the refusal would have its request served again and again. So the client verifies the node again, and sends the request
-once more only if the new evidence shows that the node could not open it: the node has another channel key, or its clock
-shows a time at which the request was not valid. Every other refusal in the clear ends the request. At a level that
-hides a prompt among others even another key is not enough: a node that started again has forgotten the substitutes of
-its sessions, and would draw new ones.
-"""
+"""httpx2 transports that seal every request to a verified node, and send nothing in the clear. A refusal in the clear
+may be forged to have a request served twice. So the request is sent again only if new evidence shows that the node
+could not open it, and not at all at a level that hides a prompt among others: new substitutes would be drawn."""
 
 from __future__ import annotations
 
@@ -43,14 +34,11 @@ from cloister.errors import (
     ServiceUnavailable,
 )
 
-_CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)
-"""The connection broke. Only the seal shows whether the answer was whole."""
+_CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)  # only the seal shows whether the answer was whole
 
-Raising = Callable[[CloisterError, httpx2.Request], Exception]
-"""The exception to raise for an error, where the caller's library has a family of exceptions."""
+Raising = Callable[[CloisterError, httpx2.Request], Exception]  # for libraries with exceptions of one family
 
-DENIED = (ChannelKeyUnknown, MessageExpired)
-"""Refusals in the clear that evidence can prove or disprove."""
+DENIED = (ChannelKeyUnknown, MessageExpired)  # Refusals in the clear that evidence can prove or disprove.
 
 
 def check_denial(denial: ChannelBroken, message: SealedMessage, before: Verification, now: Verification) -> None:
@@ -76,11 +64,7 @@ def check_denial(denial: ChannelBroken, message: SealedMessage, before: Verifica
 
 
 def _was_invalid(message: SealedMessage, before: Verification, now: Verification) -> bool:
-    """Whether the node's clock, as it was when the message was sealed, lies outside of the message's validity.
-
-    The time in the evidence is older by as long as the evidence was on its way, which an attacker can prolong. So the
-    clock was at `earliest_s` or up to `took_s` later.
-    """
+    """Evidence takes time to arrive, which attackers can prolong: the clock was up to `took_s` after `earliest_s`."""
     earliest_s = (now.node_ms() - before.node_ms()) / 1000
     too_old = earliest_s > message.validity.for_ms / 1000 + CLOCKS_MAY_DIFFER_S
     not_yet = earliest_s + now.took_s < -CLOCKS_MAY_DIFFER_S
@@ -92,8 +76,6 @@ def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
 
 
 class OpenedStream(httpx2.AsyncByteStream):
-    """One answer, opened as it is read."""
-
     def __init__(
         self, outer: httpx2.Response, message: SealedMessage, raising: Raising, request: httpx2.Request
     ) -> None:
@@ -107,7 +89,6 @@ class OpenedStream(httpx2.AsyncByteStream):
         self._whole = False
 
     async def begin(self) -> httpx2.Response:
-        """Read as far as the head."""
         self._pieces = self._outer.aiter_raw()
         try:
             while (response := self._response()) is None:
@@ -221,7 +202,6 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
         return outer, message
 
     def _instead(self, error: CloisterError, request: httpx2.Request) -> httpx2.Response:
-        """The refusal or the exception for a request that was not answered."""
         if isinstance(error, InvalidRequest):
             return _refused(Refusal.of(error), request)
         if isinstance(error, ServiceUnavailable):

@@ -1,11 +1,6 @@
-"""Verifying a node: a fresh nonce, its evidence, every check, and the document that says how it went.
-
-The user's half of Petridish §4.1's challenge and response. What passed is believed for as long as the policy says, then
-verified again; a node that did not pass is never spoken to. No prompt is sent from here.
-
-The node's release is accepted by name, by a log, or through Sigstore. Only a development node's own log may be believed
-on first use, which proves no more than the node's word; its key is pinned then, so that a change shows.
-"""
+"""Verifying a node: a fresh nonce, its evidence, every check (the user's half of Petridish §4.1). The release is
+accepted by name, by a log, or through Sigstore; only a development node's log key may be taken on first use, and is
+pinned then."""
 
 from __future__ import annotations
 
@@ -38,8 +33,7 @@ from cloister.transparency.seen import SeenLogs, SeenMoved
 
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
 _TRIES = 3
-KEY_MARGIN_S = 30.0
-"""The node is verified again this long before it drops the channel key: requests under way must still find the key."""
+KEY_MARGIN_S = 30.0  # verified again this long before the node drops the key: requests under way still need it
 
 
 @dataclass(frozen=True)
@@ -51,13 +45,10 @@ class Verification:
     nonce: bytes
     verdict: Verdict
     channel_key: bytes = b""
-    stated_ms: int = 0
-    """The time by the node's clock when it made its evidence; the client reckons on from when it `arrived`."""
+    stated_ms: int = 0  # by the node's clock, of its evidence; reckoned on from when it `arrived`
     arrived: float = 0.0
-    took_s: float = 0.0
-    """From the question to the evidence. The node's clock may be up to this much later than `node_ms`."""
-    key_held_s: float | None = None
-    """How long from then on the node holds the channel key, by its own word."""
+    took_s: float = 0.0  # the node's clock may be up to this much later than `node_ms`
+    key_held_s: float | None = None  # How long from then on the node holds the channel key, by its own word.
 
     def node_ms(self) -> int:
         """The time by the node's clock, or a little before: as much as the evidence took to arrive."""
@@ -69,11 +60,9 @@ class Verification:
 
     @property
     def key_id(self) -> str:
-        """The short name of the channel key; "" if there is none."""
         return key_id(self.channel_key).hex() if self.channel_key else ""
 
     def as_json(self) -> dict[str, Any]:
-        """The document: the nonce, every check with its outcome, and the node's statements."""
         return {
             "url": self.url,
             "time": self.time.isoformat(timespec="seconds"),
@@ -84,7 +73,6 @@ class Verification:
 
 
 def next_step(verdict: Verdict) -> str:
-    """What a user may do about a node that was not verified; "" if nothing."""
     broken = {check.name for check in verdict.broken}
     if "software tee" in broken:
         return "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
@@ -121,10 +109,7 @@ class NodeNotVerified(VerificationFailed):
 def verify(
     node: HttpAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
 ) -> Verification:
-    """The verification, if it passed; NodeNotVerified (a VerificationFailed) names the checks that did not.
-
-    ServiceUnavailable if the node does not answer.
-    """
+    """The verification, if it passed; else NodeNotVerified, or ServiceUnavailable if the node does not answer."""
     verification = examine(node, policy, memory=memory, ask=ask)
     if not verification.passed:
         raise NodeNotVerified(verification)
@@ -147,8 +132,6 @@ def examine(
 
 @dataclass(frozen=True)
 class _Visit:
-    """One question and what becomes of the answer."""
-
     _address: HttpAddress
     _policy: Policy
     _memory: SeenLogs
@@ -254,7 +237,6 @@ def check_release(
 
 
 def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) -> ReleaseTrust:
-    """The trust in the log that a development node brings along."""
     name = "log key"
     given = evidence.release.log_key if evidence.release else ""
     if not given:
@@ -304,7 +286,6 @@ class VerifiedNode:
 
     @property
     def verification(self) -> Verification:
-        """The last one, however old."""
         return self._verification
 
     @property
@@ -313,10 +294,7 @@ class VerifiedNode:
         return self._verification if self._clock() < self._until else None
 
     def verified(self, *, after: Verification | None = None) -> Verification:
-        """A verification to rely on, made now if need be; another than `after`, which turned out to be of no use.
-
-        Raises VerificationFailed or ServiceUnavailable, and then nothing may be sent.
-        """
+        """Made now if need be; another than `after`. If it raises, nothing may be sent."""
         if (kept := self.fresh) is not None and kept is not after:
             return kept
         with self._lock:

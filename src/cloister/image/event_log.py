@@ -1,8 +1,5 @@
-"""The firmware's event log (CCEL), replayed: the register RTMR0 that a machine's firmware measured.
-
-TCG PC Client Platform Firmware Profile §10, crypto-agile form. The log proves nothing: take it from a machine whose
-quote was verified, and whose RTMR0 it gives.
-"""
+"""The firmware's event log (CCEL; TCG PC Client Platform Firmware Profile §10, crypto-agile form), replayed: RTMR0. The
+log proves nothing: take it from a machine whose quote was verified, and whose RTMR0 it gives."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ def rtmr0_of(log: bytes) -> bytes:
 
 
 def _events(data: bytes) -> list[tuple[int, bytes]]:
-    """The register and digest of each event. The first event names the algorithms; then come events of (register + 1,
-    kind, digests, data)."""
+    """Register and digest of each event. The first event names the algorithms."""
     log, events = _Reader(data), []
     sizes = _digest_sizes(log)
     while not log.ended:

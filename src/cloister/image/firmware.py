@@ -1,7 +1,5 @@
-"""OVMF and the table at its end: entries by GUID (edk2, OvmfPkg/ResetVector).
-
-The table ends 32 bytes before the file does. Entries are read backwards: data, length (of the whole entry), GUID.
-"""
+"""OVMF and the table that ends 32 bytes before its end (edk2, OvmfPkg/ResetVector). Entries are read backwards: data,
+length (of the whole entry), GUID."""
 
 from __future__ import annotations
 
@@ -93,7 +91,6 @@ class Firmware:
         return entry
 
     def _metadata(self, guid: str, signature: bytes) -> tuple[int, bytes]:
-        """How many sections there are, and the bytes that have them."""
         start = len(self.data) - self._number(guid)
         found, _, version, count = next(_records("<4sIII", self.data[max(start, 0) :], 1))
         if start < 0 or found != signature or version != 1 or count > 256:

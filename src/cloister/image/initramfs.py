@@ -1,11 +1,6 @@
-"""A release's image: an initramfs, of which the same inputs give the same bytes on any machine.
-
-    a root folder (Python, packages, a shell; made by the tool you like) + the release's files + /init  →  cpio (newc)
-
-Names are sorted; all belongs to root, nothing has a time; of modes only "may be executed" stays; compiled Python is
-left out. The archive is not compressed: compressors differ. Reading one back says which release it starts: its source
-and /init are compared. What else is in the root folder is for those to judge who build it again.
-"""
+"""A release's image, an uncompressed cpio (newc) of a root folder, the release's files and /init: the same inputs give
+the same bytes anywhere. Names are sorted, nothing has an owner or a time. Reading one back compares source and /init
+with the release, not the rest of the root folder."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""The launch digest of an SEV-SNP guest (AMD, SEV-SNP Firmware ABI, §8.17: SNP_LAUNCH_UPDATE; APM vol. 2, table B-4).
-
-    digest ← SHA-384(digest ‖ SHA-384(page) ‖ length, type, permissions ‖ address)      for every page, from zeros
-
-First the firmware's pages, then what its table asks for, among it the page with the hashes of kernel, initrd and
-command line, then the first registers (VMSA) of each processor. Virtual machine monitors differ in how they set those.
-"""
+"""The launch digest of an SEV-SNP guest (AMD, SEV-SNP Firmware ABI, §8.17; APM vol. 2, table B-4), page by page from
+zeros: digest ← SHA-384(digest ‖ SHA-384(page) ‖ length, type, permissions ‖ address). First the firmware's pages, then
+those its table asks for, then each processor's first registers, which monitors set differently."""
 
 from __future__ import annotations
 
@@ -17,10 +13,8 @@ from uuid import UUID
 from cloister.errors import SetupError
 from cloister.image.firmware import PAGE, Firmware
 
-NORMAL, VMSA, ZERO, UNMEASURED, SECRETS, CPUID = range(1, 7)
-"""Types of pages; only of the first two the content counts."""
-MEMORY, SECRETS_PAGE, CPUID_PAGE, CALLING_AREA, KERNEL_HASHES = 1, 2, 3, 4, 0x10
-"""Kinds of sections in the firmware's table."""
+NORMAL, VMSA, ZERO, UNMEASURED, SECRETS, CPUID = range(1, 7)  # Types of pages; only of the first two the content counts
+MEMORY, SECRETS_PAGE, CPUID_PAGE, CALLING_AREA, KERNEL_HASHES = 1, 2, 3, 4, 0x10  # sections of the firmware's table
 VMSA_ADDRESS = 0xFFFF_FFFF_F000
 FIRST_INSTRUCTION = 0xFFFF_FFF0
 SNP_ACTIVE = 1
@@ -91,8 +85,7 @@ def launch_digest(
     features: int = SNP_ACTIVE,
     measured: bytes | None = None,
 ) -> bytes:
-    """The digest in the guest's reports (`measurement`). `measured`: what it is after the firmware's own pages, where
-    that is known already."""
+    """`measured`: the digest after the firmware's own pages, where that is known already."""
     if not 1 <= processors <= MAX_PROCESSORS:
         raise SetupError(f"A guest has between 1 and {MAX_PROCESSORS} processors.")
     if boot is not None and KERNEL_HASHES not in {section.kind for section in firmware.snp_sections}:

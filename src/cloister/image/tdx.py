@@ -1,14 +1,6 @@
-"""The registers of a TD that QEMU starts with a given kernel (`-kernel`, `-initrd`, `-append`).
-
-| register | of what | computed here |
-|---|---|---|
-| MRTD | the firmware, page by page | yes (Intel TDX Module ABI: TDH.MEM.PAGE.ADD, TDH.MR.EXTEND) |
-| RTMR0 | the firmware's variables, the table of memory, ACPI tables | no: QEMU's version and every device count |
-| RTMR1 | the kernel as QEMU hands it over, the way to it | for OVMF before edk2-stable202505 |
-| RTMR2 | command line and initrd, by the kernel's EFI stub | yes |
-
-RTMR0 is taken from the event log of such a machine, whose quote was verified; it is the same for every release there.
-"""
+"""The registers of a TD that QEMU starts with a given kernel: MRTD (Intel TDX Module ABI: TDH.MEM.PAGE.ADD,
+TDH.MR.EXTEND), RTMR1 (for OVMF before edk2-stable202505) and RTMR2. RTMR0 depends on QEMU's version and every device:
+it is taken from the event log of such a machine, whose quote was verified."""
 
 from __future__ import annotations
 
@@ -20,15 +12,12 @@ from cloister.errors import SetupError
 from cloister.image.firmware import PAGE, Firmware, TdxSection
 
 CHUNK = 256
-EXTEND, LATER = 1, 2
-"""Attributes of a section: its content is measured; its pages are added when the TD runs already."""
+EXTEND, LATER = 1, 2  # Attributes of a section: its content is measured; its pages are added when the TD runs already.
 
 ACPI_BYTES = 0x28000
-MANY = 0xB000_0000
-"""Bytes of memory from which on QEMU's q35 leaves but 2 GiB of it below 4 GiB."""
+MANY = 0xB000_0000  # Bytes of memory from which on QEMU's q35 leaves but 2 GiB of it below 4 GiB.
 MOST_BELOW = 0x8000_0000
-INITRD_ARGUMENT = " initrd=initrd"
-"""OVMF adds it to a command line that comes with an initrd."""
+INITRD_ARGUMENT = " initrd=initrd"  # OVMF adds it to a command line that comes with an initrd.
 
 _STARTED = (
     b"Calling EFI Application from Boot Option",
@@ -71,7 +60,6 @@ def rtmr1(kernel: bytes, initrd_bytes: int, memory_bytes: int) -> bytes:
 
 
 def rtmr1_of(kernel_digest: bytes) -> bytes:
-    """The register after the firmware started a kernel with this digest."""
     return extended((kernel_digest, *(hashlib.sha384(event).digest() for event in _STARTED)))
 
 

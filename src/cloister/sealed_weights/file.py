@@ -1,12 +1,6 @@
-"""Weights encrypted and signed at rest (Petridish §5, the second way): a model's folder as one encrypted file.
-
-"CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed note) ‖ chunks: AES-256-GCM, 1 MiB of plaintext each, under
-a key derived from the content key, the header's salt and the header itself. A chunk's nonce is its number and whether
-it is the last, so that none can be left out, moved, repeated, cut off or brought from another file. Every chunk is
-authenticated before any byte of it is used; the digest of all is checked at the end.
-
-Knows files and keys. The caller decides where the plaintext goes.
-"""
+"""Weights encrypted and signed at rest (Petridish §5): "CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed
+note) ‖ chunks, AES-256-GCM under a key derived from content key, salt and header. A chunk's nonce is its number and
+whether it is the last. Every chunk is authenticated before any byte of it is used."""
 
 from __future__ import annotations
 
@@ -107,7 +101,6 @@ class WeightsBundle:
 
     @classmethod
     def open(cls, path: Path, provider: VerifierKey) -> WeightsBundle:
-        """The bundle in a file; `close` it."""
         try:
             file = path.open("rb")
         except OSError as reason:
@@ -122,14 +115,10 @@ class WeightsBundle:
         self._file.close()
 
     def opens_with(self, content_key: bytes | bytearray) -> bool:
-        """Whether this is the key of these weights."""
         return secrets.compare_digest(key_check(content_key), self.header.key_check)
 
     def unpack(self, content_key: bytes | bytearray, create: Callable[[WeightsFile], int]) -> None:
-        """Decrypt every file into the descriptor that `create` gives for it, which is closed when the file is whole.
-
-        ModelCorrupt as soon as anything is not as the provider sealed it: then nothing written so far may be used.
-        """
+        """`create` gives a file's descriptor. After ModelCorrupt nothing written so far may be used."""
         if not self.opens_with(content_key):
             raise SetupError("The key is not the one these weights are sealed with.", hint="Use the key of this file.")
         chunks = self._opened_chunks(content_key)

@@ -1,8 +1,5 @@
-"""The public header of a file of sealed weights, signed by the provider (a C2SP signed note around JSON), and the
-content key in its owner's file. How the key gets to a node is `channel.envelope`.
-
-The signature covers the digest of the plaintext, so that who decrypts knows whose weights these are. Knows no chunks.
-"""
+"""The public header of a file of sealed weights, signed by the provider (a C2SP signed note around JSON) over the
+plaintext's digest too, and the content key in its owner's file."""
 
 from __future__ import annotations
 
@@ -69,12 +66,10 @@ class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    digest: Digest
-    """SHA-256 of all files' bytes, one after the other."""
+    digest: Digest  # SHA-256 of all files' bytes, one after the other.
     files: Annotated[tuple[WeightsFile, ...], Meta(min_length=1, max_length=1024)]
     key_check: Annotated[bytes, Meta(min_length=8, max_length=8)]
-    salt: Digest
-    """Derives this file's own key from the content key, which may seal several files."""
+    salt: Digest  # Derives this file's own key from the content key, which may seal several files.
     chunk_bytes: Annotated[int, Meta(ge=4096, le=1 << 24)] = CHUNK_BYTES
 
     @property
@@ -88,7 +83,6 @@ class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def sign_header(header: WeightsHeader, key: SigningKey) -> str:
-    """The signed note."""
     text = f"{_TITLE}{msgspec.json.encode(header).decode()}\n"
     if len(text) > MAX_NOTE_CHARACTERS // 2:
         raise ModelUnsupported("The model has too many files to be sealed.", hint="Merge its shards.")
@@ -117,7 +111,6 @@ def read_header(note: str, provider: VerifierKey) -> WeightsHeader:
 
 
 def read_provider_key(text: str) -> VerifierKey:
-    """The provider's key, as `cloister weights key` printed it."""
     try:
         key = VerifierKey.parse(text.strip())
     except EvidenceInvalid:

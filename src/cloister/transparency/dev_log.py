@@ -1,7 +1,4 @@
-"""The log of a node without a release, so that clients and tests have only one way to check.
-
-It has no witnesses. Clients recognise it by its name, `development/…`.
-"""
+"""The log of a node without a release, without witnesses. Clients recognise it by its name, `development/…`."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ _LOG = "log"
 
 @dataclass(frozen=True)
 class Release:
-    """A release and the log it is in."""
-
     manifest: bytes
     log_dir: Path
     log_key: str

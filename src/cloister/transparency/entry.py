@@ -1,12 +1,5 @@
-"""What a log's entries say: that a release is published, perhaps up to a day, or that it is revoked.
-
-    cloister release                  cloister revocation
-    0.3                               sha256:<measurement in hex>
-    sha256:<measurement in hex>
-    expires 2027-01-31                (only if the release has a last day)
-
-An entry is its text, byte for byte: what is written otherwise is no entry.
-"""
+"""What a log's entries say, byte for byte: "cloister release", version, "sha256:<measurement in hex>" and perhaps
+"expires 2027-01-31", a line each; or "cloister revocation" and the measurement."""
 
 from __future__ import annotations
 
@@ -38,8 +31,6 @@ class Published:
 
 @dataclass(frozen=True)
 class Revoked:
-    """The release with this measurement is no longer to be accepted."""
-
     measurement: bytes
 
     def encoded(self) -> bytes:
@@ -47,7 +38,6 @@ class Revoked:
 
 
 def entry_of(manifest: bytes, expires: date | None = None) -> bytes:
-    """The log entry of the release with this manifest, or EvidenceInvalid if it is none."""
     return Published(read_manifest(manifest).version, measurement_of(manifest), expires).encoded()
 
 

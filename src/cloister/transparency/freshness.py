@@ -1,10 +1,5 @@
-"""Whether a release that is public is still to be accepted. The checks, all pure:
-
-release version      not below the version the policy asks for
-release expiry       the log gives it no last day, or that day is not over
-log freshness        enough witnesses signed the checkpoint lately: revocations cannot be held back for longer
-log revocation       no entry after the release's takes it back (in `proof`, which has the entries)
-"""
+"""Whether a release that is public is still to be accepted: not below the policy's version, not expired, and its log
+lately witnessed, so that revocations cannot be held back for longer. All checks are pure."""
 
 from __future__ import annotations
 
@@ -49,9 +44,7 @@ def check_expiry(found: Examination, expires: date | None, at: datetime) -> None
 
 
 def check_age(found: Examination, cosigned: Iterable[int], trusted: ReleaseTrust, at: datetime) -> None:
-    """`cosigned`: when trusted witnesses signed the checkpoint. It is as old as the oldest signature of its quorum, the
-    newest being counted first.
-    """
+    """A checkpoint is as old as the oldest signature of its quorum, the newest being counted first."""
     name = "log freshness"
     if not trusted.needed:
         found.skipped(name, "the policy names no witness, so the checkpoint's age is unknown", required=False)

@@ -1,12 +1,5 @@
-"""A log in a plain folder that any static web server can host; nothing in the folder is secret.
-
-    checkpoint        the signed tree head, written last
-    vkey              the log's verifier key
-    tile/…            C2SP tlog-tiles
-    manifest/<hex>    the releases' manifests, by measurement (see `proof`)
-
-Knows entries as bytes. The signing key lies elsewhere and is handed in when something is appended.
-"""
+"""A log in a plain folder that any static web server can host: `checkpoint` (written last), `vkey`, `tile/…` (C2SP
+tlog-tiles), `manifest/<hex>` (see `proof`). Nothing in it is secret; the signing key is handed in."""
 
 from __future__ import annotations
 
@@ -79,7 +72,6 @@ class Log:
         return self.append_all((entry,), key)
 
     def append_all(self, entries: Sequence[bytes], key: SigningKey) -> int:
-        """Add entries; the first one's index."""
         if key.verifier != self.key:
             raise SetupError("The key is not this log's.", hint=f"Give the key of {self.key.name}.")
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
@@ -106,11 +98,9 @@ class Log:
             self._become(Log.open(self.folder))
 
     def find(self, entry: bytes) -> int | None:
-        """The entry's index, if it is in the log."""
         return self.tiles.find(entry)
 
     def inclusion(self, index: int) -> tuple[bytes, ...]:
-        """The proof that entry `index` is under the checkpoint."""
         if not 0 <= index < self.checkpoint.size:
             raise EvidenceInvalid(f"The log has no entry {index}: it has {self.checkpoint.size}.")
         return inclusion_proof(self.tiles.subtree, index, self.checkpoint.size)

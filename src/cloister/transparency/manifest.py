@@ -1,8 +1,5 @@
-"""A release's manifest: which bytes it is made of. The same tree gives the same manifest, byte for byte, anywhere.
-
-Names and SHA-256 of files only: no times, owners, modes or machines. A node's report is bound to `measurement`, the
-manifest's own SHA-256. This module does not know logs; it reads source files and runs none of them.
-"""
+"""A release's manifest: names and SHA-256 of its files, nothing else. The same tree gives the same bytes anywhere. A
+node's report is bound to `measurement`, its SHA-256. Source files are read, none is run."""
 
 from __future__ import annotations
 
@@ -45,14 +42,10 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     format: str
     version: Version
     files: dict[FileName, Sha256]
-    lock: Sha256 | None
-    """The file that pins every dependency."""
-    image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None
-    """The container or machine image, where there is one."""
-    packages: dict[PackageName, Sha256] | None = None
-    """What it runs with, Python included: `cloister release lock`. A node serves no release without them."""
-    kernels: dict[Sha256, Built] | None = None
-    """The built libraries of kernels that it may load, and what built them."""
+    lock: Sha256 | None  # The file that pins every dependency.
+    image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None  # container or machine image
+    packages: dict[PackageName, Sha256] | None = None  # Python too (`cloister release lock`); nodes need it
+    kernels: dict[Sha256, Built] | None = None  # The built libraries of kernels that it may load, and what built them.
 
     def encoded(self) -> bytes:
         """The one way to write it: sorted, indented for people who compare releases, a newline at the end."""
@@ -81,8 +74,7 @@ def read_manifest(data: bytes) -> Manifest:
 def build_manifest(
     source: Path, *, also: Sequence[str] = (), image: str | None = None, packages: Packages | None = None
 ) -> Manifest:
-    """The manifest of a source tree: the folder that has `src/cloister` in it. `also` names packages beside it that
-    belong to the release: the code of levels that are distributions by themselves."""
+    """`also` names packages beside `src/cloister` that belong to the release: levels that are distributions."""
     package = source / PACKAGE
     if not (package / "__init__.py").is_file():
         raise SetupError(
@@ -102,7 +94,6 @@ def measure_running(also: Sequence[str] = ()) -> Manifest:
 
 
 def packages_beside(manifest: Manifest) -> tuple[str, ...]:
-    """The packages that a release has beside `cloister`."""
     folders = {path.split("/")[1] for path in manifest.files if path.startswith(SOURCES)}
     return tuple(sorted(folders - {"cloister"}))
 
@@ -116,10 +107,7 @@ def source_of_running() -> Path:
 
 
 def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
-    """How the running package's files differ from the release's, a line each; empty if they are the same.
-
-    An installed package has no project or lock file beside it, so those count only where both have them.
-    """
+    """A line each. An installed package has no project or lock file, so those count only where both have them."""
     found = []
     for path in _compared(release, running):
         wanted, here = release.files.get(path), running.files.get(path)
@@ -220,7 +208,6 @@ def _version_of(source: bytes) -> str:
 
 
 def _checked(manifest: Manifest) -> Manifest:
-    """The manifest, if readers accept it."""
     try:
         return read_manifest(manifest.encoded())
     except (EvidenceInvalid, UnicodeEncodeError) as wrong:

@@ -1,7 +1,4 @@
-"""RFC 6962 Merkle trees: hashes, roots, and proofs made and checked.
-
-A tree is a function from a complete, aligned subtree to its hash. It knows no files, signatures or releases.
-"""
+"""RFC 6962 Merkle trees: hashes, roots, and proofs made and checked, over a function from subtrees to hashes."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ HASH_BYTES = 32
 MAX_SIZE = 1 << 62
 EMPTY_ROOT = hashlib.sha256(b"").digest()
 
-Subtree = Callable[[int, int], bytes]
-"""(level, index) → hash of the leaves [index·2^level, (index+1)·2^level)."""
+Subtree = Callable[[int, int], bytes]  # (level, index) → hash of the leaves [index·2^level, (index+1)·2^level).
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -39,7 +35,6 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 
 
 def tree_root(subtree: Subtree, size: int) -> bytes:
-    """The root of the first `size` leaves."""
     return _range_hash(subtree, 0, size) if size else EMPTY_ROOT
 
 
@@ -90,9 +85,7 @@ def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes],
 
 
 def verify_rest(index: int, size: int, rest: Sequence[bytes], proof: Sequence[bytes]) -> bool:
-    """Whether `rest` are all the leaves after `index`. `proof` must have been verified: it is the leaf's inclusion, and
-    every subtree to its right is in it.
-    """
+    """Whether `rest` are all leaves after `index`. `proof`, verified before, is the leaf's inclusion."""
     if len(rest) != size - index - 1:
         return False
     path, start, end = list(proof), 0, size
@@ -108,10 +101,7 @@ def verify_rest(index: int, size: int, rest: Sequence[bytes], proof: Sequence[by
 
 
 def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof: Sequence[bytes]) -> bool:
-    """Whether the tree of `size` leaves begins with that of `old` leaves (RFC 9162 §2.1.4.2).
-
-    Nothing can be proved from an empty tree, so no proof is accepted: the caller decides what that means.
-    """
+    """RFC 9162 §2.1.4.2. Nothing can be proved from an empty tree, so no proof of that is accepted."""
     if not 0 < old <= size <= MAX_SIZE:
         return False
     if old == size:
@@ -127,8 +117,7 @@ def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof:
 
 
 def _climb(place: int, last: int, start: bytes, path: Sequence[bytes]) -> tuple[bytes, bytes] | None:
-    """The roots, up from a node that ends at `place`, of the tree that ends there and of the one that ends at `last`;
-    None if the path is too long or too short."""
+    """The roots of the trees that end at `place` and at `last`; None if the path is too long or too short."""
     before = after = start
     for step in path:
         if last == 0:

@@ -1,9 +1,5 @@
-"""C2SP signed notes, a text and lines that sign it, and their keys: Ed25519 for logs (algorithm 0x01), timestamped
-cosignatures for witnesses (0x04).
-
-A verifier key is written `name+hash+base64`, a signing key `PRIVATE+KEY+name+hash+base64`. A signing key lies in a
-file that its owner alone can read. Knows texts, not trees.
-"""
+"""C2SP signed notes and their keys: Ed25519 for logs (0x01), timestamped cosignatures for witnesses (0x04). Keys are
+written `name+hash+base64` and `PRIVATE+KEY+name+hash+base64`."""
 
 from __future__ import annotations
 
@@ -68,7 +64,6 @@ def read_note(data: str) -> Note:
 
 
 def read_signature(line: str) -> Signature:
-    """One signature line without its newline."""
     name, space, encoded = line.removeprefix(_DASH).partition(" ")
     if not line.startswith(_DASH) or not space or not is_name(name):
         raise EvidenceInvalid("A signature line is not `— name base64`.")
@@ -93,7 +88,6 @@ def exact_base64(text: str) -> bytes | None:
 
 
 def _encodable(text: str) -> str:
-    """The text, if it is valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -118,8 +112,6 @@ class Algorithm(IntEnum):
 
 @dataclass(frozen=True)
 class VerifierKey:
-    """A name and a public key."""
-
     name: str
     algorithm: Algorithm
     public: bytes
@@ -135,7 +127,6 @@ class VerifierKey:
 
     @classmethod
     def parse(cls, text: str) -> VerifierKey:
-        """The key, or EvidenceInvalid."""
         name, written, algorithm, public = _read(text)
         key = cls(name, algorithm, public)
         if key.key_id.hex() != written:

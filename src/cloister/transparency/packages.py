@@ -1,12 +1,5 @@
-"""The lock file of a release's packages: what is installed, by content, and the kernels' libraries that were built.
-
-    python==3.11.7 sha256:…
-    torch==2.13.0 sha256:…
-    kernels sha256:… cc (Debian 12.2.0-14) 12.2.0 | -O3 -march=native …
-
-A package's hash is of the names and hashes its RECORD has of what the wheel brought: the same wheel gives the same hash
-on any machine. This module knows the file's form; `process/release_code.py` finds and compares.
-"""
+"""The lock file of a release's packages: `name==version sha256:…` lines, and `kernels sha256:… <what built them>`. A
+package's hash is of its RECORD's names and hashes: the same anywhere. `process/release_code.py` compares."""
 
 from __future__ import annotations
 
@@ -31,7 +24,6 @@ class Packages(Struct, frozen=True):
 
 
 def read_packages(data: bytes) -> Packages:
-    """The lock file, or SetupError."""
     packages: dict[str, str] = {}
     kernels: dict[str, str] = {}
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):

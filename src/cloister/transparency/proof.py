@@ -1,20 +1,6 @@
-"""The proof that a release is in a public log: made for a node's evidence, checked by its clients.
-
-The log has a short entry that names version and measurement; the manifest lies in a file beside it, because it would
-outgrow the 64 KiB that C2SP allows an entry.
-
-`verify_release` is pure: it gets the trust and the last checkpoint seen; it fetches and writes nothing. Its checks:
-
-    release manifest     the manifest hashes to the measurement the machine's report is bound to
-    release version …    not too old, not expired; see `freshness`
-    log checkpoint       a trusted log signed the checkpoint, under its own name
-    log inclusion        the release is in the tree under the checkpoint
-    log witnesses        enough trusted witnesses cosigned the checkpoint
-    log revocation       all entries after the release's are shown, and none of them revokes it
-    log freshness        the witnesses signed lately
-    log consistency      the tree continues the one seen last: no fork, no rollback
-    sigstore …           in their place, where Sigstore is accepted and the proof has a bundle and no checkpoint
-"""
+"""The proof that a release is in a public log, and `verify_release`, which is pure: it fetches and writes nothing. The
+entry names version and measurement; the manifest, too large for C2SP's 64 KiB, lies beside it. Where Sigstore is
+accepted and there is no checkpoint, the checks `sigstore …` take the place of `log …`."""
 
 from __future__ import annotations
 
@@ -54,9 +40,7 @@ def find_release(log: Log, measured: bytes) -> tuple[int, Published] | None:
 
 
 def publish(log: Log, manifest: bytes, key: SigningKey, *, expires: date | None = None) -> tuple[int, bool]:
-    """Put a release into the log unless it is there, with this last day if one is given; its index, and whether it is
-    new. What was revoked stays revoked.
-    """
+    """The entry's index, and whether it is new. What was revoked stays revoked."""
     entry, measured = entry_of(manifest, expires), measurement_of(manifest)
     if Revoked(measured).encoded() in log.tiles.entries():
         raise SetupError("This release was revoked, and stays so.", hint="Publish a new version.")
@@ -99,10 +83,7 @@ Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest, its place in the log, and proofs against a signed checkpoint, as evidence and files carry them.
-
-    `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
-    """
+    """`consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint."""
 
     manifest: Annotated[bytes, Meta(max_length=262144)]
     index: Annotated[int, Meta(ge=0)] = 0
@@ -110,12 +91,10 @@ class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: Annotated[str, Meta(max_length=65536)] = ""
     since: Annotated[int, Meta(ge=0)] = 0
     consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
-    expires: date | None = None
-    """The release's last day, as its entry has it."""
+    expires: date | None = None  # The release's last day, as its entry has it.
     later: Annotated[tuple[Annotated[bytes, Meta(max_length=256)], ...], Meta(max_length=MAX_LATER_ENTRIES)] = ()
     """Every entry after the release's: a revocation would be among them."""
-    log_key: Annotated[str, Meta(max_length=1024)] = ""
-    """The log's verifier key as the node knows it. A client compares it with its own, or pins it on first use."""
+    log_key: Annotated[str, Meta(max_length=1024)] = ""  # as the node knows it; compared, or pinned on first use
     sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
 
 
@@ -124,15 +103,11 @@ def write_proof(proof: ReleaseProof) -> bytes:
 
 
 def read_proof(data: bytes) -> ReleaseProof:
-    """The proof, or EvidenceInvalid."""
     return decode_evidence(data, ReleaseProof, "A release's proof", limit=MAX_PROOF_BYTES)
 
 
 def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProof:
-    """The proof for a client that last saw the log with `since` entries.
-
-    A log that never had as many has no such proof: the client gets one from the beginning, and will notice.
-    """
+    """For a client that last saw `since` entries. If the log never had as many, it gets a proof from 0, and notices."""
     log = Log.open(log_dir)
     found = find_release(log, measurement_of(manifest))
     if found is None:
@@ -169,9 +144,7 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
 def verify_release(
     proof: ReleaseProof, measurement: bytes, *, at: datetime, trusted: ReleaseTrust, seen: Checkpoint | None
 ) -> Verdict:
-    """Whether the release with this measurement is public, and to be accepted at this time. `seen`: the last checkpoint
-    of the same log, if any.
-    """
+    """`seen`: the last checkpoint of the same log, if any."""
     found = Examination()
     version = read_manifest(proof.manifest).version
     found.check(

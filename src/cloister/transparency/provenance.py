@@ -1,11 +1,6 @@
-"""in-toto statements: whether one says that a release was built, and of which release it speaks.
-
-A signer attests many things about one digest: that it was built, scanned, tested, deployed. Only provenance says that
-the file is a release, so the types of statement and predicate are pinned here. in-toto asks readers to ignore fields
-they do not know (in-toto attestation framework, `spec/v1/README.md`, parsing rules); a statement is refused for one,
-because a field may narrow what was meant. Inside the predicate unknown fields are left alone: SLSA adds some.
-The caller has verified the signature.
-"""
+"""in-toto statements: whether one says that a release was built, and of which release it speaks. in-toto asks readers
+to ignore unknown fields; here they refuse a statement, because a field may narrow what was meant, except in the
+predicate, where SLSA adds some. The caller has verified the signature."""
 
 from __future__ import annotations
 
@@ -71,7 +66,6 @@ def examine_statement(
 
 
 def _read(payload_type: str, payload: bytes) -> _Statement | str:
-    """The statement, or why it is none that counts."""
     if payload_type != PAYLOAD_TYPE:
         return f"what was signed is {_shown(payload_type)}, not an in-toto statement"
     try:

@@ -1,14 +1,6 @@
-"""A client's memory on disk: the last checkpoint of every log, and the log keys it took on first use, by place.
-
-Without this memory a log could be forked or rolled back between two visits. So it is one file, replaced whole, readable
-by its owner alone; if it cannot be read or decoded, nothing is guessed. How one visit uses it:
-
-    last = memory.last(origin)                 before asking: `since` is last.size, or 0
-    … verify_release(…, seen=last) …           pure
-    memory.remember(signed, after=last)        SeenMoved: another program remembered more meanwhile; ask once more
-
-A checkpoint must be verified before it is remembered; this module cannot tell.
-"""
+"""A client's memory in one file, replaced whole: the last checkpoint of every log, and the log keys taken on first use.
+Without it a log could be forked or rolled back between two visits. What cannot be read is not guessed. A checkpoint
+must be verified before it is remembered."""
 
 from __future__ import annotations
 
@@ -39,10 +31,8 @@ class SeenMoved(VerificationFailed):
 
 class _Memory(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
-    checkpoints: dict[str, Annotated[str, Meta(max_length=MAX_NOTE_CHARACTERS)]] = {}
-    """Origin → checkpoint with signatures: the proof against a log that lies."""
-    keys: dict[str, Annotated[str, Meta(max_length=MAX_KEY_CHARACTERS)]] = {}
-    """Place (a node's address) → the log key taken there on first use."""
+    checkpoints: dict[str, Annotated[str, Meta(max_length=MAX_NOTE_CHARACTERS)]] = {}  # origin → signed checkpoint
+    keys: dict[str, Annotated[str, Meta(max_length=MAX_KEY_CHARACTERS)]] = {}  # node's address → key of first use
 
 
 class SeenLogs:

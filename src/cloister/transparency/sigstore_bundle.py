@@ -1,13 +1,6 @@
-"""Sigstore bundles, another proof that a release is public: signed by a known identity, logged in Rekor.
-
-The `sigstore` package checks them offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, signature.
-It is imported only when there is a bundle. Accepted are bundles v0.1 to v0.3, over the manifest (message signature,
-Rekor v1 or v2) or over an in-toto statement that says it was built (DSSE, from build platforms: `provenance.py`); each
-must carry an inclusion proof. Not verified, as the package does not: witness cosignatures on Rekor's checkpoints.
-
-A certificate may name its issuer twice: as bare text (1.3.6.1.4.1.57264.1.1, deprecated) and as a DER string (…1.8).
-The package compares the first alone; here every one that is there must be the trusted one.
-"""
+"""Sigstore bundles (v0.1 to v0.3, with inclusion proof), verified offline by the package `sigstore`: over the manifest,
+or over an in-toto statement (`provenance.py`). Not verified: witness cosignatures on Rekor's checkpoints. A certificate
+may name its issuer twice (1.3.6.1.4.1.57264.1.1 and …1.8): both must be the trusted one."""
 
 from __future__ import annotations
 
@@ -83,15 +76,13 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
 
 
 def signer_policy(trust: SigstoreTrust) -> VerificationPolicy:
-    """The accepted signer: identity and issuer."""
     from sigstore.verify import policy
 
     return policy.AllOf([policy.Identity(identity=trust.identity), _Issuer(trust.issuer)])
 
 
 def examine_pins(found: Examination, certificate: Certificate, trust: SigstoreTrust) -> None:
-    """Where the build came from, as far as the trust pins that: one check for each pin, on the extensions of Fulcio
-    (1.3.6.1.4.1.57264.1.12, .14, .18). A certificate that does not have the extension fails the pin."""
+    """One check for each pin (Fulcio's extensions 1.3.6.1.4.1.57264.1.12, .14, .18); one that is absent fails."""
     from sigstore.verify import policy
 
     kinds = {

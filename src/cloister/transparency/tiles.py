@@ -1,11 +1,5 @@
-"""C2SP tlog-tiles on disk: where tiles lie, how they are read, and the one way they are added to.
-
-    tile/<level>/<index>[.p/<width>]     256 hashes, or fewer at the right edge of the tree
-    tile/entries/<index>[.p/<width>]     the entries themselves, each after its length in two bytes
-
-Does not know checkpoints: the caller gives the tree size. Tiles beyond it are leftovers of a crash; they are
-overwritten, never read.
-"""
+"""C2SP tlog-tiles on disk: `tile/<level>/<index>[.p/<width>]` has up to 256 hashes, `tile/entries/…` entries, each
+after its length in two bytes. Tiles beyond the size given are leftovers of a crash: overwritten, never read."""
 
 from __future__ import annotations
 
@@ -33,7 +27,6 @@ def tile_path(level: int | str, index: int, width: int = TILE_WIDTH) -> str:
 
 
 def read_bundle(data: bytes, width: int) -> list[bytes]:
-    """The `width` entries of a bundle, or EvidenceInvalid."""
     entries: list[bytes] = []
     at = 0
     while at < len(data) and len(entries) < width:
@@ -111,10 +104,7 @@ class Tiles:
         return min(width, TILE_WIDTH)
 
     def extended(self, entries: Sequence[bytes]) -> Tiles:
-        """Write the tiles of the tree with these entries after its own; each file is on the disk before the next.
-
-        They count only once a checkpoint covers them: until then `self` is still the log.
-        """
+        """Each file is on the disk before the next. They count only once a checkpoint covers them."""
         if any(len(entry) > MAX_ENTRY_BYTES for entry in entries):
             raise EvidenceInvalid(f"A log entry may have at most {MAX_ENTRY_BYTES} bytes.")
         longer = Tiles(self._folder, self.size + len(entries))

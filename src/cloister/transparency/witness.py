@@ -1,13 +1,5 @@
-"""Witnesses and auditors of a log. A witness signs a checkpoint only if it continues the last one that it signed, so
-that all clients see the same log. An auditor recomputes the whole log from its entries alone.
-
-C2SP tlog-cosignature, by the rules of tlog-witness. A witness stores what it signs before its signature leaves. It
-knows the keys of logs, and not what is in them. The auditor's checks, beside those of `proof`:
-
-    log entries       all entries together hash to the checkpoint's root
-    log tiles         every tile a client may ask for is what the entries make it
-    log manifests     every release the log names lies beside it, and none that was revoked comes again
-"""
+"""Witnesses and auditors of a log. A witness signs a checkpoint only if it continues the last one that it signed, and
+stores it before its signature leaves (C2SP tlog-cosignature, tlog-witness). An auditor recomputes the whole log."""
 
 from __future__ import annotations
 
@@ -78,10 +70,7 @@ def _continues(last: Checkpoint, now: Checkpoint, consistency: Sequence[bytes]) 
 
 
 def audit(folder: Path, *, trusted: ReleaseTrust, earlier: Checkpoint | None = None) -> Verdict:
-    """Check everything in the log against its checkpoint, and that against one seen earlier.
-
-    Without a trusted log key the log's own is used, and reported as not checked.
-    """
+    """Without a trusted log key the log's own is used, and reported as not checked."""
     log = Log.open(folder)
     found = Examination()
     found.claim("log_origin", log.origin)

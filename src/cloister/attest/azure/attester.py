@@ -1,10 +1,6 @@
-"""The attester of an Azure confidential VM: its vTPM's quote over the client's bytes, beside the hardware's report.
-
-The guest cannot ask the hardware: Microsoft's paravisor does, when the VM starts, and leaves the report with its
-runtime data in the vTPM (NV index 0x01400001). The runtime data names the attestation key, which signs a quote over
-SHA-256 of the client's 64 bytes. The attester checks the quote against key, nonce and PCRs before it shows it, so a VM
-with another key fails at its start.
-"""
+"""The attester of an Azure confidential VM: its vTPM's quote over SHA-256 of the client's 64 bytes, beside the report
+that Microsoft's paravisor left in the vTPM at the start. It checks the quote before it shows it: a VM with another key
+fails at its start."""
 
 from __future__ import annotations
 
@@ -29,8 +25,7 @@ from cloister.errors import EvidenceInvalid, SetupError
 HCL_INDEX: Final = 0x01400001
 ATTESTATION_KEY_HANDLE: Final = 0x81000003
 TD_REPORT_BYTES: Final = 1024
-ENDORSED_S: Final = 3600.0
-"""How long certificates and a TD's quote are reused: the host's firmware may be updated meanwhile."""
+ENDORSED_S: Final = 3600.0  # for certificates and a TD's quote: the host's firmware may be updated meanwhile
 _TRIES: Final = 3
 
 

@@ -1,9 +1,5 @@
-"""The bytes of an HCL report, taken apart: header, the hardware's report, runtime data. Checks only their form.
-
-Microsoft, "Azure CVM guest attestation design", as its open paravisor (OpenHCL, `igvm_attest`) writes it: 32 bytes of
-header, 1184 for the report, then five numbers and the runtime data, JSON. All numbers are little-endian; the rest of
-the TPM's index is zeros.
-"""
+"""The bytes of an HCL report, taken apart; checks only their form. OpenHCL, `igvm_attest`: 32 bytes of header, 1184 for
+the hardware's report, five numbers (little-endian), the runtime data (JSON), then zeros."""
 
 from __future__ import annotations
 
@@ -37,8 +33,6 @@ class _Key(Struct, frozen=True):
 
 
 class RuntimeData(Struct, frozen=True, rename="kebab"):
-    """The paravisor's description of the guest: the vTPM's keys, the VM's configuration, 64 bytes from the guest."""
-
     keys: Annotated[tuple[_Key, ...], Meta(max_length=16)]
     vm_configuration: dict[str, Any] = {}
     user_data: Annotated[str, Meta(max_length=128)] = ""
@@ -50,13 +44,11 @@ class HclReport:
 
     tee: Literal["sev-snp", "tdx"]
     report: bytes
-    report_data: bytes
-    """What the hardware's report data must be: the hash of the runtime data, then zeros."""
+    report_data: bytes  # What the hardware's report data must be: the hash of the runtime data, then zeros.
     runtime: RuntimeData
 
 
 def read_hcl(data: bytes) -> HclReport:
-    """The report, or EvidenceInvalid."""
     if len(data) > MAX_BYTES:
         raise EvidenceInvalid(f"An HCL report may have at most {MAX_BYTES} bytes.")
     start = HEADER_BYTES + REPORT_BYTES + _REQUEST.size

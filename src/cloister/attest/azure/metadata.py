@@ -1,10 +1,5 @@
-"""Azure's instance metadata service, which has what the vTPM lacks: AMD's certificates, and a quote of a TD report.
-
-It answers over plain HTTP at an address of the host. Its answers are not trusted: clients verify them.
-
-    GET  /metadata/THIM/amd/certification    "Trusted Hardware Identity Management", Microsoft
-    POST /acc/tdquote                        "Confidential VM guest attestation design", Microsoft
-"""
+"""Azure's instance metadata service, which has what the vTPM lacks: AMD's certificates (THIM), and a quote of a TD
+report. It answers over plain HTTP; its answers are not trusted: clients verify them."""
 
 from __future__ import annotations
 
@@ -43,7 +38,6 @@ class Metadata:
         self._patience_s = patience_s
 
     def amd_certificates(self) -> tuple[bytes, bytes]:
-        """The chip's certificate (VCEK) and those of its issuers, as PEM."""
         answer = self._ask("GET", "/metadata/THIM/amd/certification", None, _Certificates)
         return answer.vcek_cert.encode(), answer.certificate_chain.encode()
 

@@ -1,8 +1,5 @@
-"""The bytes of a TPM's quote, taken apart. Checks only their form.
-
-TCG TPM 2.0 Library part 2, §10.12: TPMS_ATTEST with magic, type, the signer's name, the client's data (the nonce),
-clock, firmware, and for a quote the PCRs selected and the digest over them. All numbers are big-endian.
-"""
+"""The bytes of a TPM's quote (TCG TPM 2.0 Library part 2, §10.12: TPMS_ATTEST), taken apart; checks only their form.
+All numbers are big-endian."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ class TpmQuote:
     digest: bytes
 
     def covers(self, pcrs: dict[int, bytes]) -> bool:
-        """Whether these are the PCRs selected, with the values quoted."""
         if tuple(sorted(pcrs)) != self.selected:
             return False
         return hashlib.sha256(b"".join(pcrs[index] for index in self.selected)).digest() == self.digest
@@ -74,7 +70,6 @@ def quote_nonce(report_data: bytes) -> bytes:
 
 
 def read_tpm_quote(data: bytes) -> TpmQuote:
-    """The quote, or EvidenceInvalid."""
     if len(data) > MAX_BYTES:
         raise EvidenceInvalid(f"A TPM's quote may have at most {MAX_BYTES} bytes.")
     quote = Reader(data)

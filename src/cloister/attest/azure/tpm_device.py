@@ -1,9 +1,5 @@
-"""The three things evidence asks of a TPM: the bytes of an NV index, a quote over PCRs, and the PCRs' values.
-
-TCG TPM 2.0 Library part 3, rev. 1.59: NV_ReadPublic (§31.6), NV_Read (§31.13), Quote (§18.4), PCR_Read (§22.4). Four
-commands, marshalled by hand rather than by a library of C (docs/adr/0012). Authorization is the empty password, as
-Azure's vTPM has it. All numbers are big-endian. Nothing is verified here.
-"""
+"""TCG TPM 2.0 Library part 3, rev. 1.59: NV_ReadPublic (§31.6), NV_Read (§31.13), Quote (§18.4), PCR_Read (§22.4),
+marshalled by hand (docs/adr/0012), with the empty password of Azure's vTPM. Verifies nothing."""
 
 from __future__ import annotations
 
@@ -20,13 +16,11 @@ from cloister.errors import SetupError
 DEVICE: Final = Path("/dev/tpmrm0")
 MAX_RESPONSE_BYTES: Final = 4096
 MAX_NV_BYTES: Final = 16384
-_NV_CHUNK: Final = 512
-"""Every TPM can read this much at once."""
+_NV_CHUNK: Final = 512  # Every TPM can read this much at once.
 _NO_SESSIONS, _SESSIONS = 0x8001, 0x8002
 _NV_READ_PUBLIC, _NV_READ, _QUOTE, _PCR_READ = 0x169, 0x14E, 0x158, 0x17E
 _OWNER: Final = 0x40000001
-_PASSWORD: Final = struct.pack(">IIHBH", 9, 0x40000009, 0, 0, 0)
-"""One session: TPM_RS_PW with an empty password."""
+_PASSWORD: Final = struct.pack(">IIHBH", 9, 0x40000009, 0, 0, 0)  # One session: TPM_RS_PW with an empty password.
 _RSASSA: Final = 0x14
 _RETRY: Final = 0x922
 _BAD_HANDLE: Final = 0x8B
@@ -38,8 +32,6 @@ class NoSuchHandle(SetupError):
 
 
 class Transport(Protocol):
-    """A TPM: a command goes in, its response comes out."""
-
     def transmit(self, command: bytes) -> bytes: ...
 
 
@@ -71,7 +63,6 @@ class Tpm:
         self._transport = transport
 
     def read_index(self, index: int) -> bytes:
-        """All bytes of an NV index, read with the owner's authorization."""
         public = Reader(self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index)), SetupError).nested()
         if public.number(4) != index:
             raise SetupError("The TPM describes another index than was asked for.")
@@ -113,7 +104,6 @@ class Tpm:
         return values
 
     def _command(self, tag: int, code: int, body: bytes) -> bytes:
-        """The response's parameters."""
         command = struct.pack(">HII", tag, 10 + len(body), code) + body
         for _ in range(_TRIES):
             response = self._transport.transmit(command)

@@ -1,9 +1,5 @@
-"""Whether evidence of an Azure confidential VM proves what a policy asks for.
-
-Evidence is JSON with the HCL report, the TPM quote, and the VCEK or the TD quote, as a node and the tools of
-Confidential Containers write it, or an HCL report alone. `cloister.attest.snp` and `cloister.attest.tdx` judge the
-hardware's report.
-"""
+"""Whether evidence of an Azure confidential VM proves what a policy asks for: JSON with the HCL report, the TPM quote,
+and VCEK or TD quote, or an HCL report alone. `attest.snp` and `attest.tdx` judge the hardware's report."""
 
 from __future__ import annotations
 
@@ -32,8 +28,7 @@ from cloister.errors import EvidenceInvalid
 
 MAX_EVIDENCE_BYTES = 262144
 
-Blob = Annotated[str, Meta(max_length=131072)]
-"""Hex or base64."""
+Blob = Annotated[str, Meta(max_length=131072)]  # Hex or base64.
 
 
 class _Quote(Struct, frozen=True):
@@ -52,9 +47,7 @@ class _Document(Struct, frozen=True):
 class AzurePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """What the guest must be, by its vTPM. The hardware and the paravisor are `[snp]`'s and `[tdx]`'s to name."""
 
-    pcrs: dict[str, tuple[str, ...]] = {}
-    """Accepted values (hex, SHA-256 bank) by the number of the PCR; those not named may be anything. Without any,
-    nothing passes: hardware and paravisor do not name the guest."""
+    pcrs: dict[str, tuple[str, ...]] = {}  # hex values (SHA-256) by number; without any nothing passes
 
     def __post_init__(self) -> None:
         for index, values in self.pcrs.items():
@@ -76,11 +69,7 @@ def verify_azure(
     snp_roots: Mapping[Product, str] = AMD_ROOTS,
     tdx_roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
-    """The verdict on the evidence at a time: hardware, runtime data, the vTPM's key, its quote.
-
-    `certificates` are AMD's, with revocation lists among them; `collateral` is Intel's. EvidenceInvalid if the evidence
-    is malformed.
-    """
+    """`certificates` are AMD's, with revocation lists among them; `collateral` is Intel's."""
     document = _Document(evidence.hex()) if evidence.startswith(MAGIC) else _read_document(evidence)
     hcl = read_hcl(_bytes(document.hcl_report))
     found = Examination()

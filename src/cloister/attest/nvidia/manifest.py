@@ -1,8 +1,5 @@
-"""NVIDIA's reference integrity manifests (RIM): the golden measurements of one driver or one VBIOS, signed XML.
-
-ISO/IEC 19770-2 (SWID tags) as the TCG RIM information model has them, one enveloped XML signature (ECDSA P-384) and its
-certificate chain within. Only what the signature covers is read. Whether a GPU measures the same is not judged here.
-"""
+"""NVIDIA's reference integrity manifests (RIM): the golden measurements of one driver or one VBIOS. SWID tags (ISO/IEC
+19770-2, TCG RIM) under one enveloped XML signature; only what the signature covers is read."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ _DSIG: Final = "{http://www.w3.org/2000/09/xmldsig#}"
 class Manifest:
     """What one manifest accepts: values by index, counted from 0. An index without values is not to be compared."""
 
-    version: str
-    """Of the driver (`550.144.03`) or of the VBIOS (`96.00.5E.00.01`)."""
+    version: str  # Of the driver (`550.144.03`) or of the VBIOS (`96.00.5E.00.01`).
     product: str
     golden: Mapping[int, frozenset[bytes]]
     chain: tuple[x509.Certificate, ...]
@@ -88,7 +84,6 @@ def _parser() -> Any:
 
 
 def _signed_part(data: bytes, leaf: x509.Certificate, at: datetime) -> Any:
-    """The tree that the leaf's key signed; None if it did not."""
     key = leaf.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         return None

@@ -1,9 +1,6 @@
-"""NVIDIA's management library (NVML), as far as evidence needs it: the confidential mode, reports, certificate chains.
-
-Three structures and six functions of `nvml.h` (drivers from 535 on), called by ctypes: NVIDIA's own binding has 430
-functions, and a release lists every file it runs with (docs/adr/0012). The library answers slowly, or not at all: call
-it in a process that may be killed. Its answers are not verified here.
-"""
+"""NVIDIA's management library (NVML, `nvml.h`, drivers from 535 on) by ctypes, as far as evidence needs it
+(docs/adr/0012). It may answer slowly or not at all: call it in a process that may be killed. Its answers are not
+verified here."""
 
 from __future__ import annotations
 
@@ -24,14 +21,10 @@ _PRODUCTION = 2
 
 
 class _SystemState(Structure):
-    """nvmlConfComputeSystemState_t."""
-
     _fields_ = (("environment", c_uint), ("feature", c_uint), ("developer_tools", c_uint))
 
 
 class _Certificate(Structure):
-    """nvmlConfComputeGpuCertificate_t."""
-
     _fields_ = (
         ("identity_size", c_uint),
         ("attestation_size", c_uint),
@@ -137,7 +130,6 @@ class Nvml:
             raise _refusal(name, code, self._words(code))
 
     def _words(self, code: int) -> str:
-        """NVIDIA's description of a code, in ASCII."""
         describe = getattr(self._library, "nvmlErrorString", None)
         if describe is None:
             return ""

@@ -1,8 +1,5 @@
-"""OCSP responses that were fetched before: the status of a chain's certificates by NVIDIA's responder, and when.
-
-RFC 6960 §2.2, §4.2.2.2: a response counts if the certificate's issuer signed it, or a responder that this issuer named.
-Nothing is fetched here. An answer without `nextUpdate` counts for a day.
-"""
+"""OCSP responses that were fetched before (RFC 6960 §2.2, §4.2.2.2): one counts if the certificate's issuer signed it,
+or a responder that this issuer named; without `nextUpdate` for a day. Nothing is fetched here."""
 
 from __future__ import annotations
 
@@ -112,7 +109,6 @@ def _problem(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime
 
 
 def _responders(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime) -> list[x509.Certificate]:
-    """The certificates beside the response of responders that the issuer named."""
     return [
         one
         for one in response.certificates

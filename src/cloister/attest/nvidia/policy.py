@@ -1,5 +1,3 @@
-"""The policy for a node's GPUs: what their reports must say."""
-
 from __future__ import annotations
 
 import re
@@ -18,23 +16,14 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """Defaults accept any confidential GPU of NVIDIA whose firmware is known good."""
 
     architectures: tuple[Architecture, ...] = ("HOPPER", "BLACKWELL")
-    min_gpus: Annotated[int, Meta(ge=1, le=64)] = 1
-    """NVSwitches (LS10) do not count, unless the policy accepts nothing else."""
-    min_driver: Annotated[str, Meta(pattern=f"^({VERSION})?$")] = ""
-    """Such as `550.90.07`."""
-    vbios: tuple[str, ...] = ()
-    """The VBIOS versions accepted, such as `96.00.9F.00.01`; empty: any."""
-    require_fwid: bool = False
-    """Refuse a report that does not name its firmware (older drivers); one that names another is refused always."""
-    measurements: dict[str, tuple[str, ...]] = {}
-    """Accepted values (hex) by index, counted from 0 as NVIDIA's reference manifests count. SPDM's own
-    index is one more."""
-    allow_unmeasured: bool = False
-    """Relaxation: accept reports whose firmware was compared with nothing, neither `measurements` nor manifests."""
-    allow_unseen: bool = False
-    """Relaxation: accept a node in a TEE that computes on a GPU and shows no evidence of it."""
-    require_ocsp: bool = False
-    """Refuse a GPU or a manifest without a current OCSP response for each certificate NVIDIA issued."""
+    min_gpus: Annotated[int, Meta(ge=1, le=64)] = 1  # NVSwitches (LS10) count only if nothing else is accepted
+    min_driver: Annotated[str, Meta(pattern=f"^({VERSION})?$")] = ""  # Such as `550.90.07`.
+    vbios: tuple[str, ...] = ()  # The VBIOS versions accepted, such as `96.00.9F.00.01`; empty: any.
+    require_fwid: bool = False  # of reports by older drivers; other firmware is always refused
+    measurements: dict[str, tuple[str, ...]] = {}  # hex by index from 0, as manifests count; SPDM's is one more
+    allow_unmeasured: bool = False  # relaxation: firmware compared with neither measurements nor manifests
+    allow_unseen: bool = False  # Relaxation: accept a node in a TEE that computes on a GPU and shows no evidence of it.
+    require_ocsp: bool = False  # for each certificate that NVIDIA issued to a GPU or a manifest
 
     def __post_init__(self) -> None:
         if not re.fullmatch(f"({VERSION})?", self.min_driver):
@@ -45,11 +34,9 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError("measurements: hexadecimal values by the number of the measurement")
 
     def relaxations(self) -> tuple[str, ...]:
-        """The demands of the default that this policy drops."""
         return tuple(name for name in ("allow_unmeasured", "allow_unseen") if getattr(self, name))
 
     def counted(self, known: list[Architecture | None]) -> int:
-        """How many of these devices count as GPUs."""
         if set(self.architectures) == {SWITCH}:
             return len(known)
         return sum(one != SWITCH for one in known)

@@ -1,8 +1,5 @@
-"""The evidence of this machine's GPUs: of every one a fresh report over the asker's nonce, with its certificates.
-
-What is shown has the form of a report over the right nonce, so that a driver that answers nonsense is an error here and
-not a client's riddle. Whether reports hold is for clients (`cloister.attest.nvidia.reports`). NVSwitches are not asked.
-"""
+"""The evidence of this machine's GPUs, except NVSwitches: of every one a fresh report over the asker's nonce, with its
+certificates. Only their form and nonce are checked here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Whether GPUs' own reports fulfil a policy: signature, root, nonce, chip, versions, firmware, revocation.
-
-Firmware is compared with measurements the policy names, or with NVIDIA's reference manifests; revocation with OCSP
-responses. Manifests and responses are handed in, nothing is fetched.
-"""
+"""Whether GPUs' reports fulfil a policy: signature, root, nonce, chip, versions, firmware (by the policy's measurements
+or NVIDIA's reference manifests), revocation (by OCSP responses). Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ if TYPE_CHECKING:
     from cloister.attest.nvidia.manifest import Manifest
 
 MAX_MANIFESTS = 64
-NVDEC0_INDEX: Final = 35
-"""Measured only where the video decoder is on."""
+NVDEC0_INDEX: Final = 35  # Measured only where the video decoder is on.
 NVDEC0_OFF: Final = b"\x55"
 
 NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"})
@@ -94,7 +90,6 @@ def verify_gpu_reports(
 def _verify_manifests(
     references: References, answers: Sequence[OCSPResponse], at: datetime, policy: GpuPolicy, found: Examination
 ) -> tuple[Manifest, ...] | None:
-    """The manifests that hold; None if none was given."""
     if not references.manifests:
         return None
     if len(references.manifests) > MAX_MANIFESTS:

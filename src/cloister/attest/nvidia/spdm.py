@@ -1,12 +1,6 @@
-"""The bytes of a GPU's report, taken apart, and what the GPU is by them and by its certificate. Checks only their form.
-
-Reports come as NVIDIA's JSON of several, or as one with its chain beside it. Statements in the JSON are compared with
-the reports.
-
-DMTF DSP0274 (SPDM) 1.1 §10.11: the GET_MEASUREMENTS request, which holds the asker's nonce, then the MEASUREMENTS
-response. The signature covers both, up to itself. The opaque data is NVIDIA's list of (type, size, value). All numbers
-are little-endian.
-"""
+"""The bytes of a GPU's report, taken apart; checks only their form. DMTF DSP0274 (SPDM) 1.1 §10.11: the
+GET_MEASUREMENTS request with the asker's nonce, then the MEASUREMENTS response; the signature covers both, up to
+itself. The opaque data is NVIDIA's list of (type, size, value). All numbers are little-endian."""
 
 from __future__ import annotations
 
@@ -46,7 +40,6 @@ class GpuReport:
 
 
 def read_report(data: bytes) -> GpuReport:
-    """The report, or EvidenceInvalid."""
     if len(data) > MAX_REPORT_BYTES:
         raise EvidenceInvalid(f"A GPU report may have at most {MAX_REPORT_BYTES} bytes.")
     request, response = data[:REQUEST_BYTES], data[REQUEST_BYTES:]
@@ -174,8 +167,7 @@ def _decode_base64(text: bytes) -> bytes:
         raise EvidenceInvalid("GPU evidence or its certificate is neither hex nor base64.") from None
 
 
-Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
-"""LS10 is the NVSwitch that ties GPUs together; it reports in the same form."""
+Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]  # LS10 is the NVSwitch; it reports in the same form
 
 DRIVER_VERSION: Final = 3
 VBIOS_VERSION: Final = 6
@@ -221,7 +213,6 @@ def vbios_version(opaque: Mapping[int, bytes]) -> str:
 
 
 def describe(opaque: Mapping[int, bytes]) -> dict[str, Any]:
-    """The report's opaque data as claims."""
     claims: dict[str, Any] = {"driver_version": driver_version(opaque), "vbios_version": vbios_version(opaque)}
     claims |= {name: _text(opaque[kind]) for kind, name in _TEXTS.items() if kind in opaque}
     claims |= {name: opaque[kind].hex() for kind, name in _BYTES.items() if kind in opaque}

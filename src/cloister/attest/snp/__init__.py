@@ -1,8 +1,4 @@
-"""AMD SEV-SNP: reports of a guest's firmware, checked up to AMD's root keys.
-
-Knows the report (ABI specification 56860), the keys that sign it (VCEK per chip, VLEK per provider; KDS specification
-57230) and the policy a reader may have.
-"""
+"""AMD SEV-SNP: reports of a guest's firmware (ABI specification 56860), checked up to AMD's root keys (KDS 57230)."""
 
 from cloister.attest.snp.policy import SnpPolicy
 from cloister.attest.snp.report import Tcb

@@ -1,8 +1,5 @@
-"""Certificates and revocation lists of AMD's keys, and which of them lead from a report's signer up to AMD's root.
-
-They come as PEM, DER, or the table a host hands its guests (GHCB specification; `auxblob` of the kernel's TSM reports):
-GUIDs with offsets, then the certificates. Whether one is trusted is not decided here.
-"""
+"""Certificates and revocation lists of AMD's keys: PEM, DER, or the table a host hands its guests (GHCB specification),
+and which of them lead from a report's signer up to AMD's root. Whether one is trusted is not decided here."""
 
 from __future__ import annotations
 
@@ -64,14 +61,11 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Bundle:
-    """Certificates and revocation lists, in any order."""
-
     certificates: tuple[x509.Certificate, ...]
     revocation_lists: tuple[x509.CertificateRevocationList, ...]
 
 
 def read_bundle(pieces: Sequence[bytes]) -> Bundle:
-    """Read certificates and revocation lists out of PEM, DER or certificate tables."""
     if sum(map(len, pieces)) > MAX_BUNDLE_BYTES:
         raise EvidenceInvalid(f"Certificates may have at most {MAX_BUNDLE_BYTES} bytes in all.")
     ders = list(islice((der for piece in pieces for der in _ders(piece)), MAX_CERTIFICATES + 1))
@@ -176,12 +170,10 @@ def common_name(certificate: x509.Certificate) -> str:
 
 
 def issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    """Whether the other's key signed this certificate, as AMD signs."""
     return is_authority(by) and _signed_as_amd_does(certificate) and signed_directly(certificate, by)
 
 
 def revocations_issued(listed: x509.CertificateRevocationList, by: x509.Certificate) -> bool:
-    """Whether the other's key signed this list, as AMD signs."""
     key = by.public_key()
     if listed.issuer != by.subject or not _signed_as_amd_does(listed) or not isinstance(key, RSAPublicKey):
         return False
@@ -194,8 +186,6 @@ _HWID_BYTES = (8, 64)  # Turin's chips have eight, those before sixty-four
 
 @dataclass(frozen=True)
 class Chain:
-    """The certificates found; None where one was not."""
-
     leaf: x509.Certificate | None
     intermediate: x509.Certificate | None
     root: x509.Certificate | None
@@ -226,12 +216,10 @@ def authority_name(report: Report, product: Product) -> str:
 
 
 def product_in(leaf: x509.Certificate) -> Product | None:
-    """The chip's product by the certificate."""
     return product_of_name(_text(_extension(leaf, "2")))
 
 
 def provider_in(leaf: x509.Certificate) -> str:
-    """The provider that this VLEK belongs to."""
     return _text(_extension(leaf, "5"))
 
 

@@ -1,6 +1,5 @@
-"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23); the chips it
-may be of. Only reads; verifies nothing.
-"""
+"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23). Verifies
+nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +67,6 @@ class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
         return cls(bootloader=packed[0], tee=packed[1], snp=packed[6], microcode=packed[7])
 
     def below(self, floor: Tcb) -> list[str]:
-        """The components that are older than `floor`."""
         least = asdict(floor)
         return [f"{name} {mine} < {least[name]}" for name, mine in asdict(self).items() if mine < least[name]]
 
@@ -103,16 +101,12 @@ class PlatformInfo(IntFlag):
 
     SMT = 1 << 0
     CIPHERTEXT_HIDING = 1 << 4
-    ALIAS_CHECK_COMPLETE = 1 << 5
-    """The firmware looked for memory that answers at two addresses."""
+    ALIAS_CHECK_COMPLETE = 1 << 5  # The firmware looked for memory that answers at two addresses.
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the signature is over, then the fields under the specification's names and in its order, as in `_LAYOUT`.
-
-    TCBs stay packed: their layout depends on the product.
-    """
+    """The specification's names in the order of `_LAYOUT`. TCBs stay packed: their layout depends on the product."""
 
     signed: bytes
     version: int
@@ -131,12 +125,10 @@ class Report:
     id_key_digest: bytes
     author_key_digest: bytes
     reported_tcb: bytes
-    cpuid: bytes
-    """Family, model, stepping; since version 3."""
+    cpuid: bytes  # Family, model, stepping; since version 3.
     chip_id: bytes
     committed_tcb: bytes
-    current_firmware: bytes
-    """Build, minor, major."""
+    current_firmware: bytes  # Build, minor, major.
     committed_firmware: bytes
     signature: bytes
 
@@ -150,12 +142,10 @@ class Report:
 
     @property
     def product(self) -> Product | None:
-        """None where the report does not say it."""
         return product_of_cpuid(self.cpuid[0], self.cpuid[1]) if self.has_cpuid else None
 
 
 def read_report(data: bytes) -> Report:
-    """The report in these bytes, or EvidenceInvalid."""
     if len(data) != REPORT_BYTES:
         raise EvidenceInvalid(f"An SEV-SNP report has {REPORT_BYTES} bytes; this has {len(data)}.")
     report = Report(data[:SIGNED_BYTES], *_LAYOUT.unpack_from(data))

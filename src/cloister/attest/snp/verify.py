@@ -1,7 +1,5 @@
-"""The verdict on an SEV-SNP report: one named check for each thing that could be wrong with it.
-
-A check that needs a missing certificate is skipped and required: the verdict is then incomplete and does not pass.
-"""
+"""The verdict on an SEV-SNP report. A check that needs a missing certificate is skipped and required: nothing
+passes."""
 
 from __future__ import annotations
 
@@ -49,11 +47,7 @@ def verify_snp(
     report_data: bytes | None,
     roots: Mapping[Product, str] = AMD_ROOTS,
 ) -> Verdict:
-    """Check a report against certificates (PEM, DER or a host's table, in any order; revocation lists among them).
-
-    `report_data` is the client's 64 bytes, None to skip this check. EvidenceInvalid if the report or a certificate is
-    malformed.
-    """
+    """Certificates and revocation lists have any order. `report_data`: the client's 64 bytes; None skips the check."""
     read = read_report(report)
     bundle = read_bundle(certificates)
     found = Examination()
@@ -251,7 +245,6 @@ def check_demands(found: Examination, report: Report, product: Product | None, p
 
 
 def _check_settings(found: Examination, report: Report, policy: SnpPolicy) -> None:
-    """The guest's policy and the platform: a name, whether it is asked for, whether it holds, and what if not."""
     guest, platform = GuestPolicy(report.policy), PlatformInfo(report.platform_info)
     meant = GuestPolicy.ALWAYS in guest and not guest & GuestPolicy.WITHOUT_MEANING
     found.check("guest policy", meant, f"{report.policy:#x} has bits set or clear that have no meaning")

@@ -1,9 +1,5 @@
-"""How a platform stands by collateral that is known to be Intel's: the TCB levels of platform, TDX module and enclave.
-
-dcap-qvl judges this itself. Where it stops at the last step, because a TD runs without SEPT_VE_DISABLE, it has verified
-every signature but does not tell the status; this reads it. Intel, "TDX DCAP: TCB info" (PCS API v4): the first level
-whose every number the platform reaches is its own; the worst of the three counts.
-"""
+"""How a platform stands by Intel's collateral (PCS API v4: the first level it reaches counts, the worst of the three).
+Only for a TD without SEPT_VE_DISABLE: dcap-qvl verifies its signatures, but does not tell its status."""
 
 from __future__ import annotations
 

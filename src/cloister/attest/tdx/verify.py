@@ -1,9 +1,5 @@
-"""Whether a TDX quote proves what a policy asks for: a list of checks, each with its outcome.
-
-The signatures from the quote up to Intel's root are checked here. Only Intel's collateral (the JSON that dcap-qvl reads
-and writes) can tell the state of the platform: its TCB, its quoting enclave, revocations. dcap-qvl judges it at a time
-that is passed in. Without collateral those checks are skipped and nothing passes.
-"""
+"""Whether a TDX quote proves what a policy asks for. Only Intel's collateral tells the platform's TCB, enclave and
+revocations; dcap-qvl judges it at a time that is passed in. Without it those checks are skipped and nothing passes."""
 
 from __future__ import annotations
 
@@ -29,8 +25,7 @@ from cloister.errors import EvidenceInvalid
 MAX_COLLATERAL_BYTES = 262144
 MAX_REASON = 200
 NO_LEVEL = "No matching TCB level"
-EXPOSED = "SEPT_VE_DISABLE is not enabled"
-"""dcap-qvl checks this last: it reports any other problem instead."""
+EXPOSED = "SEPT_VE_DISABLE is not enabled"  # dcap-qvl checks this last: it reports any other problem instead.
 
 
 class CollateralRefused(Exception):
@@ -39,15 +34,12 @@ class CollateralRefused(Exception):
 
 @dataclass(frozen=True)
 class Standing:
-    """Intel's status of the platform that a quote is from."""
-
     status: str
     advisories: tuple[str, ...]
     evaluation: int
     report: dict[str, Any]
 
     def agrees_with(self, report: TdReport) -> bool:
-        """Whether dcap-qvl read the same report as we did."""
         return all(
             self.report.get(name) == value.hex()
             for name, value in (
@@ -59,7 +51,6 @@ class Standing:
 
 
 def read_collateral(data: bytes) -> dcap_qvl.QuoteCollateralV3:
-    """The collateral, or EvidenceInvalid."""
     if len(data) > MAX_COLLATERAL_BYTES:
         raise EvidenceInvalid(f"Collateral may have at most {MAX_COLLATERAL_BYTES} bytes.")
     try:
@@ -108,8 +99,7 @@ def read_standing(data: bytes, collateral: bytes) -> Standing | None:
 INTEL_ROOTS = frozenset({"a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"})
 """The key of `Intel SGX Root CA`."""
 INTEL_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
-SGX_EXTENSION = x509.ObjectIdentifier("1.2.840.113741.1.13.1")
-"""Only PCK certificates have it; Intel's root stands above others, too."""
+SGX_EXTENSION = x509.ObjectIdentifier("1.2.840.113741.1.13.1")  # in PCK certificates alone; Intel's root issues others
 
 
 def verify_tdx(
@@ -190,7 +180,6 @@ def _examine_chain(
 
 
 def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy, found: Examination) -> None:
-    """The FMSPC in the PCK certificate, where there is one to trust."""
     fmspc = _fmspc(chain[0]) if chain else ""
     found.claim("fmspc", fmspc)
     if policy.fmspcs is None:
@@ -275,12 +264,10 @@ def _shown(text: str) -> str:
 
 
 def _signed(key: object, signature: bytes, data: bytes) -> bool:
-    """ECDSA over SHA-256 with a P-256 key, the signature as two numbers of 32 bytes."""
     return ecdsa_signed(key, ec.SECP256R1, SHA256(), signature, data)
 
 
 def _number(little: bytes) -> str:
-    """Eight bytes, as a number in hex."""
     return f"{int.from_bytes(little, 'little'):016x}"
 
 
@@ -288,8 +275,7 @@ def _number(little: bytes) -> str:
 UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
-HARMLESS = 1 << 30 | 1 << 31
-"""Protection keys and key locker, which only the TD uses."""
+HARMLESS = 1 << 30 | 1 << 31  # Protection keys and key locker, which only the TD uses.
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
@@ -304,7 +290,6 @@ def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | Non
 
 
 def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
-    """All registers of one accepted launch, together."""
     if not policy.launches:
         found.skipped("launch", "the policy names no [[tdx.launches]]: any software in a real TD could be this one")
         return
