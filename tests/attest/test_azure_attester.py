@@ -27,8 +27,7 @@ from cloister.attest import node as node_module
 from cloister.attest.attester import NoFirmware, SoftwareAttester
 from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure import attester as azure_module
-from cloister.attest.azure.attester import ENDORSED_S, AzureAttester
-from cloister.attest.azure.metadata import MAX_ANSWER_BYTES, Metadata
+from cloister.attest.azure.attester import ENDORSED_S, MAX_ANSWER_BYTES, AzureAttester, Metadata
 from cloister.attest.azure.tpm_device import Tpm, TpmDevice
 from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.attest.machine import find_attester

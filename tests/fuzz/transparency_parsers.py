@@ -14,8 +14,7 @@ import atheris
 with atheris.instrument_imports(include=["cloister.transparency"]):
     from cloister.errors import EvidenceInvalid
     from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
-    from cloister.transparency.entry import read_entry
-    from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_manifest
+    from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_entry, read_manifest
     from cloister.transparency.merkle import verify_consistency, verify_inclusion
     from cloister.transparency.note import Note, SigningKey, VerifierKey, read_note, read_signature
     from cloister.transparency.proof import ReleaseProof, read_proof, verify_release

@@ -9,10 +9,10 @@ from typing import Any
 
 from cloister.attest.attester import Tee, verify_software
 from cloister.attest.azure import verify_azure
-from cloister.attest.azure.tpm import quote_nonce
+from cloister.attest.azure.hcl import quote_nonce
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports
-from cloister.attest.nvidia.policy import SWITCH
+from cloister.attest.nvidia.reports import SWITCH
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx

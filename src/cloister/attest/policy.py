@@ -17,9 +17,8 @@ from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
-from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, ReleaseTrust, SigstoreTrust
-from cloister.transparency.freshness import order_of
-from cloister.transparency.provenance import Predicate
+from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, Predicate, ReleaseTrust, SigstoreTrust
+from cloister.transparency.proof import order_of
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0

@@ -25,8 +25,39 @@ from cloister.channel.sealing import (
     seal_request,
 )
 from cloister.channel.stream import MAX_FRAME_DATA, FrameKind, StreamOpener, StreamSealer
-from cloister.channel.validity import Validity
-from cloister.errors import ChannelBroken, ChannelKeyUnknown
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, MessageExpired
+
+VALID_S = 15  # Of a small request: connecting and waiting in a busy gateway are within it.
+BYTES_PER_S = 1 << 17  # A large one has a second more for each of these: slow lines need them.
+MOST_VALID_S = 120  # A node takes no request that claims to be good for longer.
+CLOCKS_MAY_DIFFER_S = 2
+
+_LATEST_MS = 1 << 53
+
+
+class Validity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Milliseconds since 1970 by the node's clock, and a span. The default has long expired."""
+
+    sealed_ms: Annotated[int, Meta(ge=0, lt=_LATEST_MS)] = 0
+    for_ms: Annotated[int, Meta(ge=0, lt=_LATEST_MS)] = 0
+
+    @classmethod
+    def beginning(cls, now_ms: int, size: int) -> Validity:
+        return cls(now_ms, 1000 * min(VALID_S + size // BYTES_PER_S, MOST_VALID_S))
+
+    def check(self, now_ms: int) -> None:
+        age_s, span_s = (now_ms - self.sealed_ms) / 1000, min(self.for_ms / 1000, MOST_VALID_S)
+        if age_s > span_s + CLOCKS_MAY_DIFFER_S:
+            raise MessageExpired(
+                "The sealed request is too old to be served.",
+                hint="It was held back on its way, or the node's clock changed: verify the node and seal it again.",
+            )
+        if age_s < -CLOCKS_MAY_DIFFER_S:
+            raise MessageExpired(
+                "The sealed request is not valid yet.",
+                hint="The node's clock was set back: verify it and seal the request again.",
+            )
+
 
 CONTENT_TYPE = "application/cloister-sealed"
 VERSION = 2

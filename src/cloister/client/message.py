@@ -10,10 +10,9 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest
+from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
-from cloister.channel.validity import Validity
 from cloister.client.winnow import Headers, IndexSecrets, Winnower, obfuscates
 from cloister.errors import (
     ChannelBroken,

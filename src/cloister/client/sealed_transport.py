@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import httpx2
 
-from cloister.channel.validity import CLOCKS_MAY_DIFFER_S
+from cloister.channel.envelope import CLOCKS_MAY_DIFFER_S
 from cloister.client.message import (
     ENDPOINT,
     HOP_BY_HOP,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec import Struct
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.merkle import EMPTY_ROOT, HASH_BYTES, MAX_SIZE
 from cloister.transparency.note import Algorithm, Note, VerifierKey, exact_base64, read_note, signed_at
-from cloister.transparency.provenance import Predicate
 
+Predicate = Literal["https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2"]
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 

@@ -9,6 +9,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +21,37 @@ from msgspec.structs import replace
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import sha256_of
-from cloister.transparency.packages import Packages
+
+MAX_LOCK_BYTES = 262144
+_LINE = re.compile(r"(\S+==\S+|kernels) sha256:([0-9a-f]{64})(?: (.{1,1024}))?")
+
+
+class Packages(Struct, frozen=True):
+    packages: dict[str, str]
+    kernels: dict[str, str]
+
+    def encoded(self) -> bytes:
+        lines = [f"{name} sha256:{each}" for name, each in sorted(self.packages.items())]
+        lines += [f"kernels sha256:{each} {built}" for each, built in sorted(self.kernels.items())]
+        return "".join(line + "\n" for line in lines).encode()
+
+
+def read_packages(data: bytes) -> Packages:
+    packages: dict[str, str] = {}
+    kernels: dict[str, str] = {}
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        if (match := _LINE.fullmatch(line)) is None or (match[3] is None) == (match[1] == "kernels"):
+            raise SetupError(
+                f"Line {number} of the lock file names no package by its hash.", hint="Make it: cloister release lock."
+            )
+        if match[1] == "kernels":
+            kernels[match[2]] = match[3]
+        elif packages.setdefault(match[1], match[2]) != match[2]:
+            raise SetupError(f"Line {number} of the lock file contradicts an earlier one.")
+    return Packages(packages, kernels)
+
 
 FORMAT = "cloister-release/v1"
 MAX_MANIFEST_BYTES = 262144
@@ -212,3 +244,48 @@ def _checked(manifest: Manifest) -> Manifest:
         return read_manifest(manifest.encoded())
     except (EvidenceInvalid, UnicodeEncodeError) as wrong:
         raise SetupError(f"No manifest can be made of this source tree: {wrong}") from None
+
+
+_RELEASE = re.compile(
+    r"cloister release\n([0-9A-Za-z][0-9A-Za-z.+!-]{0,63})\nsha256:([0-9a-f]{64})\n(?:expires (\d{4}-\d\d-\d\d)\n)?"
+)
+_REVOCATION = re.compile(r"cloister revocation\nsha256:([0-9a-f]{64})\n")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A release with this measurement; `expires` is the last day on which a client accepts it."""
+
+    version: str
+    measurement: bytes
+    expires: date | None = None
+
+    def encoded(self) -> bytes:
+        last = f"expires {self.expires.isoformat()}\n" if self.expires else ""
+        return f"cloister release\n{self.version}\nsha256:{self.measurement.hex()}\n{last}".encode()
+
+
+@dataclass(frozen=True)
+class Revoked:
+    measurement: bytes
+
+    def encoded(self) -> bytes:
+        return f"cloister revocation\nsha256:{self.measurement.hex()}\n".encode()
+
+
+def entry_of(manifest: bytes, expires: date | None = None) -> bytes:
+    return Published(read_manifest(manifest).version, measurement(manifest), expires).encoded()
+
+
+def read_entry(entry: bytes) -> Published | Revoked | None:
+    """What an entry says; None if it is of no kind known here."""
+    try:
+        text = entry.decode("ascii")
+        if found := _RELEASE.fullmatch(text):
+            last = date.fromisoformat(found[3]) if found[3] else None
+            return Published(found[1], bytes.fromhex(found[2]), last)
+        if found := _REVOCATION.fullmatch(text):
+            return Revoked(bytes.fromhex(found[1]))
+    except ValueError:
+        pass
+    return None

@@ -10,9 +10,8 @@ from pathlib import Path
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint
-from cloister.transparency.entry import Revoked, read_entry
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import read_manifest
+from cloister.transparency.manifest import Revoked, read_entry, read_manifest
 from cloister.transparency.merkle import EMPTY_ROOT, fold, leaf_hash, verify_consistency
 from cloister.transparency.note import Signature, SigningKey, VerifierKey
 from cloister.transparency.proof import check_witnesses, published_manifest

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from cloister.attest.azure.tpm import SHA256, Reader
+from cloister.attest.azure.hcl import SHA256, Reader
 from cloister.errors import SetupError
 
 DEVICE: Final = Path("/dev/tpmrm0")

@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.hashes import SHA256
 from msgspec import Meta, Struct
 
-from cloister.attest.azure.hcl import MAGIC, HclReport, attestation_key, read_hcl
-from cloister.attest.azure.tpm import PCRS, TpmQuote, read_tpm_quote
+from cloister.attest.azure.hcl import MAGIC, PCRS, HclReport, TpmQuote, attestation_key, read_hcl, read_tpm_quote
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.report import AMD_ROOTS, Product
 from cloister.attest.tdx import TdxPolicy, verify_tdx

@@ -1,6 +1,5 @@
 """NVIDIA GPUs by their own signed reports (Hopper, Blackwell)."""
 
-from cloister.attest.nvidia.policy import GpuPolicy
-from cloister.attest.nvidia.reports import References, verify_gpu_reports
+from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
 
 __all__ = ["GpuPolicy", "References", "verify_gpu_reports"]

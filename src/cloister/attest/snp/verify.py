@@ -24,16 +24,18 @@ from cloister.attest.snp.certificate import (
     signed_by,
     tcb_in,
 )
-from cloister.attest.snp.policy import FLOORS_DATE, SnpPolicy, shipped_floor
 from cloister.attest.snp.report import (
     AMD_ROOTS,
     ECDSA_P384_SHA384,
+    FLOORS_DATE,
     GuestPolicy,
     PlatformInfo,
     Product,
     Report,
+    SnpPolicy,
     Tcb,
     read_report,
+    shipped_floor,
 )
 from cloister.checks import Examination, Verdict
 
