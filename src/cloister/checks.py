@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -85,8 +86,15 @@ class Examination:
             self._add(name, Outcome.PASS if holds else Outcome.FAIL, found if holds else reason)
         return holds
 
-    def claim(self, name: str, value: Any) -> None:
-        self._claims[name] = value
+    def claim(self, **values: Any) -> None:
+        self._claims |= values
+
+    def compare(self, name: str, found: bytes, wanted: bytes | None, reason: str) -> None:
+        """PASS if the bytes are the same; what was not asked for is skipped."""
+        if wanted is None:
+            self.skipped(name, "nothing to compare with was given", required=False)
+        else:
+            self.check(name, hmac.compare_digest(found, wanted), reason)
 
     def include(self, verdict: Verdict) -> None:
         self._checks += verdict.checks

@@ -18,6 +18,8 @@ from cloister.attest.evidence import (
     VERSION,
     GpuEvidence,
     NodeEvidence,
+    Parties,
+    SettingsPolicy,
     VaultHostPin,
     bind,
     gpu_nonce,
@@ -27,7 +29,6 @@ from cloister.attest.evidence import (
 from cloister.attest.node import verify_node
 from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.policy import Policy
-from cloister.attest.settings import Parties, SettingsPolicy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.tdx import TdxPolicy
 from cloister.checks import Check, Outcome, Verdict

@@ -16,7 +16,7 @@ import pytest
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import write_whole
 from cloister.transparency import log as log_module
-from cloister.transparency import tiles as tiles_module
+from cloister.transparency import merkle as tiles_module
 from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import Published, Revoked, entry_of, measurement, read_entry

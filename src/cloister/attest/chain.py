@@ -96,13 +96,8 @@ def find_chain(
     if not found.check("certificate chain", not broken, broken, " ← ".join(subject(one) for one in chain)):
         return None
     stale = [one for one in chain if not one.not_valid_before_utc <= at <= one.not_valid_after_utc]
-    found.check(
-        "certificate dates",
-        not stale,
-        "; ".join(
-            f"{subject(one)} is valid from {one.not_valid_before_utc} to {one.not_valid_after_utc}" for one in stale
-        ),
-    )
+    dates = (f"{subject(one)} is valid from {one.not_valid_before_utc} to {one.not_valid_after_utc}" for one in stale)
+    found.check("certificate dates", not stale, "; ".join(dates))
     return chain
 
 

@@ -141,10 +141,8 @@ def _no_report(root: Path, wrong: Exception) -> SetupError:
     """ENXIO: no firmware registered with the kernel. Any other error: it did not answer."""
     number = wrong.errno if isinstance(wrong, OSError) else None
     if not root.is_dir() or number == errno.ENXIO:
-        return NoFirmware(
-            "This machine's kernel offers no attestation reports.",
-            hint="Run in an SEV-SNP or TDX guest of Linux 6.7 or newer, with configfs and its guest driver.",
-        )
+        hint = "Run in an SEV-SNP or TDX guest of Linux 6.7 or newer, with configfs and its guest driver."
+        return NoFirmware("This machine's kernel offers no attestation reports.", hint=hint)
     if number in (errno.EACCES, errno.EPERM):
         return SetupError(f"No right to ask for reports in {root}.", hint="Run as root, or hand the folder over.")
     return SetupError(f"The firmware gave no report ({type(wrong).__name__}, {errno.errorcode.get(number or 0, '?')}).")

@@ -23,7 +23,6 @@ UNPRIVILEGED = ("memory_lock", "no_swap")  # A node without hardware hides nothi
 
 GPU_CHECK = "gpu evidence"
 COMPUTES_ON_GPU = "no_devices"  # The layer of the sandbox that is missing where service and vaults hold a GPU open.
-
 LONGEST_HELD_S = 24 * 3600  # The longest that a node may hold one channel key.
 
 
@@ -34,7 +33,7 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce), at, policy)
     found.include(Verdict(report.checks))
-    found.claim("report", dict(report.claims))
+    found.claim(report=dict(report.claims))
     if evidence.tee == "none":
         found.skipped("launch", "no hardware measured how this node started", required=False)
     if evidence.gpu is None and policy.require_gpu:
@@ -50,16 +49,15 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
 def _show_relaxations(found: Examination, policy: Policy) -> None:
     """All relaxations of the policy, whether or not this node needs them: users need not know the file by heart."""
     names = policy.relaxations()
-    found.claim("relaxations", list(names))
+    found.claim(relaxations=list(names))
     found.check("relaxations", not names, "not demanded", "none", allowed_by=", ".join(names))
 
 
 def _check_tee(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
     accepted = (*policy.tees, "none") if policy.allow_software_tee else policy.tees
-    found.claim("tee", evidence.tee)
-    found.check(
-        "tee", evidence.tee in accepted, f"{evidence.tee} is not among {', '.join(accepted)}", found=evidence.tee
-    )
+    found.claim(tee=evidence.tee)
+    holds = evidence.tee in accepted
+    found.check("tee", holds, f"{evidence.tee} is not among {', '.join(accepted)}", found=evidence.tee)
 
 
 def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: Policy) -> Verdict:
@@ -71,16 +69,9 @@ def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: P
         return verify_tdx(evidence.report, collateral, at=at, policy=policy.tdx, report_data=bound)
     if evidence.tee == "azure":
         pieces = (*evidence.certificates, *policy.snp_revocation_lists)
-        return verify_azure(
-            evidence.report,
-            pieces,
-            evidence.collateral or policy.tdx_collateral,
-            quote_nonce(bound),
-            at=at,
-            policy=policy.azure,
-            snp=policy.snp,
-            tdx=policy.tdx,
-        )
+        collateral, nonce = evidence.collateral or policy.tdx_collateral, quote_nonce(bound)
+        snp, tdx = policy.snp, policy.tdx
+        return verify_azure(evidence.report, pieces, collateral, nonce, at=at, policy=policy.azure, snp=snp, tdx=tdx)
     return verify_software(evidence.report, at=at, allowed=policy.allow_software_tee, report_data=bound)
 
 
@@ -94,7 +85,7 @@ def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: dat
     verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
     found.passed(GPU_CHECK, gpu.kind)
     found.include(Verdict(verdict.checks))
-    found.claim("gpu", dict(verdict.claims))
+    found.claim(gpu=dict(verdict.claims))
     shown = sum(one.get("architecture") != SWITCH for one in verdict.claims.get("gpus", ()))
     found.check("gpus shown", shown == statement.gpus, f"{shown} of {statement.gpus} GPUs", f"all {shown}")
 
@@ -111,12 +102,9 @@ def _check_no_gpu(found: Examination, tee: Tee, statement: Statement, policy: Po
 
 def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
     statement = read_statement(evidence.statement)
-    found.claim("model", statement.model)
-    found.claim("weights", statement.weights.hex())
-    found.claim("levels", list(statement.levels))
-    found.claim("started", statement.started)
-    found.claim("measurement", evidence.measurement.hex())
-    found.claim("missing_layers", list(statement.missing_layers))
+    found.claim(model=statement.model, weights=statement.weights.hex(), levels=list(statement.levels))
+    found.claim(started=statement.started, measurement=evidence.measurement.hex())
+    found.claim(missing_layers=list(statement.missing_layers))
     _check_weights(found, statement, policy)
     _check_settings(found, statement, policy)
     _check_code(found, statement, evidence.tee)
@@ -134,8 +122,7 @@ def _check_weights(found: Examination, statement: Statement, policy: Policy) -> 
 
 def _check_settings(found: Examination, statement: Statement, policy: Policy) -> None:
     settings, words = statement.settings, statement.settings.in_words()
-    found.claim("settings", settings.as_json())
-    found.claim("settings_hash", settings.hash.hex())
+    found.claim(settings=settings.as_json(), settings_hash=settings.hash.hex())
     whole = settings.hash == statement.settings_hash
     found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
     policy.settings.check(found, settings)
@@ -162,7 +149,7 @@ def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes,
         states.append({"address": address, "state": state, **verdict.claims})
     if not statement.settings.vault_hosts:
         found.passed(name, "none")
-    found.claim("vault_hosts", states)
+    found.claim(vault_hosts=states)
 
 
 def verify_vault_host(
@@ -173,7 +160,7 @@ def verify_vault_host(
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce, HOST_DOMAIN), at, policy)
     found.include(Verdict(report.checks))
-    found.claim("report", dict(report.claims))
+    found.claim(report=dict(report.claims))
     _check_gpu(found, evidence, evidence.gpu_nonce(nonce, HOST_DOMAIN), at, policy)
     same = evidence.measurement == measurement
     found.check("release", same, "it runs another release than the node", "the node's")
@@ -181,10 +168,8 @@ def verify_vault_host(
     words = statement.settings.in_words()
     whole = statement.settings.hash == statement.settings_hash and not statement.settings.vault_hosts
     found.check("settings", whole, "their hash is wrong, or its vaults are elsewhere too", words[1])
-    found.claim("certificate", evidence.channel_key.hex())
-    found.claim("sandbox", statement.settings.sandbox)
-    found.claim("missing_layers", list(statement.missing_layers))
-    found.claim("started", statement.started)
+    found.claim(certificate=evidence.channel_key.hex(), sandbox=statement.settings.sandbox)
+    found.claim(missing_layers=list(statement.missing_layers), started=statement.started)
     _check_code(found, statement, evidence.tee)
     _check_sandbox(found, evidence, statement, policy)
     return found.verdict()
@@ -197,33 +182,25 @@ def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statem
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
     missing = sorted(set(statement.missing_layers) - set(accepted))
     may_lose = statement.settings.sandbox == "degraded" and not accepted
-    found.check(
-        "sandbox",
-        not missing and not may_lose,
-        f"the node runs without {', '.join(missing)}" if missing else "it was started with --allow-degraded-sandbox",
-        found="complete"
-        if not statement.missing_layers
-        else f"without {', '.join(statement.missing_layers)}, accepted",
-    )
+    lacks = f"the node runs without {', '.join(missing)}" if missing else "it was started with --allow-degraded-sandbox"
+    without = ", ".join(statement.missing_layers)
+    shown = f"without {without}, accepted" if without else "complete"
+    found.check("sandbox", not missing and not may_lose, lacks, shown)
 
 
 def _check_freshness(found: Examination, statement: Statement, at: datetime) -> None:
     """The nonce proves that the evidence is new. This shows the node's clock, and how long it holds its key."""
     held_s = (statement.key_until_ms - statement.made_ms) / 1000
     ahead_s = statement.made_ms / 1000 - at.timestamp()
-    found.claim("stated_ms", statement.made_ms)
-    found.claim("key_held_s", held_s)
-    found.check(
-        "freshness",
-        0 < held_s <= LONGEST_HELD_S,
-        f"the node says that it holds its channel key for {held_s:.0f} s",
-        f"channel key held for {held_s:.0f} s more; the node's clock is {abs(ahead_s):.0f} s "
-        f"{'ahead of' if ahead_s > 0 else 'behind'} ours",
-    )
+    found.claim(stated_ms=statement.made_ms, key_held_s=held_s)
+    ahead = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
+    shown = f"channel key held for {held_s:.0f} s more; the node's clock is {ahead}"
+    reason = f"the node says that it holds its channel key for {held_s:.0f} s"
+    found.check("freshness", 0 < held_s <= LONGEST_HELD_S, reason, shown)
 
 
 def _check_code(found: Examination, statement: Statement, tee: Tee) -> None:
-    found.claim("code", statement.code)
+    found.claim(code=statement.code)
     if statement.code == "release":
         found.passed("code", "only the release's files and packages run")
     elif tee == "none":

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.azure import AzurePolicy
+from cloister.attest.evidence import Pin, SettingsPolicy
 from cloister.attest.nvidia import GpuPolicy
-from cloister.attest.settings import Pin, SettingsPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import EvidenceInvalid, SetupError
@@ -23,7 +23,6 @@ from cloister.transparency.proof import order_of
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
 TOKEN_FIELDS = ("gpu_keys", "issuers", "leeway_seconds")  # that older policies may have
-
 ReleaseMeasurement = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
 Layer = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -142,10 +141,8 @@ def read_policy(path: Path) -> Policy:
     try:
         policy.release.log_keys(), policy.release.witness_keys()
     except (EvidenceInvalid, SetupError) as wrong:
-        raise SetupError(
-            f"The policy's logs or witnesses cannot be used: {wrong.message}",
-            hint=f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip(),
-        ) from None
+        advice = f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip()
+        raise SetupError(f"The policy's logs or witnesses cannot be used: {wrong.message}", hint=advice) from None
     return policy
 
 
@@ -156,14 +153,11 @@ def _release(rules: _Rules, path: Path) -> ReleaseTrust:
         known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(path.parent / signers.trusted_root)})
     if rules.minimum_version is not None:
         if not known:
-            raise SetupError(
-                "minimum_version needs [log] or [sigstore]: a measurement alone names no version.",
-                hint=f"Look at {path}.",
-            )
+            message = "minimum_version needs [log] or [sigstore]: a measurement alone names no version."
+            raise SetupError(message, hint=f"Look at {path}.")
         if order_of(rules.minimum_version) is None:
-            raise SetupError(
-                "The policy's minimum_version is not numbers and dots.", hint=f"Like 1.2.0. Look at {path}."
-            )
+            hint = f"Like 1.2.0. Look at {path}."
+            raise SetupError("The policy's minimum_version is not numbers and dots.", hint=hint)
         known["minimum_version"] = rules.minimum_version
     return ReleaseTrust(**known)
 

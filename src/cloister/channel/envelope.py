@@ -1,6 +1,6 @@
 """What travels to the node for one request, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖
-parts, each u32 length ‖ bytes: the sealed request (HTTP's parts as msgpack), then sealed prompts. The key of sealed
-weights travels in an envelope too, under another purpose."""
+parts, each u32 length ‖ bytes: the sealed request (HTTP's parts as msgpack; how long it is valid, by the *node's*
+clock), then prompts. A key of sealed weights travels in an envelope too, under another purpose."""
 
 from __future__ import annotations
 
@@ -11,19 +11,8 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.channel.sealing import (
-    ENC_BYTES,
-    KEY_BYTES,
-    KEY_ID_BYTES,
-    MAX_PLAINTEXT_BYTES,
-    SMALLEST_BYTES,
-    TAG_BYTES,
-    ChannelKey,
-    address_to,
-    key_id,
-    open_request,
-    seal_request,
-)
+from cloister.channel import sealing
+from cloister.channel.sealing import ENC_BYTES, KEY_ID_BYTES, MAX_PLAINTEXT_BYTES, ChannelKey, key_id
 from cloister.channel.stream import MAX_FRAME_DATA, FrameKind, StreamOpener, StreamSealer
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, MessageExpired
 
@@ -31,7 +20,6 @@ VALID_S = 15  # Of a small request: connecting and waiting in a busy gateway are
 BYTES_PER_S = 1 << 17  # A large one has a second more for each of these: slow lines need them.
 MOST_VALID_S = 120  # A node takes no request that claims to be good for longer.
 CLOCKS_MAY_DIFFER_S = 2
-
 _LATEST_MS = 1 << 53
 
 
@@ -48,26 +36,21 @@ class Validity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     def check(self, now_ms: int) -> None:
         age_s, span_s = (now_ms - self.sealed_ms) / 1000, min(self.for_ms / 1000, MOST_VALID_S)
         if age_s > span_s + CLOCKS_MAY_DIFFER_S:
-            raise MessageExpired(
-                "The sealed request is too old to be served.",
-                hint="It was held back on its way, or the node's clock changed: verify the node and seal it again.",
-            )
+            hint = "It was held back on its way, or the node's clock changed: verify the node and seal it again."
+            raise MessageExpired("The sealed request is too old to be served.", hint=hint)
         if age_s < -CLOCKS_MAY_DIFFER_S:
-            raise MessageExpired(
-                "The sealed request is not valid yet.",
-                hint="The node's clock was set back: verify it and seal the request again.",
-            )
+            hint = "The node's clock was set back: verify it and seal the request again."
+            raise MessageExpired("The sealed request is not valid yet.", hint=hint)
 
 
 CONTENT_TYPE = "application/cloister-sealed"
 VERSION = 2
 MAX_PROMPTS = 128
 MAX_ENVELOPE_BYTES = 32 << 20
-
 _MAGIC = b"CLOI"
 _HEADER = struct.Struct(f">4sB{KEY_ID_BYTES}s{ENC_BYTES}sH")
 _LENGTH = struct.Struct(">I")
-_SMALLEST_PART = SMALLEST_BYTES + TAG_BYTES
+_SMALLEST_PART = sealing.SMALLEST_BYTES + sealing.TAG_BYTES
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,13 +111,11 @@ def _counted(count: int) -> int:
 
 def _check_size(size: int) -> None:
     if size > MAX_ENVELOPE_BYTES:
-        raise ChannelBroken(
-            f"A sealed request may have at most {MAX_ENVELOPE_BYTES} bytes, not {size}.", hint="Send a shorter prompt."
-        )
+        hint = "Send a shorter prompt."
+        raise ChannelBroken(f"A sealed request may have at most {MAX_ENVELOPE_BYTES} bytes, not {size}.", hint=hint)
 
 
 MAX_HEADERS = 64
-
 Method = Annotated[str, Meta(pattern=r"^[A-Z]{3,7}\Z")]
 Path = Annotated[str, Meta(pattern=r"^/[!-~]*\Z", max_length=2048)]
 HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}\Z")]
@@ -155,9 +136,8 @@ class _Inner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         try:
             return msgspec.msgpack.decode(data, type=cls)
         except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: text that is not UTF-8
-            raise ChannelBroken(
-                "A sealed message does not decode.", hint="Client and node may be of other versions."
-            ) from None
+            hint = "Client and node may be of other versions."
+            raise ChannelBroken("A sealed message does not decode.", hint=hint) from None
 
 
 class InnerRequest(_Inner, frozen=True):
@@ -201,8 +181,8 @@ class Release(NamedTuple):
 
 def release_to(channel_key: bytes, content_key: bytes) -> Release:
     """The content key, sealed to the holder of this channel key. Verify the node's evidence first."""
-    enc, keys = address_to(channel_key, info=_INFO)
-    sealed = seal_request(keys.request, enc, content_key)
+    enc, keys = sealing.address_to(channel_key, info=_INFO)
+    sealed = sealing.seal_request(keys.request, enc, content_key)
     opener = StreamOpener(bytearray(keys.response), enc)
     keys.erase()
     return Release(Envelope(key_id(channel_key), enc, sealed).encode(), opener)
@@ -219,9 +199,9 @@ def receive_release(channel_key: ChannelKey, message: bytes) -> tuple[bytearray,
         raise ChannelBroken("A key release holds no prompts.")
     keys = channel_key.accept(envelope.enc, info=_INFO)
     try:
-        content_key = bytearray(open_request(keys.request, envelope.enc, envelope.request))
-        if len(content_key) != KEY_BYTES:
-            raise ChannelBroken(f"A content key has {KEY_BYTES} bytes, not {len(content_key)}.")
+        content_key = bytearray(sealing.open_request(keys.request, envelope.enc, envelope.request))
+        if len(content_key) != sealing.KEY_BYTES:
+            raise ChannelBroken(f"A content key has {sealing.KEY_BYTES} bytes, not {len(content_key)}.")
         sealer = StreamSealer(keys.response, envelope.enc)
         return content_key, sealer.head(_TAKEN) + sealer.end()
     finally:

@@ -21,7 +21,6 @@ PUBLIC_BYTES = 32
 ENC_BYTES = 32
 KEY_ID_BYTES = 8
 KEY_BYTES = 32
-
 _INFO = b"cloister channel v1"
 _SUITE = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEADId.EXPORT_ONLY)
 
@@ -78,9 +77,8 @@ def key_id(public: bytes) -> bytes:
 
 
 def _export(context: ContextInterface) -> RequestKeys:
-    request, prompt, response = (
-        bytearray(context.export(b"cloister " + name, KEY_BYTES)) for name in (b"request", b"prompt", b"response")
-    )
+    names = (b"cloister request", b"cloister prompt", b"cloister response")
+    request, prompt, response = (bytearray(context.export(name, KEY_BYTES)) for name in names)
     return RequestKeys(request, prompt, response)
 
 
@@ -107,13 +105,11 @@ class SeenMessages:
         """Note it. MessageRepeated if it was there before; ChannelKeyUnknown if there is no room to note it."""
         kept = bytes(enc[:_KEPT_BYTES])
         if kept in self._seen:
-            raise MessageRepeated(
-                "This sealed message was received before.", hint="Seal the request again; every message is taken once."
-            )
+            hint = "Seal the request again; every message is taken once."
+            raise MessageRepeated("This sealed message was received before.", hint=hint)
         if self.full:
-            raise ChannelKeyUnknown(
-                "The channel key has taken as many messages as it may.", hint="Verify the node and send again."
-            )
+            hint = "Verify the node and send again."
+            raise ChannelKeyUnknown("The channel key has taken as many messages as it may.", hint=hint)
         self._seen.add(kept)
 
 
@@ -132,7 +128,6 @@ def padded(length: int) -> int:
 
 TAG_BYTES = 16
 MAX_PLAINTEXT_BYTES = 16 << 20  # Of one request or prompt, before padding.
-
 _LENGTH = struct.Struct(">I")
 _REQUEST = b"cloister request\0"
 _PROMPT = b"cloister prompt\0"
@@ -174,10 +169,8 @@ def unpad(plaintext: bytes) -> bytes:
 
 def _seal(key: bytes | bytearray, number: int, aad: bytes, plaintext: bytes) -> bytes:
     if len(plaintext) > MAX_PLAINTEXT_BYTES:
-        raise ChannelBroken(
-            f"A sealed message may have at most {MAX_PLAINTEXT_BYTES} bytes, not {len(plaintext)}.",
-            hint="Send a shorter prompt.",
-        )
+        message = f"A sealed message may have at most {MAX_PLAINTEXT_BYTES} bytes, not {len(plaintext)}."
+        raise ChannelBroken(message, hint="Send a shorter prompt.")
     return AESGCM(key).encrypt(nonce_of(number), pad(plaintext), aad)
 
 

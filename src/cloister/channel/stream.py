@@ -19,7 +19,6 @@ from cloister.errors import ChannelBroken
 
 SALT_BYTES = 32
 MAX_PLAINTEXT_BYTES = 1 << 16  # Of one frame, padding and all; more data goes into more frames.
-
 _INFO = b"cloister response stream v1"
 _LENGTH = struct.Struct(">I")
 _PREFIX = struct.Struct(">BI")
@@ -154,9 +153,8 @@ class StreamOpener:
         try:
             plaintext = self._aead.decrypt(nonce_of(self._number), sealed, None)
         except InvalidTag:
-            raise ChannelBroken(
-                "A frame of the answer was altered, left out or moved on its way.", hint=_HINT
-            ) from None
+            hint = _HINT
+            raise ChannelBroken("A frame of the answer was altered, left out or moved on its way.", hint=hint) from None
         number, length = _PREFIX.unpack_from(plaintext)
         kind = _KINDS.get(number)
         if kind is None or length > len(plaintext) - _PREFIX.size:

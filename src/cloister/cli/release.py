@@ -139,8 +139,7 @@ def check(options: CheckOptions) -> None:
     if wanted.packages is not None and options.source is None:
         here = replace(here, packages=installed())
     found = Examination()
-    found.claim("release_version", wanted.version)
-    found.claim("release_measurement", measurement(data).hex())
+    found.claim(release_version=wanted.version, release_measurement=measurement(data).hex())
     wrong = differences(wanted, here)
     more = f", and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     found.check("source", not wrong, "; ".join(wrong[:5]) + more, found=f"{len(here.files)} files are the release's")

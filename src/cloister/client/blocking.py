@@ -24,9 +24,8 @@ class BlockingTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         request.read()
-        copy = httpx2.Request(
-            request.method, request.url, headers=request.headers, content=request.content, extensions=request.extensions
-        )
+        content, more = request.content, request.extensions
+        copy = httpx2.Request(request.method, request.url, headers=request.headers, content=content, extensions=more)
         answer = self.wait(self._transport.handle_async_request(copy))
         stream = _BlockingStream(answer, self)
         return httpx2.Response(answer.status_code, headers=answer.headers, stream=stream, request=request)

@@ -113,16 +113,10 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return
-        self._whole.append(
-            Request(
-                self._parser.get_method().decode("ascii"),
-                self._path.decode("latin-1"),
-                tuple(self._headers),
-                bytes(self._body),
-                self._parser.should_keep_alive(),
-                self._parser.get_http_version() == "1.1",
-            )
-        )
+        parser, path = self._parser, self._path.decode("latin-1")
+        method, headers = parser.get_method().decode("ascii"), tuple(self._headers)
+        keep_alive, chunks = parser.should_keep_alive(), parser.get_http_version() == "1.1"
+        self._whole.append(Request(method, path, headers, bytes(self._body), keep_alive, chunks))
 
     def _count(self, size: int) -> None:
         self._head_bytes += size + _HEADER_BYTES
@@ -135,7 +129,6 @@ _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"
 _MAX_WAITING = 8  # requests; reading goes on meanwhile, to notice that the program leaves
 _UNREAD = Request("", "", (), keep_alive=False)
-
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 
 

@@ -28,9 +28,7 @@ from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_re
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
-
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-
 PARAMETERS = frozenset(
     (
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
@@ -49,7 +47,6 @@ HOP_BY_HOP = frozenset(
 )
 _LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"))
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
-
 _Fields = dict[str, msgspec.Raw]
 
 
@@ -92,11 +89,8 @@ def end_to_end(headers: Headers) -> list[tuple[str, str]]:
 
 def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
     """The headers that are part of the request: neither of the connection nor of the machine it was made on."""
-    return tuple(
-        (name, value)
-        for name, value in end_to_end(headers)
-        if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIXES)
-    )
+    pairs = ((name, value) for name, value in end_to_end(headers) if not name.startswith(_LEFT_OUT_PREFIXES))
+    return tuple((name, value) for name, value in pairs if name not in _LEFT_OUT)
 
 
 class Split(NamedTuple):
@@ -112,9 +106,8 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
     field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
     if field is None:
         if body:
-            raise InvalidRequest(
-                "This path's body cannot be sealed.", hint=f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
-            )
+            hint = f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
+            raise InvalidRequest("This path's body cannot be sealed.", hint=hint)
         return Split(body)
     try:
         fields = msgspec.json.decode(body, type=_Fields)
@@ -151,9 +144,8 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
             if msgspec.json.decode(value) in SAY_NOTHING[name]:
                 return False
         raise InvalidRequest(f"{name} is not supported, and would not be sealed.", param=name)
-    raise InvalidRequest(
-        f"The field {name[:64]!r} is not known and cannot be sealed.", param=name[:64], hint="Check how it is spelt."
-    )
+    hint = "Check how it is spelt."
+    raise InvalidRequest(f"The field {name[:64]!r} is not known and cannot be sealed.", param=name[:64], hint=hint)
 
 
 def _levels(fields: _Fields, headers: Headers) -> list[str]:
@@ -179,7 +171,6 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
 
 
 LAST_EVENT = b"data: [DONE]\n\n"  # readers stop here: it is held until the answer is whole
-
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
 _CODES = {
@@ -264,31 +255,25 @@ def is_sealed(status: int, content_type: str) -> bool:
 def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
     """What an answer without a seal means: a refusal to pass on, or the error it amounts to."""
     if not 400 <= status <= 599:
-        raise ChannelBroken(
-            f"The node answered a sealed request without a seal (HTTP {status}).",
-            hint="Another server answers in its place, or it is no Cloister node. The answer was not read.",
-        )
+        hint = "Another server answers in its place, or it is no Cloister node. The answer was not read."
+        raise ChannelBroken(f"The node answered a sealed request without a seal (HTTP {status}).", hint=hint)
     code = _code(body)
     if status == 409 and code == ChannelKeyUnknown.code:
         raise ChannelKeyUnknown("The node no longer holds the channel key that it was verified with.")
     if status == 409 and code == MessageRepeated.code:
         raise MessageRepeated("The node has received this message before.", hint="Messages are repeated on the way.")
     if status == 409 and code == MessageExpired.code:
-        raise MessageExpired(
-            "The node says that the sealed request came too late.", hint="Messages are held back on the way."
-        )
+        hint = "Messages are held back on the way."
+        raise MessageExpired("The node says that the sealed request came too late.", hint=hint)
     if code == ChannelBroken.code:
         raise ChannelBroken("The node could not open the sealed request.", hint="It was altered on its way.")
     known = code if code in _CODES else None
     seconds = int(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6 else None
-    return Refusal(
-        status,
-        f"The sealed request was refused before it reached the node's inside (HTTP {status}"
-        f"{f', {known}' if known else ''}).{_CODES.get(known or '', '')} This refusal is not authenticated.",
-        known,
-        None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S),
-        final=True,
-    )
+    named = f", {known}" if known else ""
+    message = f"The sealed request was refused before it reached the node's inside (HTTP {status}{named})."
+    message += f"{_CODES.get(known or '', '')} This refusal is not authenticated."
+    later = None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S)
+    return Refusal(status, message, known, later, final=True)
 
 
 class _ErrorBody(msgspec.Struct):

@@ -15,7 +15,7 @@ import httpx2
 
 from cloister.addresses import HttpAddress
 from cloister.client.message import Refusal
-from cloister.client.node_http import tls_to
+from cloister.client.verification import tls_to
 from cloister.errors import InvalidRequest
 from cloister.obfuscation.positions import Positions
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
@@ -291,9 +291,8 @@ class _Whole(httpx2.AsyncByteStream):
 
 def _with_body(request: httpx2.Request, body: bytes) -> httpx2.Request:
     headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_HANDED]
-    return httpx2.Request(
-        request.method, request.url, headers=headers, content=body, extensions=dict(request.extensions)
-    )
+    more = dict(request.extensions)
+    return httpx2.Request(request.method, request.url, headers=headers, content=body, extensions=more)
 
 
 def _made(

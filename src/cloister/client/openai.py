@@ -50,9 +50,8 @@ class HttpClient(httpx2.Client):
 
     def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
         self.node = server if isinstance(server, VerifiedNode) else None
-        super().__init__(
-            transport=BlockingTransport(_transport(server, obfuscate)), timeout=timeout, **_only_to(server)
-        )
+        wire = BlockingTransport(_transport(server, obfuscate))
+        super().__init__(transport=wire, timeout=timeout, **_only_to(server))
 
 
 class AsyncHttpClient(httpx2.AsyncClient):
@@ -160,9 +159,8 @@ def _only_to(server: VerifiedNode | str) -> dict[str, Any]:
 
 def _check_plain(obfuscate: Obfuscation | None, policy: object, allow_software_tee: bool) -> None:
     if obfuscate is None:
-        raise SetupError(
-            "insecure_plaintext is for obfuscated prompts alone.", hint="In the clear, `openai.OpenAI` does the same."
-        )
+        hint = "In the clear, `openai.OpenAI` does the same."
+        raise SetupError("insecure_plaintext is for obfuscated prompts alone.", hint=hint)
     if policy is not None or allow_software_tee:
         raise SetupError("insecure_plaintext verifies nothing.", hint="Leave out the policy, or insecure_plaintext.")
 

@@ -69,10 +69,8 @@ class Callers:
             if len(self._known) >= self._most:
                 self._known = {each: one for each, one in self._known.items() if not one.forgettable}
             if len(self._known) >= self._most:
-                raise ObfuscationRefused(
-                    f"This proxy remembers the secrets of {self._most} API keys and may forget none of them.",
-                    hint="Use one of those keys, or start the proxy again.",
-                )
+                message = f"This proxy remembers the secrets of {self._most} API keys and may forget none of them."
+                raise ObfuscationRefused(message, hint="Use one of those keys, or start the proxy again.")
             self._known[name] = _Caller(self._like.another())
         return self._known[name]
 
@@ -114,10 +112,8 @@ class Proxy:
         try:
             server = await loop.create_server(self._connected, HOST, port)
         except OSError as wrong:
-            raise SetupError(
-                f"Cannot listen on {HOST} port {port}: {wrong.strerror}.",
-                hint="Choose another with --port (0 takes any free one).",
-            ) from None
+            hint = "Choose another with --port (0 takes any free one)."
+            raise SetupError(f"Cannot listen on {HOST} port {port}: {wrong.strerror}.", hint=hint) from None
         try:
             on_ready(f"http://{HOST}:{server.sockets[0].getsockname()[1]}")
             await self._stop.wait()
@@ -163,21 +159,13 @@ class Proxy:
         downstream.opened(b"", ended=True)
 
     def _outer(self, request: Request) -> httpx2.Request:
-        headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in end_to_end(request.headers)
-            if name not in _LEFT_OUT
-        ]
+        pairs = [(name, value) for name, value in end_to_end(request.headers) if name not in _LEFT_OUT]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
         try:
             if not request.path.startswith("/"):
                 raise httpx2.InvalidURL("another server's")
-            return httpx2.Request(
-                request.method,
-                self._address.url(request.path),
-                headers=headers,
-                content=request.body,
-                extensions={"timeout": _TIMEOUT.as_dict()},
-            )
+            url, timeout = self._address.url(request.path), {"timeout": _TIMEOUT.as_dict()}
+            return httpx2.Request(request.method, url, headers=headers, content=request.body, extensions=timeout)
         except httpx2.InvalidURL:
             raise InvalidRequest("The request's path is not a path of this server.") from None
 

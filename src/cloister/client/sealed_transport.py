@@ -10,20 +10,9 @@ from contextlib import suppress
 import httpx2
 
 from cloister.channel.envelope import CLOCKS_MAY_DIFFER_S
-from cloister.client.message import (
-    ENDPOINT,
-    HOP_BY_HOP,
-    MAX_REFUSAL_BYTES,
-    OUTER_HEADERS,
-    Refusal,
-    SealedAnswer,
-    SealedMessage,
-    is_sealed,
-    read_refusal,
-    seal_message,
-)
-from cloister.client.node_http import tls_to
-from cloister.client.verification import Verification, VerifiedNode
+from cloister.client import message as messages
+from cloister.client.message import Refusal, SealedMessage
+from cloister.client.verification import Verification, VerifiedNode, tls_to
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import (
     ChannelBroken,
@@ -35,9 +24,7 @@ from cloister.errors import (
 )
 
 _CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)  # only the seal shows whether the answer was whole
-
 Raising = Callable[[CloisterError, httpx2.Request], Exception]  # for libraries with exceptions of one family
-
 DENIED = (ChannelKeyUnknown, MessageExpired)  # Refusals in the clear that evidence can prove or disprove.
 
 
@@ -45,10 +32,9 @@ def check_denial(denial: ChannelBroken, message: SealedMessage, before: Verifica
     """Return if the evidence of `now` proves the denial of a message sealed by that of `before`; raise otherwise."""
     if isinstance(denial, MessageExpired):
         if not _was_invalid(message, before, now):
-            raise MessageExpired(
-                "A refusal says that the sealed request came too late. By the node's clock it was sent in time.",
-                hint="Messages are held back on the way, or the node is overloaded. It was not sent again.",
-            )
+            said = "A refusal says that the sealed request came too late. By the node's clock it was sent in time."
+            hint = "Messages are held back on the way, or the node is overloaded. It was not sent again."
+            raise MessageExpired(said, hint=hint)
     elif now.channel_key == before.channel_key:
         raise ChannelKeyUnknown(
             "A refusal says that the node does not hold its channel key. By its evidence it does.",
@@ -80,8 +66,8 @@ class OpenedStream(httpx2.AsyncByteStream):
         self, outer: httpx2.Response, message: SealedMessage, raising: Raising, request: httpx2.Request
     ) -> None:
         self._outer = outer
-        self._sealed = is_sealed(outer.status_code, outer.headers.get("content-type", ""))
-        self._answer = SealedAnswer(message.opener, message.winnower)
+        self._sealed = messages.is_sealed(outer.status_code, outer.headers.get("content-type", ""))
+        self._answer = messages.SealedAnswer(message.opener, message.winnower)
         self._raising = raising
         self._request = request
         self._opened = b""
@@ -125,7 +111,7 @@ class OpenedStream(httpx2.AsyncByteStream):
         """More of the answer. None is its end, which must not come before the authenticated one."""
         if not self._sealed:
             self._clear += piece or b""
-            self._whole = piece is None or len(self._clear) >= MAX_REFUSAL_BYTES
+            self._whole = piece is None or len(self._clear) >= messages.MAX_REFUSAL_BYTES
         elif piece is None:
             self._answer.finish()
             self._whole = True
@@ -136,10 +122,10 @@ class OpenedStream(httpx2.AsyncByteStream):
         """The response, once enough was taken: a sealed head, or of a refusal a little, and only to find its code."""
         if not self._sealed and self._whole:
             retry_after = self._outer.headers.get("retry-after", "")
-            return _refused(read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
+            return _refused(messages.read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
         if (head := self._answer.head) is None:
             return None
-        headers = [(name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP]
+        headers = [(name, value) for name, value in head.headers if name.lower() not in messages.HOP_BY_HOP]
         return httpx2.Response(head.status, headers=headers, stream=self, request=self._request)
 
     def _given(self) -> bytes:
@@ -188,18 +174,15 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
         address = self._node.address
         port = url.port or (443 if url.scheme == "https" else 80)
         if (url.scheme, url.host, port) != (address.scheme, address.host, address.port):
-            raise ChannelBroken(
-                "The request is for another server than the one that was verified.", hint="It was not sent anywhere."
-            )
+            said = "The request is for another server than the one that was verified."
+            raise ChannelBroken(said, hint="It was not sent anywhere.")
         path = address.endpoint(url.raw_path.decode("ascii"))
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         key, now = verification.channel_key, verification.node_ms()
-        message = seal_message(key, request.method, path, headers, request.content, now, self._secrets)
+        message = messages.seal_message(key, request.method, path, headers, request.content, now, self._secrets)
         timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
-        outer = httpx2.Request(
-            "POST", address.url(ENDPOINT), headers=OUTER_HEADERS, content=message.envelope, extensions=timeout
-        )
-        return outer, message
+        to, outer = address.url(messages.ENDPOINT), messages.OUTER_HEADERS
+        return httpx2.Request("POST", to, headers=outer, content=message.envelope, extensions=timeout), message
 
     def _instead(self, error: CloisterError, request: httpx2.Request) -> httpx2.Response:
         if isinstance(error, InvalidRequest):

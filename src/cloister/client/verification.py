@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,21 +16,85 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import httpx2
+import msgspec
 from msgspec.structs import replace
 
 from cloister.addresses import HttpAddress
-from cloister.attest.evidence import NONCE_BYTES, NodeEvidence, read_statement
+from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NONCE_BYTES, NodeEvidence, read_evidence, read_statement
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
-from cloister.client.node_http import ask_for_evidence
-from cloister.errors import EvidenceInvalid, VerificationFailed
+from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
-from cloister.transparency.dev_log import ORIGIN_PREFIX
 from cloister.transparency.note import Algorithm, VerifierKey
-from cloister.transparency.proof import log_origin, verify_release
+from cloister.transparency.proof import ORIGIN_PREFIX, log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
+
+
+def tls_to(address: HttpAddress) -> ssl.SSLContext:
+    """The context for https. For http one without trusted roots: cheap, and useless if it is used by mistake."""
+    if address.scheme == "https":
+        return httpx2.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+ENDPOINT = "/v1/evidence"
+CONNECT_S = 5.0
+WHOLE_S = 30.0
+Headers = tuple[tuple[str, str], ...]
+_BUSY = (408, 429, 502, 503, 504)
+_HINT = "Check the address; `cloister serve` starts a node."
+
+
+def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
+    """`since`: the log is proven from this number of entries on."""
+    too_large = EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
+    headers = (("Content-Type", "application/json"), ("Accept", "application/json"))
+    question = msgspec.json.encode({"nonce": nonce.hex(), "since": since})
+    try:
+        response, body = post(address, ENDPOINT, headers, question, WHOLE_S, MAX_EVIDENCE_BYTES, too_large)
+    except httpx2.TimeoutException:
+        raise ServiceUnavailable(f"{address} did not show its evidence in time.", hint=_HINT) from None
+    except httpx2.RequestError as wrong:
+        what = "Nothing answers" if isinstance(wrong, httpx2.ConnectError) else "No proper answer came"
+        raise ServiceUnavailable(f"{what} at {address}.", hint=_HINT) from None
+    if response.status_code in _BUSY:
+        raise ServiceUnavailable(f"{address} cannot answer now (HTTP {response.status_code}).", hint="Try again soon.")
+    if response.status_code != 200:
+        hint = "Is that a Cloister node?"
+        raise EvidenceInvalid(f"{address} shows no evidence (HTTP {response.status_code}).", hint=hint)
+    return read_evidence(body)
+
+
+def post(
+    address: HttpAddress,
+    endpoint: str,
+    headers: Headers,
+    content: bytes,
+    whole_s: float,
+    limit: int,
+    too_large: CloisterError,
+) -> tuple[httpx2.Response, bytes]:
+    """The node's answer and its body of at most `limit` bytes; httpx2's RequestError if none comes in time."""
+    timeout = httpx2.Timeout(whole_s, connect=CONNECT_S).as_dict()
+    url, more = address.url(endpoint), {"timeout": timeout}
+    request = httpx2.Request("POST", url, headers=headers, content=content, extensions=more)
+    until = monotonic() + whole_s
+    body = bytearray()
+    with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
+        response = wire.handle_request(request)
+        assert isinstance(response.stream, httpx2.SyncByteStream)
+        for piece in response.stream:
+            body += piece
+            if len(body) > limit:
+                raise too_large
+            if monotonic() > until:
+                raise httpx2.ReadTimeout("the answer comes too slowly")
+        response.close()
+    return response, bytes(body)
+
 
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
 _TRIES = 3
@@ -63,13 +128,8 @@ class Verification:
         return key_id(self.channel_key).hex() if self.channel_key else ""
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "url": self.url,
-            "time": self.time.isoformat(timespec="seconds"),
-            "nonce": self.nonce.hex(),
-            "channel_key_id": self.key_id,
-            **self.verdict.as_json(),
-        }
+        shown = {"url": self.url, "time": self.time.isoformat(timespec="seconds"), "nonce": self.nonce.hex()}
+        return {**shown, "channel_key_id": self.key_id, **self.verdict.as_json()}
 
 
 def next_step(verdict: Verdict) -> str:
@@ -100,9 +160,8 @@ class NodeNotVerified(VerificationFailed):
         what = "; ".join(f"{check.name} ({check.outcome}: {check.reason})" for check in broken[:4])
         more = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
         hint = next_step(verification.verdict) or "Nothing was sent to it. `cloister verify` shows every check."
-        super().__init__(
-            f"{verification.url} is not verified: {what}{more}.", checks=tuple(each.name for each in broken), hint=hint
-        )
+        names = tuple(each.name for each in broken)
+        super().__init__(f"{verification.url} is not verified: {what}{more}.", checks=names, hint=hint)
         self.verification = verification
 
 
@@ -227,9 +286,7 @@ def check_release(
         known = evidence.measurement.hex() in {each.lower() for each in policy.measurements}
         found.check("release", known, f"{evidence.measurement.hex()} is not among the policy's measurements")
     elif not policy.names_releases and not first_use:
-        found.skipped(
-            "release", "the policy names neither measurements nor a log nor a signer, so none can be accepted"
-        )
+        found.skipped("release", "the policy names neither measurements nor a log nor a signer: none can be accepted")
     trusted = _met_here(found, evidence, pinned) if first_use else policy.release
     if trusted.logs or trusted.sigstore:
         _check_public(found, evidence, at, trusted, seen)

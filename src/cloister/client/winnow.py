@@ -26,7 +26,6 @@ _DATA = b"data: "
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CREDENTIALS = frozenset(("authorization", "api-key", "x-api-key"))  # Headers that identify the caller.
 _CALLER_HEADERS = CREDENTIALS | {SESSION_HEADER.lower()}
-
 Fields = dict[str, msgspec.Raw]
 Headers = Iterable[tuple[str, str]]
 
@@ -85,10 +84,8 @@ class Winnower:
         headers = {name.lower(): value for name, value in head.headers}
         count = headers.get(SEQUENCES_HEADER.lower(), "")
         if not (count.isascii() and count.isdigit() and 2 <= int(count[:4]) <= MOST_FAKES + 1):
-            raise ChannelBroken(
-                "The node does not say among how many answers the real one is.",
-                hint="It did not hide the prompt as asked. The answer was not read.",
-            )
+            hint = "It did not hide the prompt as asked. The answer was not read."
+            raise ChannelBroken("The node does not say among how many answers the real one is.", hint=hint)
         self._authentic = Prf(self._secret).order(REQUEST, int(count)).authentic
         self._positions, self._numbers = Positions(int(count)), frozenset(range(int(count)))
         self._streamed = headers.get("content-type", "").startswith("text/event-stream")

@@ -15,7 +15,6 @@ from cloister.errors import SetupError
 PAGE = 4096
 MAX_FIRMWARE_BYTES = 64 << 20
 FOUR_GIB = 1 << 32
-
 _AFTER_THE_TABLE = 32
 _HEAD = 18
 _FOOTER = "96b582de-1fb2-45f7-baea-a366c55a082d"

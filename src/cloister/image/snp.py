@@ -19,13 +19,9 @@ VMSA_ADDRESS = 0xFFFF_FFFF_F000
 FIRST_INSTRUCTION = 0xFFFF_FFF0
 SNP_ACTIVE = 1
 MAX_PROCESSORS = 1024
-
 PROCESSORS = {
-    "EPYC": (23, 1, 2),
-    "EPYC-Rome": (23, 49, 0),
-    "EPYC-Milan": (25, 1, 1),
-    "EPYC-Genoa": (25, 17, 0),
-    "EPYC-Turin": (26, 0, 0),
+    **{"EPYC": (23, 1, 2), "EPYC-Rome": (23, 49, 0), "EPYC-Milan": (25, 1, 1)},
+    **{"EPYC-Genoa": (25, 17, 0), "EPYC-Turin": (26, 0, 0)},
 }
 """QEMU's names (`-cpu EPYC-Milan-v2`), versions aside: family, model, stepping."""
 
@@ -146,9 +142,8 @@ def _signature(processor: str) -> int:
     try:
         family, model, stepping = PROCESSORS[processor.rsplit("-v", 1)[0].removesuffix("-IBPB")]
     except KeyError:
-        raise SetupError(
-            f"The processor {processor} is not known here.", hint=f"Known are {', '.join(PROCESSORS)}."
-        ) from None
+        hint = f"Known are {', '.join(PROCESSORS)}."
+        raise SetupError(f"The processor {processor} is not known here.", hint=hint) from None
     return (family - 15) << 20 | (model >> 4) << 16 | 15 << 8 | (model & 15) << 4 | stepping
 
 

@@ -13,18 +13,12 @@ from cloister.image.firmware import PAGE, Firmware, TdxSection
 
 CHUNK = 256
 EXTEND, LATER = 1, 2  # Attributes of a section: its content is measured; its pages are added when the TD runs already.
-
 ACPI_BYTES = 0x28000
 MANY = 0xB000_0000  # Bytes of memory from which on QEMU's q35 leaves but 2 GiB of it below 4 GiB.
 MOST_BELOW = 0x8000_0000
 INITRD_ARGUMENT = " initrd=initrd"  # OVMF adds it to a command line that comes with an initrd.
-
-_STARTED = (
-    b"Calling EFI Application from Boot Option",
-    bytes(4),
-    b"Exit Boot Services Invocation",
-    b"Exit Boot Services Returned with Success",
-)
+_LEFT = (b"Exit Boot Services Invocation", b"Exit Boot Services Returned with Success")
+_STARTED = (b"Calling EFI Application from Boot Option", bytes(4), *_LEFT)
 
 
 def mrtd(firmware: Firmware, *, pages_first: bool = False) -> bytes:
@@ -116,10 +110,8 @@ def authenticode(image: bytes) -> bytes:
         signatures = directories + 4 * 8
         head = struct.unpack_from("<I", image, optional + 60)[0]
         signed = struct.unpack_from("<I", image, signatures + 4)[0]
-        placed = sorted(
-            struct.unpack_from("<II", image, optional + optional_size + 40 * number + 16)[::-1]
-            for number in range(sections)
-        )
+        headers = (optional + optional_size + 40 * number for number in range(sections))
+        placed = sorted(struct.unpack_from("<II", image, at + 16)[::-1] for at in headers)
     except struct.error:
         raise _no_image() from None
     if image[header : header + 4] != b"PE\0\0" or head > len(image) or signatures + 8 > head:

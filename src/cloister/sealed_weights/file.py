@@ -59,7 +59,6 @@ VERSION = 1
 MAX_HEADER_BYTES = 4 * MAX_NOTE_CHARACTERS
 CHUNK_BYTES = 1 << 20
 _TITLE = "cloister sealed weights v1\n"
-
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
 
@@ -124,9 +123,8 @@ def read_provider_key(text: str) -> VerifierKey:
     try:
         key = VerifierKey.parse(text.strip())
     except EvidenceInvalid:
-        raise SetupError(
-            "The provider's key is not `name+hash+base64`.", hint="Copy it whole; `cloister weights key` printed it."
-        ) from None
+        hint = "Copy it whole; `cloister weights key` printed it."
+        raise SetupError("The provider's key is not `name+hash+base64`.", hint=hint) from None
     if key.algorithm is not Algorithm.ED25519:
         raise SetupError("The provider's key is a witness's, not one that signs weights.")
     return key
@@ -153,9 +151,8 @@ def seal_weights(
     """Seal these files of a model's folder into `out`, which appears only when it is whole."""
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
-        described = tuple(
-            WeightsFile(path.name, os.fstat(file.fileno()).st_size) for path, file in zip(paths, files, strict=True)
-        )
+        sizes = [os.fstat(file.fileno()).st_size for file in files]
+        described = tuple(WeightsFile(path.name, size) for path, size in zip(paths, sizes, strict=True))
         digest = _digest(files)
         salt = secrets.token_bytes(32)
         header = WeightsHeader(VERSION, model, digest, described, key_check(content_key), salt, chunk_bytes)

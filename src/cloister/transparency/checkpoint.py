@@ -71,7 +71,7 @@ class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
     trusted_root: bytes  # The JSON of Sigstore's trusted root (`trusted_root.json`).
     identity: str  # The signer: an e-mail address or a workflow's address, exactly.
     issuer: str  # The OIDC issuer's address, exactly: it vouched for the identity.
-    repository: str = ""  # exact address; "" accepts any: an identity may build from any of its own
+    repository: str = ""  # exact address; "" accepts any: an identity may have several
     ref: str = ""  # The branch or tag it was built from (`refs/tags/v1.2`), exactly.
     workflow: str = ""  # The build's own definition: its file's address with `@` and its ref, exactly.
     predicates: tuple[Predicate, ...] = ("https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2")
@@ -107,10 +107,8 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
         keys = _keys(self.witnesses, Algorithm.COSIGNATURE, "witness")
         distinct = len({key.public for key in keys})
         if distinct != len(keys) or not 0 <= self.needed <= distinct:
-            raise SetupError(
-                f"A quorum of {self.needed} is asked of {distinct} different witnesses.",
-                hint="List every witness once, and no more in the quorum than there are.",
-            )
+            hint = "List every witness once, and no more in the quorum than there are."
+            raise SetupError(f"A quorum of {self.needed} is asked of {distinct} different witnesses.", hint=hint)
         return keys
 
 

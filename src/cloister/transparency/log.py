@@ -8,18 +8,10 @@ from pathlib import Path
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, only_one, write_whole
+from cloister.transparency import note as notes
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.merkle import consistency_proof, inclusion_proof
-from cloister.transparency.note import (
-    MAX_KEY_CHARACTERS,
-    MAX_NOTE_CHARACTERS,
-    MAX_SIGNATURES,
-    Note,
-    Signature,
-    SigningKey,
-    VerifierKey,
-)
-from cloister.transparency.tiles import Tiles
+from cloister.transparency.merkle import Tiles, consistency_proof, inclusion_proof
+from cloister.transparency.note import Note, Signature, SigningKey, VerifierKey
 
 _CHECKPOINT = "checkpoint"
 _KEY = "vkey"
@@ -51,10 +43,10 @@ class Log:
     def open(cls, folder: Path) -> Log:
         """The log in this folder. Checking its checkpoint against the key beside it shows damage, not deceit."""
         try:
-            key = VerifierKey.parse(_read(folder, _KEY, MAX_KEY_CHARACTERS).removesuffix("\n"))
+            key = VerifierKey.parse(_read(folder, _KEY, notes.MAX_KEY_CHARACTERS).removesuffix("\n"))
         except EvidenceInvalid as wrong:
             raise EvidenceInvalid(f"{folder / _KEY} holds no log's key: {wrong.message}", hint=wrong.hint) from None
-        signed = read_checkpoint(_read(folder, _CHECKPOINT, MAX_NOTE_CHARACTERS))
+        signed = read_checkpoint(_read(folder, _CHECKPOINT, notes.MAX_NOTE_CHARACTERS))
         if not signed.signed_by(key):
             raise EvidenceInvalid(f"The checkpoint in {folder} is not signed by the log's key.")
         return cls(folder, key, signed)
@@ -91,8 +83,8 @@ class Log:
             if signer == (self.key.name, self.key.key_id):
                 raise EvidenceInvalid("A log does not witness itself.")
             kept = [line for line in now.signed.note.signatures if (line.name, line.key_id) != signer]
-            if len(kept) >= MAX_SIGNATURES:
-                raise EvidenceInvalid(f"The checkpoint has {MAX_SIGNATURES} signatures already.")
+            if len(kept) >= notes.MAX_SIGNATURES:
+                raise EvidenceInvalid(f"The checkpoint has {notes.MAX_SIGNATURES} signatures already.")
             note = Note(now.signed.note.text, (*kept, cosignature))
             write_whole(self.folder / _CHECKPOINT, str(note).encode())
             self._become(Log.open(self.folder))
@@ -125,10 +117,8 @@ def _read(folder: Path, name: str, limit: int) -> str:
         with (folder / name).open("rb") as file:
             data = file.read(4 * limit + 1)
     except OSError as reason:
-        raise SetupError(
-            f"There is no log in {folder}: {name} cannot be read ({reason.strerror}).",
-            hint="`cloister log create` makes one.",
-        ) from None
+        message = f"There is no log in {folder}: {name} cannot be read ({reason.strerror})."
+        raise SetupError(message, hint="`cloister log create` makes one.") from None
     try:
         return data.decode()
     except UnicodeDecodeError:

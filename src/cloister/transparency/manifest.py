@@ -1,5 +1,6 @@
-"""A release's manifest: names and SHA-256 of its files, nothing else. The same tree gives the same bytes anywhere. A
-node's report is bound to `measurement`, its SHA-256. Source files are read, none is run."""
+"""A release's manifest: names and SHA-256 of its files, nothing else, so that the same tree gives the same bytes
+anywhere; its lock file of packages; and its entry in a log. A node's report is bound to `measurement`, the manifest's
+SHA-256."""
 
 from __future__ import annotations
 
@@ -43,9 +44,8 @@ def read_packages(data: bytes) -> Packages:
         if not line or line.startswith("#"):
             continue
         if (match := _LINE.fullmatch(line)) is None or (match[3] is None) == (match[1] == "kernels"):
-            raise SetupError(
-                f"Line {number} of the lock file names no package by its hash.", hint="Make it: cloister release lock."
-            )
+            hint = "Make it: cloister release lock."
+            raise SetupError(f"Line {number} of the lock file names no package by its hash.", hint=hint)
         if match[1] == "kernels":
             kernels[match[2]] = match[3]
         elif packages.setdefault(match[1], match[2]) != match[2]:
@@ -59,7 +59,6 @@ SOURCES = "src/"
 PACKAGE = SOURCES + "cloister"
 PROJECT_FILE = "pyproject.toml"
 LOCK_FILE = "constraints.txt"
-
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z.+!-]{0,63}\Z")]
 FileName = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -109,9 +108,8 @@ def build_manifest(
     """`also` names packages beside `src/cloister` that belong to the release: levels that are distributions."""
     package = source / PACKAGE
     if not (package / "__init__.py").is_file():
-        raise SetupError(
-            f"{source} is not a source tree of Cloister.", hint=f"Name the folder that has {PACKAGE} in it."
-        )
+        hint = f"Name the folder that has {PACKAGE} in it."
+        raise SetupError(f"{source} is not a source tree of Cloister.", hint=hint)
     if image is not None and not _IMAGE.fullmatch(image):
         raise SetupError("An image is named by its digest.", hint="Like: sha256:<64 hex digits>")
     made = _manifest_of(package, source, image, also)
@@ -156,20 +154,15 @@ def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
 
 
 def _compared(release: Manifest, running: Manifest) -> list[str]:
-    return sorted(
-        path
-        for path in release.files.keys() | running.files.keys()
-        if path.startswith(SOURCES) or (path in release.files and path in running.files)
-    )
+    both = release.files.keys() & running.files.keys()
+    either = release.files.keys() | running.files.keys()
+    return sorted(path for path in either if path.startswith(SOURCES) or path in both)
 
 
 def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
     """Other installed packages do not count: a release's processes cannot import them."""
-    return [
-        f"{name} is {'another' if name in here else 'missing'}"
-        for name, each in sorted(wanted.items())
-        if here.get(name) != each
-    ]
+    others = (name for name, each in sorted(wanted.items()) if here.get(name) != each)
+    return [f"{name} is {'another' if name in here else 'missing'}" for name in others]
 
 
 def _running_package() -> Path:
@@ -187,11 +180,8 @@ def _manifest_of(package: Path, beside: Path | None, image: str | None, also: Se
     if absent := [name for name in also if not (root / name / "__init__.py").is_file()]:
         raise SetupError(f"{absent[0]} is not in {root}.", hint="Install it in the same way as cloister.")
     try:
-        files = {
-            f"{SOURCES}{path.relative_to(root).as_posix()}": sha256_of(path)
-            for folder in (package, *(root / name for name in also))
-            for path in _files_of(folder)
-        }
+        paths = [path for folder in (package, *(root / name for name in also)) for path in _files_of(folder)]
+        files = {f"{SOURCES}{path.relative_to(root).as_posix()}": sha256_of(path) for path in paths}
         lock = None
         if beside is not None:
             if (beside / PROJECT_FILE).is_file():

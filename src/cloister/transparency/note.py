@@ -118,9 +118,8 @@ class VerifierKey:
 
     @property
     def key_id(self) -> bytes:
-        return hashlib.sha256(self.name.encode() + b"\n" + bytes([self.algorithm]) + self.public).digest()[
-            :KEY_ID_BYTES
-        ]
+        named = self.name.encode() + b"\n" + bytes([self.algorithm]) + self.public
+        return hashlib.sha256(named).digest()[:KEY_ID_BYTES]
 
     def __str__(self) -> str:
         return _written(self.name, self.key_id, self.algorithm, self.public)
@@ -217,9 +216,8 @@ def read_key_file(path: Path, algorithm: Algorithm) -> SigningKey:
     try:
         key = SigningKey.parse(data.decode().removesuffix("\n"))
     except (EvidenceInvalid, UnicodeDecodeError):
-        raise SetupError(
-            f"{path} does not hold a signing key.", hint="Restore it from where you keep it safe."
-        ) from None
+        hint = "Restore it from where you keep it safe."
+        raise SetupError(f"{path} does not hold a signing key.", hint=hint) from None
     if key.algorithm is not algorithm:
         kinds = {Algorithm.ED25519: "a log", Algorithm.COSIGNATURE: "a witness"}
         raise SetupError(f"{path} holds the key of {kinds[key.algorithm]}, not of {kinds[algorithm]}.")
@@ -244,10 +242,8 @@ def _read(text: str) -> tuple[str, str, Algorithm, bytes]:
     written, _, encoded = rest.partition("+")
     key = exact_base64(encoded)
     if len(text) > MAX_KEY_CHARACTERS or not is_name(name) or not _HASH.fullmatch(written) or not key:
-        raise EvidenceInvalid(
-            "A key of a signed note is not `name+hash+base64`.",
-            hint="Copy the whole line that the command which made it printed, like example.com/releases+957d5196+AUwk…",
-        )
+        hint = "Copy the whole line that the command which made it printed, like example.com/releases+957d5196+AUwk…"
+        raise EvidenceInvalid("A key of a signed note is not `name+hash+base64`.", hint=hint)
     try:
         name.encode()
         algorithm = Algorithm(key[0])

@@ -5,7 +5,9 @@ accepted and there is no checkpoint, the checks `sigstore …` take the place of
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +17,7 @@ from msgspec import Meta, Struct
 
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.files import make_folder, needed, write_whole
+from cloister.files import make_folder, needed, only_one, write_whole
 from cloister.transparency.checkpoint import (
     USUAL_CHECKPOINT_AGE_S,
     Checkpoint,
@@ -24,10 +26,19 @@ from cloister.transparency.checkpoint import (
     read_checkpoint,
 )
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import MAX_MANIFEST_BYTES, Published, Revoked, entry_of, read_entry, read_manifest
+from cloister.transparency.manifest import (
+    MAX_MANIFEST_BYTES,
+    Published,
+    Revoked,
+    entry_of,
+    measure_running,
+    measurement,
+    read_entry,
+    read_manifest,
+)
 from cloister.transparency.manifest import measurement as measurement_of
 from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion, verify_rest
-from cloister.transparency.note import SigningKey
+from cloister.transparency.note import Algorithm, SigningKey, new_key_file, read_key_file
 
 CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
@@ -133,7 +144,6 @@ def published_manifest(log: Log, measured: bytes) -> bytes:
 
 MAX_PROOF_BYTES = 1 << 20
 MAX_LATER_ENTRIES = 2048
-
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
@@ -166,16 +176,13 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
     log = Log.open(log_dir)
     found = find_release(log, measurement_of(manifest))
     if found is None:
-        raise SetupError(
-            f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}, or was revoked there.",
-            hint="Put it there with `cloister log append`, or serve a release that is.",
-        )
+        message = f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}, or was revoked there."
+        raise SetupError(message, hint="Put it there with `cloister log append`, or serve a release that is.")
     index, release = found
     later = tuple(log.tiles.entries())[index + 1 :]
     if len(later) > MAX_LATER_ENTRIES:
-        raise SetupError(
-            f"{len(later)} entries follow the release's: it is too old to prove.", hint="Serve a newer one."
-        )
+        hint = "Serve a newer one."
+        raise SetupError(f"{len(later)} entries follow the release's: it is too old to prove.", hint=hint)
     known = since if 0 <= since <= log.checkpoint.size else 0
     proof = ReleaseProof(
         manifest=manifest,
@@ -190,9 +197,8 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
     )
     leaf = leaf_hash(release.encoded())
     if not verify_inclusion(index, log.checkpoint.size, leaf, proof.inclusion, log.checkpoint.root):
-        raise EvidenceInvalid(
-            "The log's tiles do not add up to its checkpoint.", hint="`cloister log audit` says more."
-        )
+        hint = "`cloister log audit` says more."
+        raise EvidenceInvalid("The log's tiles do not add up to its checkpoint.", hint=hint)
     return proof
 
 
@@ -202,14 +208,9 @@ def verify_release(
     """`seen`: the last checkpoint of the same log, if any."""
     found = Examination()
     version = read_manifest(proof.manifest).version
-    found.check(
-        "release manifest",
-        measurement_of(proof.manifest) == measurement,
-        "the manifest is not that of the measurement in the evidence",
-        found=f"version {version}",
-    )
-    found.claim("release_version", version)
-    found.claim("release_measurement", measurement_of(proof.manifest).hex())
+    reason = "the manifest is not that of the measurement in the evidence"
+    found.check("release manifest", measurement_of(proof.manifest) == measurement, reason, found=f"version {version}")
+    found.claim(release_version=version, release_measurement=measurement_of(proof.manifest).hex())
     check_version(found, version, trusted)
     if proof.checkpoint:
         _verify_in_log(found, proof, at, trusted, seen)
@@ -233,17 +234,12 @@ def _verify_in_log(
 ) -> None:
     signed = read_checkpoint(proof.checkpoint)
     now = signed.checkpoint
-    found.claim("log_origin", now.origin)
-    found.claim("log_size", now.size)
-    found.claim("log_index", proof.index)
+    found.claim(log_origin=now.origin, log_size=now.size, log_index=proof.index)
     _check_signature(found, proof, signed, trusted)
     leaf = leaf_hash(entry_of(proof.manifest, proof.expires))
-    if found.check(
-        "log inclusion",
-        verify_inclusion(proof.index, now.size, leaf, proof.inclusion, now.root),
-        "the release is not in the log: its proof does not lead to the checkpoint's root",
-        found=f"entry {proof.index} of {now.size}",
-    ):
+    included = verify_inclusion(proof.index, now.size, leaf, proof.inclusion, now.root)
+    reason = "the release is not in the log: its proof does not lead to the checkpoint's root"
+    if found.check("log inclusion", included, reason, f"entry {proof.index} of {now.size}"):
         _check_revocation(found, proof, now)
         check_expiry(found, proof.expires, at)
     check_age(found, check_witnesses(found, signed, trusted), trusted, at)
@@ -280,10 +276,9 @@ def _check_revocation(found: Examination, proof: ReleaseProof, now: Checkpoint) 
 
 def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> Collection[int]:
     """The check `log witnesses`; the times at which trusted witnesses signed."""
-    cosigned = {
-        witness.name: when for witness in trusted.witness_keys() if (when := signed.cosigned_by(witness)) is not None
-    }
-    found.claim("log_witnesses", {name: _utc(when) for name, when in cosigned.items()})
+    signed_at = {witness.name: signed.cosigned_by(witness) for witness in trusted.witness_keys()}
+    cosigned = {name: when for name, when in signed_at.items() if when is not None}
+    found.claim(log_witnesses={name: _utc(when) for name, when in cosigned.items()})
     if not trusted.needed:
         found.skipped("log witnesses", "the policy names no witnesses", required=False)
         return cosigned.values()
@@ -310,12 +305,9 @@ def _check_consistency(found: Examination, proof: ReleaseProof, now: Checkpoint,
     elif seen.size == 0:
         found.check(name, not proof.consistency, "a proof from the empty log is not empty", found="was empty")
     else:
-        found.check(
-            name,
-            verify_consistency(seen.size, now.size, seen.root, now.root, proof.consistency),
-            f"forked: the log's {now.size} entries do not begin with the {seen.size} last seen",
-            found=f"continues the {seen.size} entries last seen",
-        )
+        holds = verify_consistency(seen.size, now.size, seen.root, now.root, proof.consistency)
+        reason = f"forked: the log's {now.size} entries do not begin with the {seen.size} last seen"
+        found.check(name, holds, reason, found=f"continues the {seen.size} entries last seen")
 
 
 def _utc(seconds: int) -> str:
@@ -323,3 +315,53 @@ def _utc(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return str(seconds)
+
+
+ORIGIN_PREFIX = "development/"
+_KEY = "log.key"
+_LOG = "log"
+
+
+@dataclass(frozen=True)
+class Release:
+    manifest: bytes
+    log_dir: Path
+    log_key: str
+
+    @property
+    def measurement(self) -> bytes:
+        return measurement(self.manifest)
+
+    def prove(self, since: int = 0) -> ReleaseProof:
+        return prove_release(self.log_dir, self.manifest, since)
+
+
+def development_release(folder: Path, also: Sequence[str] = ()) -> Release:
+    """What runs now, in this folder's development log; key and log are made once and kept."""
+    manifest = measure_running(also).encoded()
+    kept = f"The development log cannot be kept in {folder}"
+    try:
+        with needed(kept):
+            make_folder(folder, mode=0o700)
+        with needed(kept), only_one(folder / ".lock"):
+            log = _log_in(folder)
+            key = read_key_file(folder / _KEY, Algorithm.ED25519)
+            if key.verifier != log.key:
+                raise EvidenceInvalid("its key is not the log's.")
+            publish(log, manifest, key)
+    except EvidenceInvalid as wrong:
+        hint = "Remove the folder: it is made again, with a new key."
+        raise SetupError(f"The development log in {folder} is damaged: {wrong.message}", hint=hint) from None
+    return Release(manifest, log.folder, str(log.key))
+
+
+def _log_in(folder: Path) -> Log:
+    """The folder's log. A partial log that a crash left is made again: no client can have seen it."""
+    key_file, log_dir = folder / _KEY, folder / _LOG
+    if not key_file.exists():
+        new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))
+    if not (log_dir / "checkpoint").exists():
+        if (log_dir / "tile").exists():
+            raise EvidenceInvalid("its checkpoint is gone.")
+        return Log.create(log_dir, read_key_file(key_file, Algorithm.ED25519))
+    return Log.open(log_dir)

@@ -55,29 +55,23 @@ class SeenLogs:
             memory = self._read()
             before = self._checkpoint(memory, now.origin)
             if (before.checkpoint if before else None) != after:
-                raise SeenMoved(
-                    "Another program saw more of the log meanwhile.", checks=(_CHECK,), hint="Verify the node again."
-                )
+                hint = "Verify the node again."
+                raise SeenMoved("Another program saw more of the log meanwhile.", checks=(_CHECK,), hint=hint)
             if after is not None and (now.size < after.size or (now.size == after.size and now.root != after.root)):
-                raise VerificationFailed(
-                    f"The log {now.origin!a} took back what it showed before.",
-                    checks=(_CHECK,),
-                    hint=f"Do not trust it. What it signed before is kept in {self._file}.",
-                )
+                message = f"The log {now.origin!a} took back what it showed before."
+                hint = f"Do not trust it. What it signed before is kept in {self._file}."
+                raise VerificationFailed(message, checks=(_CHECK,), hint=hint)
             if signed != before:
-                self._write(
-                    msgspec.structs.replace(memory, checkpoints={**memory.checkpoints, now.origin: str(signed)})
-                )
+                checkpoints = {**memory.checkpoints, now.origin: str(signed)}
+                self._write(msgspec.structs.replace(memory, checkpoints=checkpoints))
 
     def pin(self, place: str, key: VerifierKey) -> None:
         with self._held():
             memory = self._read()
             if memory.keys.get(place, str(key)) != str(key):
-                raise VerificationFailed(
-                    f"The log at {place!a} has another key than on first use.",
-                    checks=("log checkpoint",),
-                    hint=f"If that is meant to be so, remove the place from {self._file}.",
-                )
+                message = f"The log at {place!a} has another key than on first use."
+                hint = f"If that is meant to be so, remove the place from {self._file}."
+                raise VerificationFailed(message, checks=("log checkpoint",), hint=hint)
             self._write(msgspec.structs.replace(memory, keys={**memory.keys, place: str(key)}))
 
     @contextmanager
@@ -127,7 +121,6 @@ class SeenLogs:
         write_whole(self._file, data, mode=0o600)
 
     def _damaged(self, how: str) -> SetupError:
-        return SetupError(
-            f"The memory of logs {how}, so a log that took something back would not be noticed.",
-            hint=f"Restore {self._file}. If you remove it, the logs are met as if for the first time.",
-        )
+        message = f"The memory of logs {how}, so a log that took something back would not be noticed."
+        hint = f"Restore {self._file}. If you remove it, the logs are met as if for the first time."
+        return SetupError(message, hint=hint)

@@ -62,11 +62,9 @@ def examine_statement(
     kind = statement.predicate_type
     missing = [name for name in PREDICATES.get(kind, ()) if name not in statement.predicate]
     known = kind in PREDICATES and kind in accepted
-    why = (
-        f"{_shown(kind)} does not say that this is a release; accepted is {', '.join(sorted(accepted))}"
-        if not known
-        else f"it has no {', '.join(missing)}"
-    )
+    lacks = f"it has no {', '.join(missing)}"
+    other = f"{_shown(kind)} does not say that this is a release; accepted is {', '.join(sorted(accepted))}"
+    why = lacks if known else other
     found.check("predicate", known and not missing, why, kind)
     wrong = _about_subjects(statement.subject, measurement.hex())
     found.check("subject", not wrong, wrong, "the release, once")
@@ -136,9 +134,8 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
     try:
         verifier = Verifier(trusted_root=TrustedRoot(TrustedRootFile.from_json(trust.trusted_root)))
     except Exception as wrong:  # the package's parsers raise what their own libraries raise
-        raise SetupError(
-            f"The Sigstore trusted root cannot be used ({type(wrong).__name__}).", hint="Fetch trusted_root.json again."
-        ) from None
+        hint = "Fetch trusted_root.json again."
+        raise SetupError(f"The Sigstore trusted root cannot be used ({type(wrong).__name__}).", hint=hint) from None
     try:
         parsed = Bundle.from_json(bundle)
         in_envelope = msgspec.json.decode(bundle, type=_Shape).envelope is not None
@@ -162,9 +159,8 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
         examine_pins(found, parsed.signing_certificate, trust)
         if signed is not None:
             examine_statement(found, *signed, measurement, trust.predicates)
-        found.claim("sigstore_identity", trust.identity)
-        found.claim("sigstore_issuer", trust.issuer)
-        found.claim("sigstore_pins", {name: value for name, value in trust.pins.items() if value})
+        pins = {name: value for name, value in trust.pins.items() if value}
+        found.claim(sigstore_identity=trust.identity, sigstore_issuer=trust.issuer, sigstore_pins=pins)
     return found.verdict()
 
 

@@ -1,5 +1,6 @@
-"""The bytes of an HCL report, taken apart; checks only their form. OpenHCL, `igvm_attest`: 32 bytes of header, 1184 for
-the hardware's report, five numbers (little-endian), the runtime data (JSON), then zeros."""
+"""The bytes of an HCL report (OpenHCL, `igvm_attest`: 32 bytes of header, 1184 for the hardware's report, five numbers,
+little-endian, the runtime data, JSON, then zeros) and of a TPM's quote (TCG TPM 2.0 Library part 2, §10.12; big-
+endian), taken apart; checks only their form."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from cloister.errors import CloisterError, EvidenceInvalid
 MAX_QUOTE_BYTES: Final = 1024
 TPM_MAGIC: Final = b"\xffTCG"
 QUOTE: Final = 0x8018
-SHA256: Final = 0x000B
+TPM_SHA256: Final = 0x000B
 CLOCK_BYTES: Final = 17
 PCRS: Final = 24
 
@@ -62,7 +63,7 @@ class Reader:
 
     def selection(self) -> tuple[int, ...]:
         """TPML_PCR_SELECTION: the PCRs selected, of SHA-256's bank alone."""
-        if self.number(4) != 1 or self.number(2) != SHA256:
+        if self.number(4) != 1 or self.number(2) != TPM_SHA256:
             raise self._wrong("The TPM's data is not over one bank of SHA-256.")
         bitmap = int.from_bytes(self.take(self.number(1)), "little")
         if bitmap >> PCRS:

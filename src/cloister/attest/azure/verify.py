@@ -4,7 +4,6 @@ and VCEK or TD quote, or an HCL report alone. `attest.snp` and `attest.tdx` judg
 from __future__ import annotations
 
 import base64
-import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid
 
 MAX_EVIDENCE_BYTES = 262144
-
 Blob = Annotated[str, Meta(max_length=131072)]  # Hex or base64.
 
 
@@ -85,9 +83,8 @@ def verify_azure(
         found.include(_about_runtime_data(verdict))
     else:
         found.skipped("quote", "a TD report alone proves nothing: its quote is missing")
-    found.claim("platform", "azure")
-    found.claim("vm_configuration", {key: str(value)[:80] for key, value in hcl.runtime.vm_configuration.items()})
-    found.claim("user_data", hcl.runtime.user_data)
+    configuration = {key: str(value)[:80] for key, value in hcl.runtime.vm_configuration.items()}
+    found.claim(platform="azure", vm_configuration=configuration, user_data=hcl.runtime.user_data)
     _examine_tpm(hcl, document.tpm_quote, nonce, policy, found)
     return found.verdict()
 
@@ -95,13 +92,11 @@ def verify_azure(
 def _about_runtime_data(verdict: Verdict) -> Verdict:
     """The same verdict with the check `report data` renamed: here it compares the runtime data."""
     reason = "the hardware's report is not over this runtime data"
-    return Verdict(
-        tuple(
-            replace(one, name="runtime data", reason=one.reason and reason) if one.name == "report data" else one
-            for one in verdict.checks
-        ),
-        verdict.claims,
+    renamed = (
+        replace(one, name="runtime data", reason=one.reason and reason) if one.name == "report data" else one
+        for one in verdict.checks
     )
+    return Verdict(tuple(renamed), verdict.claims)
 
 
 def _examine_tpm(
@@ -121,10 +116,7 @@ def _examine_tpm(
     except InvalidSignature:
         signed = False
     found.check("tpm quote", signed, "the vTPM's quote is not signed by the key the runtime data names")
-    if nonce is None:
-        found.skipped("nonce", "nothing to compare with was given", required=False)
-    else:
-        found.check("nonce", hmac.compare_digest(read.nonce, nonce), "the vTPM's quote answers another nonce")
+    found.compare("nonce", read.nonce, nonce, "the vTPM's quote answers another nonce")
     _examine_pcrs(read, [_bytes(one) for one in quote.pcrs], policy, found)
 
 
@@ -134,15 +126,12 @@ def _examine_pcrs(quote: TpmQuote, values: list[bytes], policy: AzurePolicy, fou
     pcrs = {index: value for index, value in zip(numbers, values, strict=False) if index in quote.selected}
     quoted = len(numbers) == len(values) and quote.covers(pcrs)
     found.check("pcrs quoted", quoted, "the values given are not those the vTPM quoted")
-    found.claim("pcrs", {str(index): value.hex() for index, value in pcrs.items()})
+    found.claim(pcrs={str(index): value.hex() for index, value in pcrs.items()})
     if not policy.pcrs:
         found.skipped("pcrs", "the policy names no [azure] pcrs: any guest of Azure's could be this one")
         return
-    wrong = [
-        index
-        for index, accepted in policy.pcrs.items()
-        if pcrs.get(int(index), b"").hex() not in {one.lower() for one in accepted}
-    ]
+    lowered = {int(index): {one.lower() for one in accepted} for index, accepted in policy.pcrs.items()}
+    wrong = [str(index) for index, accepted in lowered.items() if pcrs.get(index, b"").hex() not in accepted]
     found.check("pcrs", quoted and not wrong, f"not in the policy: {', '.join(wrong) or 'not quoted'}")
 
 

@@ -24,7 +24,6 @@ from cloister.errors import EvidenceInvalid
 MAX_MANIFEST_BYTES = 262144
 MAX_INDEX = 255
 MAX_ALTERNATIVES = 64
-
 _SWID: Final = "{http://standards.iso.org/iso/19770/-2/2015/schema.xsd}"
 _SHA384: Final = "{http://www.w3.org/2001/04/xmlenc#sha384}"
 _DSIG: Final = "{http://www.w3.org/2000/09/xmldsig#}"
@@ -64,19 +63,13 @@ def _embedded_chain(data: bytes) -> bytes:
         texts = [one.text or "" for one in root.iterfind(f"./{_DSIG}Signature//{_DSIG}X509Certificate")]
         if not texts:
             raise EvidenceInvalid("The reference manifest carries no certificate beside a signature.")
-        return b"".join(
-            x509.load_der_x509_certificate(base64.b64decode("".join(text.split()), validate=True)).public_bytes(
-                Encoding.PEM
-            )
-            for text in texts
-        )
+        ders = (base64.b64decode("".join(text.split()), validate=True) for text in texts)
+        return b"".join(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in ders)
     except EvidenceInvalid:
         raise
     except Exception as wrong:  # two libraries with more ways to refuse than they name
-        raise EvidenceInvalid(
-            f"The reference manifest does not decode ({type(wrong).__name__}).",
-            hint="It is NVIDIA's signed XML (SoftwareIdentity), of a driver or a VBIOS.",
-        ) from None
+        hint = "It is NVIDIA's signed XML (SoftwareIdentity), of a driver or a VBIOS."
+        raise EvidenceInvalid(f"The reference manifest does not decode ({type(wrong).__name__}).", hint=hint) from None
 
 
 def _parser() -> Any:

@@ -21,7 +21,6 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 NONCE_BYTES: Final = 32
 REPORT_BYTES: Final = 0x2000
 CHAIN_BYTES: Final = 0x1400
-
 _SUCCESS, _NOT_SUPPORTED, _NO_PERMISSION, _DRIVER_NOT_LOADED, _FUNCTION_NOT_FOUND = 0, 3, 4, 9, 13
 _PRODUCTION = 2
 
@@ -31,25 +30,15 @@ class _SystemState(Structure):
 
 
 class _Certificate(Structure):
-    _fields_ = (
-        ("identity_size", c_uint),
-        ("attestation_size", c_uint),
-        ("identity_chain", c_uint8 * 0x1000),
-        ("attestation_chain", c_uint8 * CHAIN_BYTES),
-    )
+    _sizes = (("identity_size", c_uint), ("attestation_size", c_uint))
+    _fields_ = (*_sizes, ("identity_chain", c_uint8 * 0x1000), ("attestation_chain", c_uint8 * CHAIN_BYTES))
 
 
 class _AttestationReport(Structure):
     """nvmlConfComputeGpuAttestationReport_t. The nonce is the caller's; all else is the answer."""
 
-    _fields_ = (
-        ("has_cec_report", c_uint),
-        ("size", c_uint),
-        ("cec_size", c_uint),
-        ("nonce", c_uint8 * NONCE_BYTES),
-        ("report", c_uint8 * REPORT_BYTES),
-        ("cec_report", c_uint8 * 0x1000),
-    )
+    _sizes = (("has_cec_report", c_uint), ("size", c_uint), ("cec_size", c_uint), ("nonce", c_uint8 * NONCE_BYTES))
+    _fields_ = (*_sizes, ("report", c_uint8 * REPORT_BYTES), ("cec_report", c_uint8 * 0x1000))
 
 
 _ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
@@ -102,10 +91,8 @@ class Nvml:
                 "evidence of the GPU: --gpu-evidence none.",
             )
         if state.developer_tools:
-            raise GpuNotConfidential(
-                "This machine's GPUs are in the mode for developers, which protects nothing.",
-                hint="Set the confidential mode to `on`, not to `devtools`.",
-            )
+            message = "This machine's GPUs are in the mode for developers, which protects nothing."
+            raise GpuNotConfidential(message, hint="Set the confidential mode to `on`, not to `devtools`.")
         if state.environment != _PRODUCTION:
             raise GpuNotConfidential("This machine's GPUs are not in NVIDIA's environment for production.")
 
@@ -153,10 +140,9 @@ def _refusal(name: str, code: int, words: str) -> SetupError:
     if code == _DRIVER_NOT_LOADED:
         return NoGpu("NVIDIA's driver is not loaded.")
     if code in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND):
-        return GpuNotConfidential(
-            f"This machine's GPU or driver has no confidential mode ({name}: {words or 'no such function'}).",
-            hint="It takes a Hopper or later with driver 535 or later, in a confidential VM.",
-        )
+        message = f"This machine's GPU or driver has no confidential mode ({name}: {words or 'no such function'})."
+        advice = "It takes a Hopper or later with driver 535 or later, in a confidential VM."
+        return GpuNotConfidential(message, hint=advice)
     hint = "Run as a user with access to /dev/nvidia*." if code == _NO_PERMISSION else None
     return SetupError(f"NVIDIA's driver refuses {name} with code {code} ({words}).", hint=hint)
 

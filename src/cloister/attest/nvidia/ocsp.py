@@ -81,11 +81,9 @@ def _is_about(response: ocsp.OCSPResponse, certificate: x509.Certificate, issuer
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(algorithm, _HASHES):
         return False
     point = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    return (
-        response.serial_number == certificate.serial_number
-        and response.issuer_key_hash == _digest(algorithm, point)
-        and response.issuer_name_hash == _digest(algorithm, issuer.subject.public_bytes())
-    )
+    name_hash = _digest(algorithm, issuer.subject.public_bytes())
+    same_issuer = response.issuer_key_hash == _digest(algorithm, point) and response.issuer_name_hash == name_hash
+    return same_issuer and response.serial_number == certificate.serial_number
 
 
 def _digest(algorithm: hashes.HashAlgorithm, data: bytes) -> bytes:
@@ -109,13 +107,8 @@ def _problem(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime
 
 
 def _responders(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime) -> list[x509.Certificate]:
-    return [
-        one
-        for one in response.certificates
-        if signed_directly(one, issuer)
-        and one.not_valid_before_utc <= at <= one.not_valid_after_utc
-        and _may_answer(one)
-    ]
+    named = (one for one in response.certificates if signed_directly(one, issuer) and _may_answer(one))
+    return [one for one in named if one.not_valid_before_utc <= at <= one.not_valid_after_utc]
 
 
 def _may_answer(certificate: x509.Certificate) -> bool:

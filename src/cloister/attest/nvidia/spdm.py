@@ -57,13 +57,9 @@ def read_report(data: bytes) -> GpuReport:
     if len(response) < end or response[end:] not in (b"", b"\0"):  # some tools end a Hopper's report as if it were text
         raise EvidenceInvalid(f"The GPU report has {len(data)} bytes, which is not what its own lengths add up to.")
     data = data[: REQUEST_BYTES + end]
-    return GpuReport(
-        nonce=request[4:36],
-        measurements=MappingProxyType(_read_measurements(response[8:record_end], blocks)),
-        opaque=MappingProxyType(_read_opaque(response[opaque_start:opaque_end])),
-        signed=data[:-SIGNATURE_BYTES],
-        signature=data[-SIGNATURE_BYTES:],
-    )
+    measurements = MappingProxyType(_read_measurements(response[8:record_end], blocks))
+    opaque = MappingProxyType(_read_opaque(response[opaque_start:opaque_end]))
+    return GpuReport(request[4:36], measurements, opaque, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
 
 
 def _read_measurements(record: bytes, blocks: int) -> dict[int, bytes]:
@@ -131,15 +127,10 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
     entries = _read_entries(text)
     if not entries:
         raise EvidenceInvalid("The GPU evidence is of no GPU.")
-    return tuple(
-        DeviceEvidence(
-            read_report(_decode_text(entry.evidence.encode())),
-            _decode_chain(entry.certificate.encode()) or chain or b"",
-            entry.arch,
-            entry.nonce,
-        )
-        for entry in entries
-    )
+    reports = [read_report(_decode_text(entry.evidence.encode())) for entry in entries]
+    chains = [_decode_chain(entry.certificate.encode()) or chain or b"" for entry in entries]
+    together = zip(reports, chains, entries, strict=True)
+    return tuple(DeviceEvidence(report, pem, entry.arch, entry.nonce) for report, pem, entry in together)
 
 
 def _read_entries(text: bytes) -> tuple[_Entry, ...]:
@@ -168,22 +159,14 @@ def _decode_base64(text: bytes) -> bytes:
 
 
 Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]  # LS10 is the NVSwitch; it reports in the same form
-
 DRIVER_VERSION: Final = 3
 VBIOS_VERSION: Final = 6
 NVDEC0_STATUS: Final = 11
 FWID: Final = 20
 _TEXTS: Final = {15: "chip_sku", 16: "chip_sku_mod", 17: "project", 18: "project_sku", 19: "project_sku_mod"}
 _BYTES: Final = {
-    4: "gpu_info",
-    13: "cpr_info",
-    14: "board_id",
-    NVDEC0_STATUS: "nvdec0_status",
-    FWID: "fwid",
-    21: "protected_pcie",
-    33: "system_enable",
-    34: "opaque_version",
-    36: "features",
+    **{4: "gpu_info", 13: "cpr_info", 14: "board_id", NVDEC0_STATUS: "nvdec0_status", FWID: "fwid"},
+    **{21: "protected_pcie", 33: "system_enable", 34: "opaque_version", 36: "features"},
 }
 
 _CHIPS: Final[tuple[tuple[str, Architecture], ...]] = (("GH", "HOPPER"), ("GB", "BLACKWELL"), ("LS_10 ", "LS10"))

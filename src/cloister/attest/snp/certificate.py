@@ -55,7 +55,6 @@ MAX_BUNDLE_BYTES = 1 << 18
 MAX_CERTIFICATES = 32
 AMD_EXTENSIONS = "1.3.6.1.4.1.3704.1."
 _PADDING = b"\0 \r\n\t"
-
 _Parsed = TypeVar("_Parsed")
 
 
@@ -195,13 +194,10 @@ def find_chain(report: Report, certificates: Sequence[x509.Certificate], pinned:
     """Pick those that belong together from certificates in any order; the right one where several fit."""
     kind = LEAF_NAMES.get(report.signing_key)
     leaf = _choose([one for one in certificates if common_name(one) == kind], lambda one: signed_by(report, one))
-    intermediate = leaf and _choose(
-        [one for one in certificates if one.subject == leaf.issuer], lambda one: issued(leaf, by=one)
-    )
-    root = intermediate and _choose(
-        [one for one in certificates if one.subject == intermediate.issuer],
-        lambda one: key_fingerprint(one) in pinned.values(),
-    )
+    issuers = [one for one in certificates if leaf and one.subject == leaf.issuer]
+    intermediate = leaf and _choose(issuers, lambda one: issued(leaf, by=one))
+    roots = [one for one in certificates if intermediate and one.subject == intermediate.issuer]
+    root = intermediate and _choose(roots, lambda one: key_fingerprint(one) in pinned.values())
     return Chain(leaf, intermediate, root)
 
 

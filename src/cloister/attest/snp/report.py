@@ -1,5 +1,5 @@
-"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23). Verifies
-nothing."""
+"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23), and the policy
+for an SEV-SNP machine. Verifies nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,6 @@ REPORT_BYTES = 1184
 SIGNED_BYTES = 0x2A0
 VERSIONS = range(2, 6)
 ECDSA_P384_SHA384 = 1
-
 SigningKey = Literal["vcek", "vlek", "none", "unknown"]
 _SIGNING_KEYS: dict[int, SigningKey] = {0: "vcek", 1: "vlek", 7: "none"}
 _LAYOUT = struct.Struct("<IIQ16s16sII8sQI4x64s48s32s48s48s64x8s3s21x64s8s3sx3sx176x144s")
@@ -173,7 +172,6 @@ def unwrap_report(data: bytes) -> tuple[bytes, bytes]:
 
 
 FLOORS_DATE = "2026-01"  # AMD publishes bulletins and no status, so the floors below age with the release
-
 _FLOORS: Final[Mapping[Product, Tcb]] = MappingProxyType(
     {
         "Milan": Tcb(snp=0x18),  # AMD-SB-3019

@@ -19,7 +19,6 @@ KEY_ECDSA_P256 = 2
 CERTIFICATION_QE_REPORT = 6
 CERTIFICATION_PCK_CHAIN = 5
 QE_REPORT_BYTES = 384
-
 _TD_10 = struct.Struct("<16s48s48s8sQ8s48s48s48s48s48s48s48s48s64s")
 _TD_15 = struct.Struct("<16s48s")
 _BODIES: Final = {2: ("1.0", 584), 3: ("1.5", 648), 4: ("1.5 extended", 885)}  # by the body type of version 5
@@ -127,31 +126,21 @@ def _read_signature_data(data: bytes) -> tuple[bytes, bytes, QeReport, bytes]:
         raise EvidenceInvalid(f"The quote is certified by data of type {kind}, not by the QE's report.")
     inner = _Reader(outer.take(outer.number(4, "certification data"), "certification data"))
     outer.done("signature data")
-    qe = QeReport(
-        inner.take(QE_REPORT_BYTES, "QE report"),
-        inner.take(64, "QE report's signature"),
-        inner.take(inner.number(2, "QE authentication data"), "QE authentication data"),
-    )
+    signed, signed_by = inner.take(QE_REPORT_BYTES, "QE report"), inner.take(64, "QE report's signature")
+    data_name = "QE authentication data"
+    qe = QeReport(signed, signed_by, inner.take(inner.number(2, data_name), data_name))
     kind = inner.number(2, "PCK certification data")
     chain = inner.take(inner.number(4, "PCK certification data"), "PCK certification data")
     inner.done("certification data")
     return signature, key, qe, chain if kind == CERTIFICATION_PCK_CHAIN else b""
 
 
-Status = Literal[
-    "UpToDate",
-    "SWHardeningNeeded",
-    "ConfigurationNeeded",
-    "ConfigurationAndSWHardeningNeeded",
-    "OutOfDate",
-    "OutOfDateConfigurationNeeded",
-    "TDRelaunchAdvised",
-    "TDRelaunchAdvisedConfigurationNeeded",
-]
+_Warned = Literal["SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded"]
+_Old = Literal["OutOfDate", "OutOfDateConfigurationNeeded", "TDRelaunchAdvised", "TDRelaunchAdvisedConfigurationNeeded"]
+Status = Literal["UpToDate"] | _Warned | _Old
 """Intel's words for a platform's TCB. `Revoked` is not among them: no policy can accept it."""
 
 Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]  # A measurement of 48 bytes in hex.
-
 REGISTERS = ("mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "mrseam", "mrconfigid", "mrowner", "mrownerconfig")
 ANY = "any"
 

@@ -1,5 +1,6 @@
-"""Whether a TDX quote proves what a policy asks for. Only Intel's collateral tells the platform's TCB, enclave and
-revocations; dcap-qvl judges it at a time that is passed in. Without it those checks are skipped and nothing passes."""
+"""Whether a TDX quote proves what a policy asks for. Only Intel's collateral (PCS API v4) tells the platform's TCB,
+enclave and revocations; dcap-qvl judges it at a time that is passed in. Without it those checks are skipped and nothing
+passes. A TD without SEPT_VE_DISABLE gets no status from dcap-qvl: `read_levels` reads it."""
 
 from __future__ import annotations
 
@@ -31,11 +32,9 @@ def read_levels(data: bytes, quote: Quote, collateral: bytes) -> tuple[str, tupl
     """Status, advisories and evaluation number. ValueError, LookupError or TypeError where collateral does not say."""
     document = json.loads(collateral)
     tcb_info, enclave = json.loads(document["tcb_info"]), json.loads(document["qe_identity"])
-    levels = [
-        _platform_level(tcb_info, data, quote.report.tee_tcb_svn),
-        _module_level(tcb_info, quote.report.tee_tcb_svn),
-        _reached(enclave["tcbLevels"], int.from_bytes(quote.qe.signed[258:260], "little")),
-    ]
+    svn, enclave_svn = quote.report.tee_tcb_svn, int.from_bytes(quote.qe.signed[258:260], "little")
+    levels = [_platform_level(tcb_info, data, svn), _module_level(tcb_info, svn)]
+    levels.append(_reached(enclave["tcbLevels"], enclave_svn))
     found = [level for level in levels if level is not None]
     status = max((str(level["tcbStatus"]) for level in found), key=_WORSE.index)
     advisories = dict.fromkeys(str(each) for level in found for each in level.get("advisoryIDs", ()))
@@ -92,14 +91,9 @@ class Standing:
     report: dict[str, Any]
 
     def agrees_with(self, report: TdReport) -> bool:
-        return all(
-            self.report.get(name) == value.hex()
-            for name, value in (
-                *(("mr_td", report.mrtd), ("rt_mr0", report.rtmr0), ("rt_mr1", report.rtmr1)),
-                *(("rt_mr2", report.rtmr2), ("rt_mr3", report.rtmr3), ("report_data", report.report_data)),
-                ("td_attributes", report.td_attributes.to_bytes(8, "little")),
-            )
-        )
+        names = {"mr_td": "mrtd", "report_data": "report_data", **{f"rt_mr{at}": f"rtmr{at}" for at in range(4)}}
+        same = all(self.report.get(theirs) == getattr(report, ours).hex() for theirs, ours in names.items())
+        return same and self.report.get("td_attributes") == report.td_attributes.to_bytes(8, "little").hex()
 
 
 def read_collateral(data: bytes) -> dcap_qvl.QuoteCollateralV3:
@@ -108,10 +102,8 @@ def read_collateral(data: bytes) -> dcap_qvl.QuoteCollateralV3:
     try:
         return dcap_qvl.QuoteCollateralV3.from_json(data.decode())
     except ValueError as wrong:
-        raise EvidenceInvalid(
-            f"The collateral is not the JSON dcap-qvl writes ({type(wrong).__name__}).",
-            hint="Fetch it with dcap_qvl.get_collateral and store its to_json().",
-        ) from None
+        message = f"The collateral is not the JSON dcap-qvl writes ({type(wrong).__name__})."
+        raise EvidenceInvalid(message, hint="Fetch it with dcap_qvl.get_collateral and store its to_json().") from None
 
 
 def pck_chain(data: bytes) -> bytes:
@@ -177,16 +169,11 @@ def verify_tdx(
 
 def _claim(quote: Quote, found: Examination) -> None:
     report = quote.report
-    found.claim("tee", "tdx")
-    found.claim("quote_version", quote.version)
-    found.claim("td_version", report.version)
-    for name in (
-        *("mrtd", "mrseam", "mrsignerseam", "mrconfigid", "mrowner", "mrownerconfig", "mrservicetd"),
-        *("tee_tcb_svn", "seam_attributes", "xfam", "report_data", "rtmr0", "rtmr1", "rtmr2", "rtmr3"),
-    ):
-        found.claim(name, getattr(report, name).hex())
-    found.claim("td_attributes", f"{report.td_attributes:016x}")
-    found.claim("xfam", _number(report.xfam))
+    found.claim(tee="tdx", quote_version=quote.version, td_version=report.version)
+    modules = ("mrseam", "mrsignerseam", "mrservicetd", "tee_tcb_svn", "seam_attributes", "report_data")
+    owners = ("mrtd", "mrconfigid", "mrowner", "mrownerconfig", "rtmr0", "rtmr1", "rtmr2", "rtmr3")
+    found.claim(**{name: getattr(report, name).hex() for name in (*owners, *modules)})
+    found.claim(td_attributes=f"{report.td_attributes:016x}", xfam=_number(report.xfam))
 
 
 def _examine_signatures(quote: Quote, found: Examination) -> None:
@@ -196,15 +183,11 @@ def _examine_signatures(quote: Quote, found: Examination) -> None:
     except ValueError:
         found.failed("quote signature", "the attestation key is no point of P-256")
         return
-    found.check(
-        "quote signature", _signed(key, quote.signature, quote.signed), "the quote is not signed by its attestation key"
-    )
+    holds = _signed(key, quote.signature, quote.signed)
+    found.check("quote signature", holds, "the quote is not signed by its attestation key")
     bound = hashlib.sha256(quote.attestation_key + quote.qe.auth_data).digest() + bytes(32)
-    found.check(
-        "attestation key",
-        hmac.compare_digest(bound, quote.qe.report_data),
-        "the quoting enclave's report does not speak for this attestation key",
-    )
+    holds = hmac.compare_digest(bound, quote.qe.report_data)
+    found.check("attestation key", holds, "the quoting enclave's report does not speak for this attestation key")
 
 
 def _examine_chain(
@@ -223,17 +206,14 @@ def _examine_chain(
     key = leaf.public_key()
     is_pck = any(extension.oid == SGX_EXTENSION for extension in leaf.extensions)
     found.check("pck certificate", is_pck, "the leaf certificate is not of an SGX or TDX platform")
-    found.check(
-        "qe report signature",
-        _signed(key, quote.qe.signature, quote.qe.signed),
-        "the quoting enclave's report is not signed by the platform's PCK",
-    )
+    holds = _signed(key, quote.qe.signature, quote.qe.signed)
+    found.check("qe report signature", holds, "the quoting enclave's report is not signed by the platform's PCK")
     return chain
 
 
 def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy, found: Examination) -> None:
     fmspc = _fmspc(chain[0]) if chain else ""
-    found.claim("fmspc", fmspc)
+    found.claim(fmspc=fmspc)
     if policy.fmspcs is None:
         return
     if not chain:
@@ -285,29 +265,19 @@ def _examine_standing(
             found.skipped("tcb status", "the collateral was refused")
     if standing is None:
         return
-    found.claim("tcb_status", standing.status)
-    found.claim("advisories", list(standing.advisories))
-    found.claim("tcb_evaluation", standing.evaluation)
+    found.claim(tcb_status=standing.status, advisories=list(standing.advisories), tcb_evaluation=standing.evaluation)
     relaxed = standing.status != "UpToDate" and standing.status in policy.accepted_statuses
-    found.check(
-        "tcb status",
-        standing.status in policy.accepted_statuses and not relaxed,
-        standing.status if relaxed else f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}",
-        standing.status,
-        allowed_by=f"accepted_statuses {standing.status}" if relaxed else "",
+    known = standing.status in policy.accepted_statuses
+    reason = (
+        standing.status if relaxed else f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}"
     )
-    refused_ids = [
-        name
-        for name in standing.advisories
-        if name in policy.refused_advisories
-        or (policy.accepted_advisories is not None and name not in policy.accepted_advisories)
-    ]
+    allowed = f"accepted_statuses {standing.status}" if relaxed else ""
+    found.check("tcb status", known and not relaxed, reason, standing.status, allowed_by=allowed)
+    accepted = standing.advisories if policy.accepted_advisories is None else policy.accepted_advisories
+    refused_ids = [name for name in standing.advisories if name in policy.refused_advisories or name not in accepted]
     found.check("advisories", not refused_ids, f"the policy does not accept {', '.join(refused_ids)}")
-    found.check(
-        "tcb evaluation",
-        standing.evaluation >= policy.min_tcb_evaluation,
-        f"the collateral is of evaluation {standing.evaluation}, the policy asks for {policy.min_tcb_evaluation}",
-    )
+    reason = f"the collateral is of evaluation {standing.evaluation}, the policy asks for {policy.min_tcb_evaluation}"
+    found.check("tcb evaluation", standing.evaluation >= policy.min_tcb_evaluation, reason)
 
 
 def _shown(text: str) -> str:
@@ -334,11 +304,8 @@ def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | Non
     _examine_attributes(report, policy, found)
     _examine_module(report, policy, found)
     _examine_launch(report, policy, found)
-    if report_data is None:
-        found.skipped("report data", "nothing to compare with was given", required=False)
-    else:
-        same = hmac.compare_digest(report.report_data, report_data)
-        found.check("report data", same, "the report speaks for another nonce, channel key, release or GPU")
+    reason = "the report speaks for another nonce, channel key, release or GPU"
+    found.compare("report data", report.report_data, report_data, reason)
 
 
 def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
@@ -347,9 +314,8 @@ def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> 
         return
     nearest = min(policy.launches, key=lambda launch: len(launch.differences(report)))
     wrong = nearest.differences(report)
-    found.check(
-        "launch", not wrong, f"not one the policy accepts: the nearest differs in {', '.join(wrong)}", report.mrtd.hex()
-    )
+    shown = report.mrtd.hex()
+    found.check("launch", not wrong, f"not one the policy accepts: the nearest differs in {', '.join(wrong)}", shown)
     if not wrong and nearest.rtmr0 == ANY:
         found.check("rtmr0", False, "the firmware's settings are not compared", allowed_by="launches rtmr0 any")
 
@@ -379,17 +345,11 @@ def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination)
 
 
 def _examine_module(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
-    found.check(
-        "tdx module",
-        not any(report.mrsignerseam) and not any(report.seam_attributes),
-        "the TDX module is not one signed by Intel, or has attributes",
-    )
+    holds = not any(report.mrsignerseam) and not any(report.seam_attributes)
+    found.check("tdx module", holds, "the TDX module is not one signed by Intel, or has attributes")
     if not policy.min_tee_tcb_svn:
         found.skipped("tee tcb svn", "the policy names no floor", required=False)
         return
     floor = bytes.fromhex(policy.min_tee_tcb_svn)
-    found.check(
-        "tee tcb svn",
-        all(have >= want for have, want in zip(report.tee_tcb_svn, floor, strict=True)),
-        f"{report.tee_tcb_svn.hex()} lies below {floor.hex()}",
-    )
+    holds = all(have >= want for have, want in zip(report.tee_tcb_svn, floor, strict=True))
+    found.check("tee tcb svn", holds, f"{report.tee_tcb_svn.hex()} lies below {floor.hex()}")
