@@ -39,8 +39,6 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of one piece of evidence, and its `claims`, which count only if it passed."""
-
     checks: tuple[Check, ...]
     claims: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -79,7 +77,6 @@ class Examination:
         self._add(name, Outcome.SKIP, reason, required)
 
     def check(self, name: str, holds: bool, reason: str, found: str = "", *, allowed_by: str = "") -> bool:
-        """PASS if it holds, else FAIL for this reason; SKIP if the policy has a relaxation for it."""
         if not holds and allowed_by:
             self._checks.append(Check(self._prefix + name, Outcome.SKIP, reason, False, allowed_by))
         else:

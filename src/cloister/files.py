@@ -14,10 +14,8 @@ from pathlib import Path
 
 from cloister.errors import CloisterError, SetupError
 
-_ROOM = "Make room on that disk, then try again."
 _ABOUT_THE_DISK = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room on that disk, then try again."),
     errno.EROFS: "That disk is mounted read-only: name another place.",
     errno.EIO: "The disk cannot be read or written.",
 }
@@ -48,7 +46,6 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = Fal
 def read_bounded(
     path: Path, limit: int, *, hint: str | None = None, too_large: type[CloisterError] = SetupError
 ) -> bytes:
-    """An untrusted file's bytes: at most `limit`, else an error."""
     with needed(f"{path} cannot be read", hint), path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -79,7 +76,6 @@ def read_private(path: Path, limit: int, what: str, hint: str | None = None) -> 
 
 
 def make_folder(folder: Path, *, mode: int = 0o755) -> None:
-    """The folder and those above it, synced to the disk."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):
@@ -88,7 +84,6 @@ def make_folder(folder: Path, *, mode: int = 0o755) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a file's content, or a folder's list of files, on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

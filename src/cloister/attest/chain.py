@@ -155,7 +155,6 @@ def signature_is_whole(signed: x509.Certificate | x509.CertificateRevocationList
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Whether it is a certificate authority's, and its key for certificates."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value

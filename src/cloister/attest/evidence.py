@@ -44,9 +44,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     mpc: Mpc
     parties: Parties | None = None
     vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()  # none: on the node itself
-    prefixes: Prefixes = (
-        "none"  # which tenants may reuse what was computed of a prompt at `open` (docs/prefix-cache.md)
-    )
+    prefixes: Prefixes = "none"  # which tenants may reuse what is computed of a prompt at `open` (docs/prefix-cache.md)
     disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
@@ -152,8 +150,6 @@ Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
 class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """`data` is a JSON list of reports with certificate chains."""
-
     kind: Literal["report"]
     data: Annotated[bytes, Meta(max_length=262144)]
     ocsp: Annotated[tuple[Annotated[bytes, Meta(max_length=16384)], ...], Meta(max_length=64)] = ()
@@ -168,8 +164,6 @@ class VaultHostPin(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the node's software states: true if you trust the release."""
-
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest
     settings: AttestedSettings

@@ -32,8 +32,6 @@ _Answer = TypeVar("_Answer")
 
 
 class ReportFolder:
-    """One request to the firmware: a folder of the kernel's, with files for question and answer."""
-
     def __init__(self, root: Path) -> None:
         self.path = root / f"cloister-{os.getpid()}-{secrets.token_hex(4)}"
 

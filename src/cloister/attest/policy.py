@@ -38,8 +38,6 @@ class LogRules(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """The accepted signer of releases; `trusted_root` is a file beside the policy."""
-
     trusted_root: str
     identity: Annotated[str, Meta(min_length=1)]
     issuer: Annotated[str, Meta(min_length=1)]
@@ -109,7 +107,6 @@ class Policy(_Demands, frozen=True):
 
 
 def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:
-    """The policy of this file, this policy, or the default; SetupError says what is wrong with a file."""
     if policy is None:
         policy = Policy()
     elif not isinstance(policy, Policy):

@@ -61,7 +61,6 @@ class Envelope:
     prompts: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes to send; ChannelBroken if they are more than a node takes."""
         if len(self.key_id) != KEY_ID_BYTES or len(self.enc) != ENC_BYTES:
             raise ChannelBroken(f"A key id has {KEY_ID_BYTES} bytes and an encapsulated key {ENC_BYTES}.")
         parts = (self.request, *self.prompts)
@@ -144,7 +143,6 @@ class InnerRequest(_Inner, frozen=True):
     """An HTTP request. `path` has the query in it; no header can hide a line break."""
 
     most_bytes = MAX_PLAINTEXT_BYTES
-
     method: Method
     path: Path
     headers: Headers = ()
@@ -157,7 +155,6 @@ class InnerRequest(_Inner, frozen=True):
 
 class InnerHead(_Inner, frozen=True):
     most_bytes = MAX_FRAME_DATA
-
     status: Annotated[int, Meta(ge=100, le=599)]
     headers: Headers = ()
 

@@ -118,7 +118,6 @@ FINE_BYTES = 1 << 20
 
 
 def padded(length: int) -> int:
-    """The size of the bucket that holds `length` bytes."""
     if length <= SMALLEST_BYTES:
         return SMALLEST_BYTES
     if length <= FINE_BYTES:
@@ -160,7 +159,6 @@ def pad(data: bytes) -> bytes:
 
 
 def unpad(plaintext: bytes) -> bytes:
-    """What was padded; ChannelBroken if its true length does not fit."""
     length = _LENGTH.unpack_from(plaintext)[0] if len(plaintext) >= _LENGTH.size else -1
     if not 0 <= length <= len(plaintext) - _LENGTH.size:
         raise ChannelBroken("A sealed message says it is longer than it is.")

@@ -60,7 +60,6 @@ class StreamSealer:
         return salt + self._frame(_HEAD, data)
 
     def data(self, *pieces: bytes) -> bytes:
-        """All pieces sealed together, in one frame if they fit one; nothing for nothing."""
         if not self._number:
             raise ChannelBroken("A stream begins with its head.")
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -101,7 +100,6 @@ class StreamOpener:
         self._dead = False
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the bytes; give the frames that are now whole and authentic."""
         if self._dead:
             raise ChannelBroken("The stream broke before.", hint=_HINT)
         self._buffer += data

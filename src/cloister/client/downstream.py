@@ -69,7 +69,6 @@ class RequestReader:
         return whole
 
     def _parse(self, data: bytes) -> bytes:
-        """Parse; what is left to parse after an offer to speak something else."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -163,7 +162,6 @@ class Downstream(asyncio.Protocol):
         self._write("\r\n".join(lines).encode("latin-1", "replace"))
 
     def opened(self, data: bytes, ended: bool) -> None:
-        """Send more of the body; all frames that came together go in one write."""
         if self._request.method == "HEAD":
             return
         if self._chunked:
@@ -173,7 +171,6 @@ class Downstream(asyncio.Protocol):
             self._write(data)
 
     async def drain(self) -> None:
-        """Wait until the program has read enough that more may be written."""
         await self._writable.wait()
 
     def refuse(self, refusal: Refusal) -> None:
@@ -186,7 +183,6 @@ class Downstream(asyncio.Protocol):
             self._transport.abort()
 
     def close_when_idle(self) -> None:
-        """Take no more requests; an answer under way may end."""
         self._keep_alive = False
         self._waiting.clear()
         if self.task is None and self._transport is not None:

@@ -39,12 +39,8 @@ PARAMETERS = frozenset(
 )
 """Fields that the process with OpenAI's API reads. It reads the answer too, but no prompt."""
 # RFC 9110 §7.6.1, and what describes the user's machine rather than the request.
-HOP_BY_HOP = frozenset(
-    (
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        *("te", "trailer", "transfer-encoding", "upgrade"),
-    )
-)
+_OF_PROXIES = ("proxy-authenticate", "proxy-authorization", "proxy-connection")
+HOP_BY_HOP = frozenset((*_OF_PROXIES, "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"))
 _LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"))
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
 _Fields = dict[str, msgspec.Raw]
@@ -183,8 +179,6 @@ _CODES = {
 
 
 class SealedAnswer:
-    """Opens one answer as it arrives; where it is one of several, it comes out alone."""
-
     def __init__(self, opener: StreamOpener, winnower: Winnower | None = None) -> None:
         self._opener = opener
         self._winnower = winnower
@@ -196,7 +190,6 @@ class SealedAnswer:
         return self._opener.ended
 
     def feed(self, data: bytes) -> bytes:
-        """The body's bytes that can be believed now. ChannelBroken if the stream was altered."""
         pieces = [self._held] if self._held else []
         for kind, content in self._opener.feed(data):
             if kind is FrameKind.DATA:
@@ -221,8 +214,6 @@ class SealedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that was not served, in OpenAI's format, with our message."""
-
     status: int
     message: str
     code: str | None = None
@@ -253,7 +244,6 @@ def is_sealed(status: int, content_type: str) -> bool:
 
 
 def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
-    """What an answer without a seal means: a refusal to pass on, or the error it amounts to."""
     if not 400 <= status <= 599:
         hint = "Another server answers in its place, or it is no Cloister node. The answer was not read."
         raise ChannelBroken(f"The node answered a sealed request without a seal (HTTP {status}).", hint=hint)

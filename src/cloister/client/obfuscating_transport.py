@@ -40,7 +40,6 @@ class EventStream:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> int:
-        """Take more of the body; how many positions that makes."""
         before, searched = len(self.pieces), max(0, len(self._unread) - 3)
         self._unread += data
         at = 0
@@ -51,7 +50,6 @@ class EventStream:
         return len(self.pieces) - before
 
     def finish(self) -> None:
-        """The body has ended; an event that was not whole is none."""
         self.rest += self._unread
         self._unread.clear()
 
@@ -172,7 +170,6 @@ class _Answer:
             self._exchange.moved.set()
 
     def texts(self) -> list[str]:
-        """What every choice says; empty where that cannot be read."""
         return spoken(bytes(self.whole) if self.events is None else self.events.body, self.events is not None)
 
     def _grow(self, piece: bytes) -> None:
@@ -206,7 +203,6 @@ class Exchange:
             self.moved.set()
 
     async def response(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer to the real one: its head once all have one, and its body in time."""
         await asyncio.wait([answer.head for answer in self._answers], return_when=asyncio.FIRST_EXCEPTION)
         self._raise_failure()
         if all(answer.streamed for answer in self._answers):
@@ -303,8 +299,6 @@ def _made(
 
 
 class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
-    """Over any other transport: one to a verified node, or one in the clear."""
-
     def __init__(self, wire: httpx2.AsyncBaseTransport, obfuscation: Obfuscation) -> None:
         self._wire, self._obfuscation = wire, obfuscation
         self._under_way: set[asyncio.Task[None]] = set()
@@ -333,7 +327,6 @@ class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
         return nullcontext(self._obfuscation)
 
     async def aclose(self) -> None:
-        """All that is under way is cut off at once."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -100,7 +100,6 @@ class _Verified:
 
     @property
     def verification(self) -> Verification:
-        """The last verification: all checks with their outcomes, and the node's statements."""
         if self._node is None:
             raise SetupError("Nothing was verified: this client speaks in the clear.", hint="Ask a Cloister node.")
         return self._node.verification
@@ -115,8 +114,6 @@ class _Verified:
 
 
 class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL is an attribute
-    """`openai.OpenAI` for a verified node."""
-
     _http_kind = HttpClient
 
 

@@ -62,12 +62,10 @@ def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
 
 
 class OpenedStream(httpx2.AsyncByteStream):
-    def __init__(
-        self, outer: httpx2.Response, message: SealedMessage, raising: Raising, request: httpx2.Request
-    ) -> None:
+    def __init__(self, outer: httpx2.Response, sent: SealedMessage, raising: Raising, request: httpx2.Request) -> None:
         self._outer = outer
         self._sealed = messages.is_sealed(outer.status_code, outer.headers.get("content-type", ""))
-        self._answer = messages.SealedAnswer(message.opener, message.winnower)
+        self._answer = messages.SealedAnswer(sent.opener, sent.winnower)
         self._raising = raising
         self._request = request
         self._opened = b""
@@ -162,11 +160,9 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._wire.aclose()
 
-    async def _exchange(
-        self, outer: httpx2.Request, message: SealedMessage, request: httpx2.Request
-    ) -> httpx2.Response:
+    async def _exchange(self, outer: httpx2.Request, sent: SealedMessage, request: httpx2.Request) -> httpx2.Response:
         answer = await self._wire.handle_async_request(outer)
-        return await OpenedStream(answer, message, self._raising, request).begin()
+        return await OpenedStream(answer, sent, self._raising, request).begin()
 
     def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, SealedMessage]:
         """The request on the wire, the same for every user except the ciphertext; and what opens its answer."""

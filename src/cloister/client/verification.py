@@ -69,19 +69,12 @@ def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvid
 
 
 def post(
-    address: HttpAddress,
-    endpoint: str,
-    headers: Headers,
-    content: bytes,
-    whole_s: float,
-    limit: int,
-    too_large: CloisterError,
+    address: HttpAddress, endpoint: str, headers: Headers, data: bytes, in_s: float, limit: int, surplus: CloisterError
 ) -> tuple[httpx2.Response, bytes]:
-    """The node's answer and its body of at most `limit` bytes; httpx2's RequestError if none comes in time."""
-    timeout = httpx2.Timeout(whole_s, connect=CONNECT_S).as_dict()
+    timeout = httpx2.Timeout(in_s, connect=CONNECT_S).as_dict()
     url, more = address.url(endpoint), {"timeout": timeout}
-    request = httpx2.Request("POST", url, headers=headers, content=content, extensions=more)
-    until = monotonic() + whole_s
+    request = httpx2.Request("POST", url, headers=headers, content=data, extensions=more)
+    until = monotonic() + in_s
     body = bytearray()
     with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
         response = wire.handle_request(request)
@@ -89,7 +82,7 @@ def post(
         for piece in response.stream:
             body += piece
             if len(body) > limit:
-                raise too_large
+                raise surplus
             if monotonic() > until:
                 raise httpx2.ReadTimeout("the answer comes too slowly")
         response.close()
@@ -97,6 +90,7 @@ def post(
 
 
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
+Clock = Callable[[], float]
 _TRIES = 3
 KEY_MARGIN_S = 30.0  # verified again this long before the node drops the key: requests under way still need it
 
@@ -178,7 +172,6 @@ def verify(
 def examine(
     node: HttpAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
 ) -> Verification:
-    """The verification, passed or not. The log's checkpoint is remembered if it did."""
     address = HttpAddress.parse(node) if isinstance(node, str) else node
     visit = _Visit(address, policy, memory or seen_logs(), ask)
     for _ in range(_TRIES):
@@ -279,7 +272,6 @@ def learns_on_first_use(evidence: NodeEvidence, policy: Policy) -> bool:
 def check_release(
     evidence: NodeEvidence, policy: Policy, *, at: datetime, pinned: str | None = None, seen: Checkpoint | None = None
 ) -> Verdict:
-    """The verdict. `pinned` is the log's key as this client met it here first, `seen` the log's last checkpoint."""
     found = Examination()
     first_use = learns_on_first_use(evidence, policy)
     if policy.measurements:
@@ -323,17 +315,13 @@ def _check_public(
     found.include(verify_release(proof, evidence.measurement, at=at, trusted=trusted, seen=seen))
 
 
+Verifier = Callable[[HttpAddress, Policy], Verification]
+
+
 class VerifiedNode:
     """Holds the last verification that passed. There is no state in which it has none: making one verifies."""
 
-    def __init__(
-        self,
-        url: str,
-        policy: Policy,
-        *,
-        verifier: Callable[[HttpAddress, Policy], Verification] = verify,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, url: str, policy: Policy, *, verifier: Verifier = verify, clock: Clock = monotonic) -> None:
         self.address = HttpAddress.parse(url)
         self.policy = policy
         self._verifier = verifier
@@ -369,6 +357,5 @@ class VerifiedNode:
         self._verification, self._until = verification, self._clock() + usable_s
 
     async def verified_beside(self, *, after: Verification | None = None) -> Verification:
-        """As `verified`, without making the event loop wait."""
         kept = self.fresh
         return kept if kept is not None and kept is not after else await asyncio.to_thread(self.verified, after=after)

@@ -31,7 +31,6 @@ Headers = Iterable[tuple[str, str]]
 
 
 def obfuscates(levels: Iterable[str]) -> bool:
-    """Whether one of the levels that a request names is one at which its answer is one of several."""
     return not _HIDING.isdisjoint(levels)
 
 
@@ -52,8 +51,6 @@ class IndexSecrets:
 
 
 class Winnower:
-    """Of one request, whose secret it is given."""
-
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._authentic: int | None = None

@@ -26,8 +26,6 @@ _TDX_METADATA = "e47a6535-984a-4798-865e-4685a7bf8ec2"
 
 @dataclass(frozen=True)
 class SnpSection:
-    """Memory that the host prepares for an SNP guest, in the order in which it is measured."""
-
     address: int
     size: int
     kind: int
@@ -46,8 +44,6 @@ class TdxSection:
 
 
 class Firmware:
-    """A firmware volume that ends at 4 GiB of the guest's memory."""
-
     def __init__(self, data: bytes) -> None:
         if not data or len(data) % PAGE or len(data) > MAX_FIRMWARE_BYTES:
             raise SetupError("A firmware is a whole number of pages.", hint="Name an OVMF file, such as OVMF.fd.")
@@ -113,7 +109,6 @@ def _read_table(data: bytes) -> dict[str, bytes]:
 
 
 def _head(data: bytes) -> tuple[int, str]:
-    """The length and the GUID that end here."""
     if len(data) < _HEAD:
         raise _damaged()
     return int.from_bytes(data[-_HEAD:-16], "little"), str(UUID(bytes_le=data[-16:]))

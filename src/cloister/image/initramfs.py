@@ -27,8 +27,6 @@ _COPIED = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in the archive. `source`: where its bytes are; `data`: they themselves."""
-
     name: str
     mode: int
     source: Path | None = None
@@ -37,7 +35,6 @@ class Entry:
 
 
 def write_image(root: Path, source: Path, manifest: bytes, out: BinaryIO) -> str:
-    """The image of this release in `out`; its SHA-256. `source` is the release's source tree."""
     entries = {entry.name: entry for entry in _entries_of(root)}
     for entry in (*_release_entries(source, manifest), *_needed()):
         if entry.mode != FOLDER and entry.name in entries:

@@ -102,7 +102,6 @@ def launch_digest(
 
 
 def _prepared(firmware: Firmware, boot: Boot | None, set_up: Monitor) -> Iterator[tuple[int, int, bytes]]:
-    """The pages that the firmware's table asks for: type, address, hash of the content."""
     nothing = bytes(48)
     for section in sorted(firmware.snp_sections, key=lambda each: set_up.cpuid_last and each.kind == CPUID_PAGE):
         pages = range(section.address, section.address + section.size, PAGE)

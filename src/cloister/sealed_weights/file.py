@@ -64,15 +64,11 @@ Size = Annotated[int, Meta(ge=0, le=2**48)]
 
 
 class WeightsFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the model's folder. Its bytes follow those of the file before it."""
-
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")]
     size: Size
 
 
 class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
-    """All of it is public, and all of it is signed."""
-
     version: int
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     digest: Digest  # SHA-256 of all files' bytes, one after the other.
@@ -148,7 +144,6 @@ def seal_weights(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> WeightsHeader:
-    """Seal these files of a model's folder into `out`, which appears only when it is whole."""
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
         sizes = [os.fstat(file.fileno()).st_size for file in files]
@@ -280,7 +275,6 @@ def _digest(files: Sequence[BinaryIO]) -> bytes:
 
 
 def _chunks(files: Sequence[BinaryIO], header: WeightsHeader) -> Iterator[bytes]:
-    """All files' bytes, one after the other, cut into chunks; exactly as many as the header says."""
     pieces = iter(files)
     file = next(pieces)
     for number in range(header.chunks):

@@ -41,11 +41,9 @@ class SignedCheckpoint:
         return str(self.note)
 
     def signed_by(self, log: VerifierKey) -> bool:
-        """Whether this log signed it, under its own name."""
         return log.algorithm is Algorithm.ED25519 and log.name == self.checkpoint.origin and log.signed(self.note)
 
     def cosigned_by(self, witness: VerifierKey) -> int | None:
-        """When this witness signed it, in Unix seconds; None if it did not."""
         if witness.algorithm is not Algorithm.COSIGNATURE or not witness.signed(self.note):
             return None
         return max(signed_at(line) for line in witness.signatures_on(self.note))
@@ -103,7 +101,6 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
         return _keys(self.logs, Algorithm.ED25519, "log")
 
     def witness_keys(self) -> tuple[VerifierKey, ...]:
-        """The witnesses' keys, a quorum of which must be possible."""
         keys = _keys(self.witnesses, Algorithm.COSIGNATURE, "witness")
         distinct = len({key.public for key in keys})
         if distinct != len(keys) or not 0 <= self.needed <= distinct:

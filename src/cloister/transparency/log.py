@@ -76,7 +76,6 @@ class Log:
         return now.checkpoint.size
 
     def attach(self, cosignature: Signature) -> None:
-        """Put a witness's signature under the checkpoint, in place of an older one by the same key."""
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
             signer = (cosignature.name, cosignature.key_id)
@@ -98,7 +97,6 @@ class Log:
         return inclusion_proof(self.tiles.subtree, index, self.checkpoint.size)
 
     def consistency(self, since: int) -> tuple[bytes, ...]:
-        """The proof that the tree of `since` entries is the beginning of this one."""
         if not 0 <= since <= self.checkpoint.size:
             raise EvidenceInvalid(f"The log never had {since} entries: it has {self.checkpoint.size}.")
         return consistency_proof(self.tiles.subtree, since, self.checkpoint.size)

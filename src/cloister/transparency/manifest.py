@@ -68,8 +68,6 @@ _IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a release consists of. Paths are relative to the source tree, with slashes."""
-
     format: str
     version: Version
     files: dict[FileName, Sha256]
@@ -119,7 +117,6 @@ def build_manifest(
 
 
 def measure_running(also: Sequence[str] = ()) -> Manifest:
-    """The manifest of the package that runs, and of these beside it; with the project's files in a source tree."""
     return _checked(_manifest_of(_running_package(), _running_tree(), None, also))
 
 
@@ -129,7 +126,6 @@ def packages_beside(manifest: Manifest) -> tuple[str, ...]:
 
 
 def source_of_running() -> Path:
-    """The source tree this program runs from, if it does."""
     tree = _running_tree()
     if tree is None:
         raise SetupError("This program does not run from a source tree.", hint="Name one with --source DIR.")
@@ -268,7 +264,6 @@ def entry_of(manifest: bytes, expires: date | None = None) -> bytes:
 
 
 def read_entry(entry: bytes) -> Published | Revoked | None:
-    """What an entry says; None if it is of no kind known here."""
     try:
         text = entry.decode("ascii")
         if found := _RELEASE.fullmatch(text):

@@ -28,7 +28,6 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 def fold(hashes: Sequence[bytes]) -> bytes:
-    """The root over these hashes, whatever their number."""
     if not hashes:
         return EMPTY_ROOT
     row = list(hashes)
@@ -194,8 +193,6 @@ def write_bundle(entries: Sequence[bytes]) -> bytes:
 
 
 class Tiles:
-    """The first `size` entries of the log in a folder."""
-
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
         self.size = size
@@ -204,7 +201,6 @@ class Tiles:
         return tree_root(self.subtree, self.size)
 
     def subtree(self, level: int, index: int) -> bytes:
-        """The hash of a complete subtree, as merkle.Subtree has it."""
         tile_level, height = divmod(level, TILE_HEIGHT)
         first = index << height
         hashes = self.hashes(tile_level, first // TILE_WIDTH)
@@ -243,7 +239,6 @@ class Tiles:
         return None
 
     def tile_count(self, level: int) -> int:
-        """How many tiles of this level the tree has, a partial one included."""
         return -(-(self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH)
 
     def width(self, level: int, index: int) -> int:

@@ -26,8 +26,6 @@ _DASH = "— "
 
 @dataclass(frozen=True)
 class Signature:
-    """One line under a note: the signer (a name and four bytes of key id), and the signature."""
-
     name: str
     key_id: bytes
     value: bytes
@@ -133,7 +131,6 @@ class VerifierKey:
         return key
 
     def signatures_on(self, note: Note) -> tuple[Signature, ...]:
-        """The note's lines that claim to be this key's."""
         mine = (self.name, self.key_id)
         return tuple(signature for signature in note.signatures if (signature.name, signature.key_id) == mine)
 
@@ -188,7 +185,6 @@ class SigningKey:
         return VerifierKey(self.name, self.algorithm, public)
 
     def private_text(self) -> str:
-        """What goes into the key's file, and nowhere else."""
         return _PRIVATE + _written(self.name, self.verifier.key_id, self.algorithm, self.seed)
 
     def sign(self, text: str, *, at: datetime | None = None) -> Signature:

@@ -121,7 +121,6 @@ def publish(log: Log, manifest: bytes, key: SigningKey, *, expires: date | None 
 
 
 def revoke(log: Log, measured: bytes, key: SigningKey) -> tuple[int, bool]:
-    """Take back the release with this measurement; the revocation's index, and whether it is new."""
     entry = Revoked(measured).encoded()
     if (place := log.find(entry)) is not None:
         return place, False
@@ -131,7 +130,6 @@ def revoke(log: Log, measured: bytes, key: SigningKey) -> tuple[int, bool]:
 
 
 def published_manifest(log: Log, measured: bytes) -> bytes:
-    """The manifest with this measurement, as it lies beside the log."""
     try:
         with (log.folder / _FOLDER / measured.hex()).open("rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
@@ -184,17 +182,9 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
         hint = "Serve a newer one."
         raise SetupError(f"{len(later)} entries follow the release's: it is too old to prove.", hint=hint)
     known = since if 0 <= since <= log.checkpoint.size else 0
-    proof = ReleaseProof(
-        manifest=manifest,
-        index=index,
-        inclusion=log.inclusion(index),
-        checkpoint=str(log.signed),
-        since=known,
-        consistency=log.consistency(known),
-        expires=release.expires,
-        later=later,
-        log_key=str(log.key),
-    )
+    inclusion, consistency = log.inclusion(index), log.consistency(known)
+    placed = ReleaseProof(manifest, index, inclusion, str(log.signed), known, consistency)
+    proof = msgspec.structs.replace(placed, expires=release.expires, later=later, log_key=str(log.key))
     leaf = leaf_hash(release.encoded())
     if not verify_inclusion(index, log.checkpoint.size, leaf, proof.inclusion, log.checkpoint.root):
         hint = "`cloister log audit` says more."
@@ -275,7 +265,6 @@ def _check_revocation(found: Examination, proof: ReleaseProof, now: Checkpoint) 
 
 
 def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> Collection[int]:
-    """The check `log witnesses`; the times at which trusted witnesses signed."""
     signed_at = {witness.name: signed.cosigned_by(witness) for witness in trusted.witness_keys()}
     cosigned = {name: when for name, when in signed_at.items() if when is not None}
     found.claim(log_witnesses={name: _utc(when) for name, when in cosigned.items()})
@@ -337,7 +326,6 @@ class Release:
 
 
 def development_release(folder: Path, also: Sequence[str] = ()) -> Release:
-    """What runs now, in this folder's development log; key and log are made once and kept."""
     manifest = measure_running(also).encoded()
     kept = f"The development log cannot be kept in {folder}"
     try:

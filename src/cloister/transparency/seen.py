@@ -36,8 +36,6 @@ class _Memory(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SeenLogs:
-    """The memory in one file, made when there is something to remember."""
-
     def __init__(self, file: Path) -> None:
         self._file = file
 
@@ -49,7 +47,6 @@ class SeenLogs:
         return self._read().keys.get(place)
 
     def remember(self, signed: SignedCheckpoint, *, after: Checkpoint | None) -> None:
-        """Keep a verified checkpoint that continues `after`."""
         now = signed.checkpoint
         with self._held():
             memory = self._read()

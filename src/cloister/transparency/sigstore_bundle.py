@@ -85,7 +85,6 @@ def _read(payload_type: str, payload: bytes) -> _Statement | str:
 
 
 def _about_subjects(raw: tuple[msgspec.Raw, ...], wanted: str) -> str:
-    """Why the statement does not name this SHA-256 as exactly one subject; nothing if it does."""
     try:
         subjects = [msgspec.json.decode(one, type=_Subject) for one in raw]
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -104,7 +103,6 @@ def _about_subjects(raw: tuple[msgspec.Raw, ...], wanted: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """A signer's words, on one line."""
     return ascii(" ".join(text.split()))[:120]
 
 
@@ -117,7 +115,6 @@ class _Shape(msgspec.Struct):
 
 
 def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) -> Verdict:
-    """Whether the trusted identity signed the artifact with this SHA-256, publicly."""
     if len(bundle) > MAX_BUNDLE_BYTES:
         raise EvidenceInvalid(f"A Sigstore bundle may have at most {MAX_BUNDLE_BYTES} bytes.")
     if not trust.identity or not trust.issuer:

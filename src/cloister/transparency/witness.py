@@ -35,7 +35,6 @@ class Witness:
         self._memory.pin(log.name, log)
 
     def cosign(self, signed: SignedCheckpoint, consistency: Sequence[bytes], *, at: datetime) -> Signature:
-        """Sign the checkpoint, or raise VerificationFailed that says what is wrong with it."""
         now = signed.checkpoint
         known = self._memory.pinned(now.origin)
         if known is None:
@@ -54,7 +53,6 @@ class Witness:
         return self._key.sign(now.text, at=at)
 
     def visit(self, log: Log, *, at: datetime) -> Signature:
-        """Sign the checkpoint of the log in a folder, proofs computed from its tiles."""
         last = self.last(log.origin)
         reachable = last is not None and last.size <= log.checkpoint.size
         return self.cosign(log.signed, log.consistency(last.size) if last and reachable else (), at=at)

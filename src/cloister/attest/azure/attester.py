@@ -13,7 +13,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Protocol, TypeVar
 
@@ -80,8 +79,6 @@ class TpmDevice:
 
 
 class Tpm:
-    """Commands to a TPM. SetupError where it refuses one, or answers otherwise than the specification has it."""
-
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
@@ -104,7 +101,6 @@ class Tpm:
         return data
 
     def quote(self, key: int, data: bytes, pcrs: Sequence[int]) -> tuple[bytes, bytes]:
-        """What the TPM attests to (TPMS_ATTEST) and the key's signature on it, RSASSA over SHA-256."""
         scheme = struct.pack(">HH", _RSASSA, TPM_SHA256)
         asked = struct.pack(">I", key) + _PASSWORD + struct.pack(">H", len(data)) + data + scheme + _selection(pcrs)
         answer = Reader(self._command(_SESSIONS, _QUOTE, asked), SetupError)
@@ -175,7 +171,6 @@ class Metadata:
         return answer.vcek_cert.encode(), answer.certificate_chain.encode()
 
     def td_quote(self, report: bytes) -> bytes:
-        """Intel's quote of a TD report, which only its own processor can have made."""
         body = json.dumps({"report": base64.urlsafe_b64encode(report).decode()})
         answer = self._ask("POST", "/acc/tdquote", body, _Quoted)
         try:
@@ -211,14 +206,6 @@ ENDORSED_S: Final = 3600.0  # for certificates and a TD's quote: the host's firm
 _TRIES: Final = 3
 
 
-@dataclass(frozen=True)
-class Endorsement:
-    """Proof that the hardware's report is genuine: AMD's certificates, or Intel's quote."""
-
-    certificates: tuple[bytes, ...] = ()
-    td_quote: bytes = b""
-
-
 class AzureAttester:
     """`tpm` and `metadata` are this machine's. NoFirmware where it is no confidential VM."""
 
@@ -230,7 +217,7 @@ class AzureAttester:
         self._tpm = tpm or Tpm(TpmDevice())
         self._metadata = metadata or Metadata()
         self._clock = clock
-        self._endorsed: tuple[bytes, float, Endorsement] | None = None
+        self._endorsed: tuple[bytes, float, tuple[tuple[bytes, ...], bytes]] | None = None
         self.attest(bytes(REPORT_DATA_BYTES))  # fails at the start, not at the first client
 
     @property
@@ -243,11 +230,11 @@ class AzureAttester:
         hcl_report = self._read_hcl()
         hcl = _parsed(hcl_report)
         quote = self._quote(hcl, quote_nonce(report_data))
-        endorsement = self._endorsement(hcl)
+        certificates, td_quote = self._endorsement(hcl)
         document = {"version": 1, "hcl_report": _text(hcl_report), "tpm_quote": quote}
-        if endorsement.td_quote:
-            document["td_quote"] = _text(endorsement.td_quote)
-        return Attestation("azure", msgspec.json.encode(document), endorsement.certificates)
+        if td_quote:
+            document["td_quote"] = _text(td_quote)
+        return Attestation("azure", msgspec.json.encode(document), certificates)
 
     def _read_hcl(self) -> bytes:
         try:
@@ -276,16 +263,17 @@ class AzureAttester:
                 return {"message": message.hex(), "signature": signature.hex(), "pcrs": values}
         raise SetupError("The PCRs of this machine keep changing.", hint="Wait until it has booted.")
 
-    def _endorsement(self, hcl: HclReport) -> Endorsement:
+    def _endorsement(self, hcl: HclReport) -> tuple[tuple[bytes, ...], bytes]:
+        """What proves the hardware's report: AMD's certificates, or Intel's quote."""
         now = self._clock()
         if self._endorsed is not None:
             runtime, since, kept = self._endorsed
             if runtime == hcl.report_data and now - since < ENDORSED_S:
                 return kept
         if hcl.tee == "sev-snp":
-            found = Endorsement(certificates=certificates_of(*self._metadata.amd_certificates()))
+            found = certificates_of(*self._metadata.amd_certificates()), b""
         else:
-            found = Endorsement(td_quote=self._metadata.td_quote(hcl.report[:TD_REPORT_BYTES]))
+            found = (), self._metadata.td_quote(hcl.report[:TD_REPORT_BYTES])
         self._endorsed = hcl.report_data, now, found
         return found
 

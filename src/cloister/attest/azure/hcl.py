@@ -62,7 +62,6 @@ class Reader:
         return Reader(self.sized(), self._wrong)
 
     def selection(self) -> tuple[int, ...]:
-        """TPML_PCR_SELECTION: the PCRs selected, of SHA-256's bank alone."""
         if self.number(4) != 1 or self.number(2) != TPM_SHA256:
             raise self._wrong("The TPM's data is not over one bank of SHA-256.")
         bitmap = int.from_bytes(self.take(self.number(1)), "little")

@@ -67,8 +67,6 @@ class Gpus(Protocol):
 
 
 class Nvml:
-    """The driver of this machine. NoGpu where it has none."""
-
     def __init__(self, library: str = LIBRARY) -> None:
         try:
             self._library = ctypes.CDLL(library)
@@ -163,7 +161,6 @@ class GpuReporter:
         gpus.check_confidential()
 
     def show(self, nonce: bytes) -> bytes:
-        """NVIDIA's JSON of several reports (`cloister.attest.nvidia.spdm`)."""
         self._gpus.check_confidential()
         if (count := self._gpus.count()) != self.count:
             raise SetupError(f"This machine had {self.count} GPUs when the node started, and now has {count}.")

@@ -22,6 +22,7 @@ from cloister.errors import EvidenceInvalid
 MAX_RESPONSES = 512
 MAX_RESPONSE_BYTES = 16384
 WITHOUT_NEXT_UPDATE = timedelta(days=1)
+Responses = Sequence[ocsp.OCSPResponse]
 REVOKED = "the OCSP response says revoked"
 _HASHES = (hashes.SHA1, hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
@@ -52,14 +53,8 @@ def _read(data: bytes) -> ocsp.OCSPResponse:
 
 
 def examine_revocation(
-    chain: Sequence[x509.Certificate],
-    responses: Sequence[ocsp.OCSPResponse],
-    at: datetime,
-    found: Examination,
-    *,
-    required: bool,
+    chain: Sequence[x509.Certificate], responses: Responses, at: datetime, found: Examination, *, required: bool
 ) -> None:
-    """Add the check `revocation` for this chain (its root last, which has no status)."""
     wrong, unanswered = [], []
     for certificate, issuer in pairwise(chain):
         problems = [_problem(one, issuer, at) for one in responses if _is_about(one, certificate, issuer)]

@@ -68,10 +68,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part[:9]) for part in version.split("."))
 
 
-def examine_versions(
-    driver: str, vbios: str, policy: GpuPolicy, found: Examination, known: Architecture | None = None
-) -> None:
-    """Add the checks `driver` and `vbios`. A switch has no driver."""
+def _check_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination, known: Architecture | None) -> None:
     if policy.min_driver and known != SWITCH:
         ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
         found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)
@@ -93,8 +90,6 @@ NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd
 
 
 class References(Struct, frozen=True):
-    """What reports are compared with: NVIDIA's manifests (XML), and OCSP responses (DER)."""
-
     manifests: tuple[bytes, ...] = ()
     ocsp: tuple[bytes, ...] = ()
     manifest_roots: frozenset[str] = frozenset({"dec1dc316477aa851eebdf51327ae9f864bc8d89254657ed1e7eb9168af1e1a3"})
@@ -173,7 +168,7 @@ def _examine_device(
         found.check("stated nonce", same, "the report has another nonce than is written beside it")
     leaf = chain[0] if chain else None
     known = architecture(subject(leaf)) if leaf else None
-    examine_versions(spdm.driver_version(report.opaque), spdm.vbios_version(report.opaque), policy, found, known)
+    _check_versions(spdm.driver_version(report.opaque), spdm.vbios_version(report.opaque), policy, found, known)
     if chain:  # the GPU itself issued its leaf
         examine_revocation(chain[1:], answers, at, found, required=policy.require_ocsp)
     return leaf

@@ -116,7 +116,6 @@ class DeviceEvidence(Struct, frozen=True):
 
 
 def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
-    """The devices' evidence, or EvidenceInvalid. `chain` (PEM) serves those that bring none."""
     if len(data) > MAX_BUNDLE_BYTES:
         raise EvidenceInvalid(f"GPU evidence may have at most {MAX_BUNDLE_BYTES} bytes.")
     if data.startswith(bytes((VERSION, GET_MEASUREMENTS))):

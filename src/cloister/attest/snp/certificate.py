@@ -36,7 +36,6 @@ _WANTED = {guid.bytes for guid in _KNOWN} | {guid.bytes_le for guid in _KNOWN}
 
 
 def read_table(blob: bytes) -> list[bytes]:
-    """The certificates and revocation lists in a table; entries of unknown kinds are skipped."""
     found: list[bytes] = []
     for place in range(_MAX_ENTRIES):
         if len(blob) < (place + 1) * _ENTRY.size:
@@ -108,7 +107,6 @@ def _pem(piece: bytes) -> Iterator[bytes]:
 
 
 def _concatenated(piece: bytes) -> Iterator[bytes]:
-    """Split DER values that follow each other; padding after the last is dropped, as tables may have it."""
     while piece.strip(_PADDING):
         if len(piece) < 4 or piece[:2] != b"\x30\x82":
             raise EvidenceInvalid("This is not a DER certificate.")
@@ -148,7 +146,6 @@ def _revocation_list(der: bytes) -> x509.CertificateRevocationList:
 
 
 def _signed_as_amd_does(found: x509.Certificate | x509.CertificateRevocationList) -> bool:
-    """RSA-PSS with SHA-384."""
     pss = found.signature_algorithm_oid == x509.SignatureAlgorithmOID.RSASSA_PSS
     return pss and isinstance(found.signature_hash_algorithm, SHA384)
 
@@ -163,7 +160,6 @@ def _parsed(what: str, parse: Callable[[], _Parsed]) -> _Parsed:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Its one common name; empty if it has none or several."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
@@ -237,10 +233,8 @@ def chip_in(leaf: x509.Certificate) -> bytes | None:
     return value if len(value) in _HWID_BYTES else None
 
 
-def _choose(
-    candidates: Sequence[x509.Certificate], right: Callable[[x509.Certificate], bool]
-) -> x509.Certificate | None:
-    return next(filter(right, candidates), candidates[0] if candidates else None)
+def _choose(several: Sequence[x509.Certificate], right: Callable[[x509.Certificate], bool]) -> x509.Certificate | None:
+    return next(filter(right, several), several[0] if several else None)
 
 
 def _extension(leaf: x509.Certificate, number: str) -> bytes:

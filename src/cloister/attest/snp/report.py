@@ -164,7 +164,6 @@ _ANSWER_HEAD = 32  # MSG_REPORT_RSP: status, size of the report, 24 reserved byt
 
 
 def unwrap_report(data: bytes) -> tuple[bytes, bytes]:
-    """A report and the certificate table that came with it (empty if none did)."""
     if data[:4] == bytes(4) and data[4:8] == REPORT_BYTES.to_bytes(4, "little"):
         data = data[_ANSWER_HEAD:]
     table = data[REPORT_BYTES:]
@@ -172,21 +171,17 @@ def unwrap_report(data: bytes) -> tuple[bytes, bytes]:
 
 
 FLOORS_DATE = "2026-01"  # AMD publishes bulletins and no status, so the floors below age with the release
-_FLOORS: Final[Mapping[Product, Tcb]] = MappingProxyType(
-    {
-        "Milan": Tcb(snp=0x18),  # AMD-SB-3019
-        "Genoa": Tcb(snp=0x1B),  # AMD-SB-3020
-        "Turin": Tcb(snp=0x04),  # AMD-SB-3020
-    }
-)
-_MICROCODE: Final[Mapping[tuple[int, int, int], int]] = MappingProxyType(
-    {
-        (0x19, 0x01, 1): 0xDB,  # Milan, AMD-SB-3019
-        (0x19, 0x11, 1): 0x56,  # Genoa, AMD-SB-3027
-        (0x19, 0x11, 2): 0x51,  # Genoa-X, AMD-SB-3027
-        (0x1A, 0x02, 1): 0x51,  # Turin, AMD-SB-3027
-    }
-)
+_FLOORS: Final[Mapping[Product, Tcb]] = {
+    "Milan": Tcb(snp=0x18),  # AMD-SB-3019
+    "Genoa": Tcb(snp=0x1B),  # AMD-SB-3020
+    "Turin": Tcb(snp=0x04),  # AMD-SB-3020
+}
+_MICROCODE: Final[Mapping[tuple[int, int, int], int]] = {
+    (0x19, 0x01, 1): 0xDB,  # Milan, AMD-SB-3019
+    (0x19, 0x11, 1): 0x56,  # Genoa, AMD-SB-3027
+    (0x19, 0x11, 2): 0x51,  # Genoa-X, AMD-SB-3027
+    (0x1A, 0x02, 1): 0x51,  # Turin, AMD-SB-3027
+}
 """By family, model and stepping, which reports name since version 3. Other processors have a floor of firmware only."""
 
 
@@ -214,14 +209,12 @@ class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     author_key_digests: tuple[Hex48, ...] | None = None
     chip_ids: tuple[Hex64, ...] | None = None
     csp_ids: tuple[str, ...] | None = None  # Whose VLEK is accepted.
-
     products: tuple[Product, ...] = ("Milan", "Genoa", "Turin")
     signing_keys: tuple[Literal["vcek", "vlek"], ...] = ("vcek", "vlek")
     vmpl: tuple[Annotated[int, Meta(ge=0, le=3)], ...] = (0,)  # above 0 runs what was not measured: a relaxation
     minimum_guest_svn: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0
     minimum_tcb: Tcb = Tcb()  # for every product; both add to the floors that ship with the release
     minimum_tcb_of: dict[Product, Tcb] = field(default_factory=dict)
-
     allow_debug: bool = False
     allow_migration_agent: bool = False
     allow_hidden_chip_id: bool = False  # relaxation: the certificate's cannot be compared then

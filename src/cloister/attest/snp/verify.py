@@ -15,6 +15,8 @@ from cloister.attest.snp.certificate import Chain, common_name, issued
 from cloister.attest.snp.report import GuestPolicy, PlatformInfo, Product, Report, SnpPolicy, Tcb
 from cloister.checks import Examination, Verdict
 
+Roots = Mapping[Product, str]
+
 
 def verify_snp(
     report: bytes,
@@ -23,7 +25,7 @@ def verify_snp(
     at: datetime,
     policy: SnpPolicy,
     report_data: bytes | None,
-    roots: Mapping[Product, str] = snp_report.AMD_ROOTS,
+    roots: Roots = snp_report.AMD_ROOTS,
 ) -> Verdict:
     """Certificates and revocation lists have any order. `report_data`: the client's 64 bytes; None skips the check."""
     read = snp_report.read_report(report)
@@ -35,7 +37,7 @@ def verify_snp(
     _check_chain(found, read, chain, product, at, roots)
     _check_revocation(found, chain, bundle.revocation_lists, at, policy)
     _check_signature(found, read, chain, policy)
-    _check_leaf_fits(found, read, chain, product, policy)
+    _check_leaf(found, read, chain, product, policy)
     check_demands(found, read, product, policy)
     found.compare("report data", read.report_data, report_data, "the report was made for another nonce or key")
     return found.verdict()
@@ -61,12 +63,7 @@ def _check_product(found: Examination, report: Report, chain: Chain, policy: Snp
 
 
 def _check_chain(
-    found: Examination,
-    report: Report,
-    chain: Chain,
-    product: Product | None,
-    at: datetime,
-    roots: Mapping[Product, str],
+    found: Examination, report: Report, chain: Chain, product: Product | None, at: datetime, roots: Roots
 ) -> None:
     leaf, intermediate, root = chain.leaf, chain.intermediate, chain.root
     if root:
@@ -142,9 +139,7 @@ def _check_signature(found: Examination, report: Report, chain: Chain, policy: S
         found.check("report signature", certificate.signed_by(report, chain.leaf), reason)
 
 
-def _check_leaf_fits(
-    found: Examination, report: Report, chain: Chain, product: Product | None, policy: SnpPolicy
-) -> None:
+def _check_leaf(found: Examination, report: Report, chain: Chain, product: Product | None, policy: SnpPolicy) -> None:
     """The key was derived for one set of patch levels and, if a VCEK, for one chip: the report must name the same."""
     leaf = chain.leaf
     if not leaf or not product:

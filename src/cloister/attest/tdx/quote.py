@@ -50,8 +50,6 @@ class TdReport:
 
 @dataclass(frozen=True)
 class QeReport:
-    """The quoting enclave's own report: its data binds the attestation key, a PCK signs it."""
-
     signed: bytes
     signature: bytes
     auth_data: bytes

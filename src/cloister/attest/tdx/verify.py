@@ -113,7 +113,6 @@ def pck_chain(data: bytes) -> bytes:
 
 
 def judge(quote: bytes, collateral: dcap_qvl.QuoteCollateralV3, root: bytes, seconds: int) -> Standing:
-    """How the quote's platform stands by this collateral under this root (DER), or CollateralRefused."""
     try:
         verifier = dcap_qvl.QuoteVerifier(root)
         policy = dcap_qvl.QuotePolicy.claims_only(seconds)
@@ -155,7 +154,6 @@ def verify_tdx(
     report_data: bytes | None,
     roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
-    """The verdict on a quote at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
     read = read_quote(quote)
     found = Examination()
     _claim(read, found)
