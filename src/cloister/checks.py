@@ -1,10 +1,8 @@
-"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
-
-Only PASS passes: a skipped check was not made. Also decodes untrusted JSON; what is verified is elsewhere.
-"""
+"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -26,11 +24,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `reason` says why it failed or was skipped, or what was found.
-
-    A check that is not `required` (no nonce was given, say) may be skipped; it is shown as skipped, not as passed.
-    Where the policy tolerates a failure, `allowed_by` names its relaxation.
-    """
+    """`reason`: why it failed or was skipped, or what was found. `allowed_by`: the relaxation that tolerates it."""
 
     name: str
     outcome: Outcome
@@ -45,8 +39,6 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of one piece of evidence, and its `claims`, which count only if it passed."""
-
     checks: tuple[Check, ...]
     claims: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -62,7 +54,6 @@ class Verdict:
 
     @property
     def broken(self) -> tuple[Check, ...]:
-        """The checks that keep this from being a pass."""
         return tuple(check for check in self.checks if not check.holds)
 
     def as_json(self) -> dict[str, Any]:
@@ -71,8 +62,6 @@ class Verdict:
 
 
 class Examination:
-    """Gathers checks in the order they are made."""
-
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._checks: list[Check] = []
@@ -88,16 +77,21 @@ class Examination:
         self._add(name, Outcome.SKIP, reason, required)
 
     def check(self, name: str, holds: bool, reason: str, found: str = "", *, allowed_by: str = "") -> bool:
-        """PASS if it holds, else FAIL for this reason; SKIP if the policy has a relaxation for it."""
         if not holds and allowed_by:
             self._checks.append(Check(self._prefix + name, Outcome.SKIP, reason, False, allowed_by))
         else:
             self._add(name, Outcome.PASS if holds else Outcome.FAIL, found if holds else reason)
         return holds
 
-    def claim(self, name: str, value: Any) -> None:
-        """A statement of the evidence, as a JSON value."""
-        self._claims[name] = value
+    def claim(self, **values: Any) -> None:
+        self._claims |= values
+
+    def compare(self, name: str, found: bytes, wanted: bytes | None, reason: str) -> None:
+        """PASS if the bytes are the same; what was not asked for is skipped."""
+        if wanted is None:
+            self.skipped(name, "nothing to compare with was given", required=False)
+        else:
+            self.check(name, hmac.compare_digest(found, wanted), reason)
 
     def include(self, verdict: Verdict) -> None:
         self._checks += verdict.checks
@@ -113,7 +107,6 @@ class Examination:
 def decode_evidence(
     data: bytes, kind: type[_Document], what: str, *, limit: int | None = None, hint: str | None = None
 ) -> _Document:
-    """A JSON document of this type, or EvidenceInvalid."""
     if limit is not None and len(data) > limit:
         raise EvidenceInvalid(f"{what} may have at most {limit} bytes.")
     try:

@@ -14,20 +14,15 @@ from pathlib import Path
 
 from cloister.errors import CloisterError, SetupError
 
-_ROOM = "Make room on that disk, then try again."
 _ABOUT_THE_DISK = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room on that disk, then try again."),
     errno.EROFS: "That disk is mounted read-only: name another place.",
     errno.EIO: "The disk cannot be read or written.",
 }
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
-    """Put `data` there: readers see the old file or the new one, also after a crash.
-
-    `fresh`: there must be no file yet, else FileExistsError.
-    """
+    """Readers see the old file or the new one, also after a crash. `fresh`: FileExistsError if there is one."""
     partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
@@ -51,7 +46,6 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = Fal
 def read_bounded(
     path: Path, limit: int, *, hint: str | None = None, too_large: type[CloisterError] = SetupError
 ) -> bytes:
-    """An untrusted file's bytes: at most `limit`, else an error."""
     with needed(f"{path} cannot be read", hint), path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -82,7 +76,6 @@ def read_private(path: Path, limit: int, what: str, hint: str | None = None) -> 
 
 
 def make_folder(folder: Path, *, mode: int = 0o755) -> None:
-    """The folder and those above it, synced to the disk."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):
@@ -91,7 +84,6 @@ def make_folder(folder: Path, *, mode: int = 0o755) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a file's content, or a folder's list of files, on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -101,10 +93,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def needed(what: str, hint: str | None = None) -> Iterator[None]:
-    """An OSError in the block becomes a SetupError that begins with `what`.
-
-    `hint` is for a wrong name; where the disk is at fault, the hint is about the disk.
-    """
+    """An OSError becomes a SetupError that begins with `what`. `hint` is for a wrong name, not for a disk at fault."""
     try:
         yield
     except OSError as reason:

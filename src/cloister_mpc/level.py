@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloister.attest.settings import Parties
+from cloister.attest.evidence import Parties
 from cloister.config import Settings
 from cloister.controller.external_level import ExternalLevel
 from cloister.controller.routes.base import Node

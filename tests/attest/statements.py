@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cloister.attest.evidence import Statement
-from cloister.attest.settings import AttestedSettings
+from cloister.attest.evidence import AttestedSettings, Statement
 
 SETTINGS = AttestedSettings(sandbox="whole", keys="own", session_idle_ms=600_000, mpc="off")
 

@@ -27,9 +27,7 @@ from cloister.attest import node as node_module
 from cloister.attest.attester import NoFirmware, SoftwareAttester
 from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure import attester as azure_module
-from cloister.attest.azure.attester import ENDORSED_S, AzureAttester
-from cloister.attest.azure.metadata import MAX_ANSWER_BYTES, Metadata
-from cloister.attest.azure.tpm_device import Tpm, TpmDevice
+from cloister.attest.azure.attester import ENDORSED_S, MAX_ANSWER_BYTES, AzureAttester, Metadata, Tpm, TpmDevice
 from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.attest.machine import find_attester
 from cloister.attest.node import verify_node
@@ -40,7 +38,7 @@ from cloister.checks import Verdict
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker
 from cloister.errors import CloisterError, SetupError
-from cloister.transparency.dev_log import Release, development_release
+from cloister.transparency.proof import Release, development_release
 from tests.attest.azure_made import PCRS, MadeTpm, MadeVm, response
 from tests.attest.snp_maker import AT, Chip, rsa_key
 from tests.attest.statements import made_statement

@@ -18,6 +18,8 @@ from cloister.attest.evidence import (
     VERSION,
     GpuEvidence,
     NodeEvidence,
+    Parties,
+    SettingsPolicy,
     VaultHostPin,
     bind,
     gpu_nonce,
@@ -27,7 +29,6 @@ from cloister.attest.evidence import (
 from cloister.attest.node import verify_node
 from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.policy import Policy
-from cloister.attest.settings import Parties, SettingsPolicy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.tdx import TdxPolicy
 from cloister.checks import Check, Outcome, Verdict
@@ -422,21 +423,6 @@ def test_unmeasured_gpus_pass_only_by_a_relaxation_that_is_shown(node: Node, mon
     console.print(checks_table(relaxed))
     assert "allowed by the policy: allow_unmeasured" in console.export_text()
     assert relaxed.claims["relaxations"] == ["gpu.allow_unmeasured"]
-
-
-def test_a_gpu_token_without_keys_is_not_believed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.gpu = GpuEvidence("token", b"[]")
-    verdict = check(node.evidence())
-    assert verdict.incomplete and broken(verdict) == {"gpu evidence"}
-    given: list[Any] = []
-
-    def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes, **more: Any) -> Verdict:
-        given.append((token, jwks, nonce))
-        return Verdict(checks=())
-
-    monkeypatch.setattr(node_module, "verify_gpu_token", verify_gpu_token)
-    assert check(node.evidence(), replace(SNP, gpu_keys=b"{}")).passed
-    assert given == [(b"[]", b"{}", gpu_nonce(NONCE, CHANNEL_KEY, MEASUREMENT))]
 
 
 def test_malformed_gpu_evidence_is_a_typed_error(node: Node) -> None:

@@ -18,7 +18,6 @@ max_age_s = 60
 minimum_version = "1.2"
 require_gpu = true
 accept_missing_layers = ["landlock"]
-gpu_keys = "jwks.json"
 snp_revocation_lists = ["milan.crl"]
 gpu_manifests = ["driver.xml"]
 gpu_ocsp = ["gpu.der"]
@@ -61,7 +60,6 @@ allow_unmeasured = true
 
 def written(folder: Path, text: str) -> Path:
     (folder / "root.json").write_text("{}")
-    (folder / "jwks.json").write_text('{"keys": []}')
     (folder / "milan.crl").write_text("a list")
     (folder / "driver.xml").write_text("<a/>")
     (folder / "intel.json").write_text("collateral")
@@ -79,7 +77,7 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.release.sigstore is not None
     assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
     assert policy.release.sigstore.pins == {"repository": "https://git.example/cloister", "ref": "", "workflow": ""}
-    assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
+    assert policy.gpu.min_gpus == 8
     assert (policy.gpu_manifests, policy.gpu_ocsp) == ((b"<a/>",), (b"\x30\x00",))
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
     assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
@@ -151,7 +149,8 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ('minimum_version = "1.2"', "minimum_version"),
         (f'minimum_version = "1.2rc1"\n[log]\nlogs = ["{LOG}"]', "minimum_version"),
         (f'[log]\nlogs = ["{LOG}"]\nmax_checkpoint_age_s = 0', "max_checkpoint_age_s"),
-        ('gpu_keys = "missing.json"', "missing.json"),
+        ('gpu_keys = "jwks.json"', "no longer by NVIDIA's tokens"),
+        ("[gpu]\nleeway_seconds = 5", "no longer by NVIDIA's tokens"),
         ('gpu_manifests = ["missing.xml"]', "missing.xml"),
         ('gpu_ocsp = ["missing.der"]', "missing.der"),
     ],

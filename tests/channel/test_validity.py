@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.channel.envelope import InnerRequest
-from cloister.channel.validity import BYTES_PER_S, CLOCKS_MAY_DIFFER_S, MOST_VALID_S, VALID_S, Validity
+from cloister.channel.envelope import BYTES_PER_S, CLOCKS_MAY_DIFFER_S, MOST_VALID_S, VALID_S, InnerRequest, Validity
 from cloister.errors import MessageExpired
 
 NOW = 1_800_000_000_000

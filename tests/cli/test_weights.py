@@ -13,7 +13,7 @@ import pytest
 from cloister.channel.envelope import CONTENT_TYPE, receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.errors import CloisterError
-from cloister.sealed_weights.header import read_content_key
+from cloister.sealed_weights.file import read_content_key
 from tests.cli.conftest import Run
 from tests.client.fake_node import FakeNode, release_in, running
 from tests.client.http_server import Received, Reply, reply

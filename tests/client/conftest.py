@@ -13,7 +13,7 @@ from pathlib import Path
 import httpcore2
 import pytest
 
-from cloister.transparency.dev_log import Release
+from cloister.transparency.proof import Release
 from tests.client.fake_node import FakeNode, release_in, running
 
 

@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from cloister.attest.attester import Attester, SoftwareAttester
-from cloister.attest.evidence import VERSION, NodeEvidence, bind, write_evidence
-from cloister.attest.settings import AttestedSettings
+from cloister.attest.evidence import VERSION, AttestedSettings, NodeEvidence, bind, write_evidence
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, SeenMessages, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageExpired, MessageRepeated
-from cloister.transparency.dev_log import Release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
 from cloister.transparency.note import SigningKey
-from cloister.transparency.proof import publish
+from cloister.transparency.proof import Release, publish
 from tests.attest.statements import SETTINGS, statement
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 

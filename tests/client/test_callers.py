@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cloister.client.callers import Callers
+from cloister.client.proxy import Callers
 from cloister.errors import ObfuscationRefused
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.variants import GivenSubstitutes

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.client.events import EventStream, MalformedStream, spoken
+from cloister.client.obfuscating_transport import EventStream, MalformedStream, spoken
 from tests.client.wire import ERROR, LAST, SILENCE, WORD, event
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.channel.envelope import Envelope, InnerRequest
+from cloister.channel.envelope import Envelope, InnerRequest, Validity
 from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
-from cloister.channel.validity import Validity
 from cloister.client.message import PARAMETERS, kept_headers, seal_message, split_prompts
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import InvalidRequest

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from cloister.addresses import HttpAddress, is_loopback
-from cloister.client.node_http import tls_to
 from cloister.client.openai import Client
+from cloister.client.verification import tls_to
 from cloister.errors import ServiceUnavailable, SetupError
 from tests.client.fake_node import KEY, MODEL, FakeNode, release_in
 from tests.client.http_server import http_server

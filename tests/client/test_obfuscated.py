@@ -16,8 +16,7 @@ import pytest
 
 import cloister
 from cloister.client.blocking import BlockingTransport
-from cloister.client.events import spoken
-from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire, spoken
 from cloister.client.proxy import Proxy
 from cloister.detection.redaction import shipped_redaction
 from cloister.errors import InvalidRequest, ObfuscationRefused, SetupError

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from cloister.channel.envelope import CONTENT_TYPE, InnerHead
+from cloister.channel.envelope import CONTENT_TYPE, InnerHead, Validity
 from cloister.channel.stream import StreamOpener, StreamSealer
-from cloister.channel.validity import Validity
 from cloister.client.message import SealedMessage
 from cloister.client.sealed_transport import OpenedStream, as_it_is
 from cloister.errors import ChannelBroken

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from cloister.addresses import HttpAddress
 from cloister.attest.evidence import NodeEvidence, write_evidence
 from cloister.attest.policy import Policy
-from cloister.client.node_http import ask_for_evidence
-from cloister.client.verification import NodeNotVerified, examine, verify
+from cloister.client.verification import NodeNotVerified, ask_for_evidence, examine, verify
 from cloister.errors import EvidenceInvalid, ServiceUnavailable, SetupError, VerificationFailed
 from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.log import Log

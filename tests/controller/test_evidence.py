@@ -19,11 +19,10 @@ from cloister.errors import SetupError
 from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.generation import Failed
 from cloister.transparency.checkpoint import ReleaseTrust
-from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running
 from cloister.transparency.note import Algorithm, new_key_file, read_key_file
-from cloister.transparency.proof import publish, verify_release
+from cloister.transparency.proof import Release, development_release, publish, verify_release
 from tests.attest.statements import made_statement
 from tests.controller.test_sealed_requests import Wire
 

@@ -23,13 +23,13 @@ from cloister.errors import SetupError
 from cloister.models.source import ModelFolder
 from cloister.process import interpreter, release_code
 from cloister.transparency.manifest import (
+    Packages,
     build_manifest,
     measure_running,
     packages_beside,
     read_manifest,
     source_of_running,
 )
-from cloister.transparency.packages import Packages
 
 LLAMA = ModelFolder("m", Path("."), {"model_type": "llama"})
 

@@ -30,7 +30,7 @@ from cloister.errors import GpuNotConfidential, NoGpu, QueueFull, ServiceUnavail
 from cloister.messages.controller_gateway import AskEvidence
 from cloister.messages.generation import Failed
 from cloister.models.source import ModelFolder
-from cloister.transparency.dev_log import Release, development_release
+from cloister.transparency.proof import Release, development_release
 from tests.attest.fake_driver import CRASH, Driver, built_library, running_driver
 from tests.attest.snp_maker import AT, Chip
 from tests.attest.statements import made_statement

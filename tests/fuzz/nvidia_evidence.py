@@ -14,18 +14,16 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["cloister.attest.nvidia"]):
-    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
     from cloister.errors import EvidenceInvalid
 
-from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeManifests, MadeService, ocsp_answer, swid_tag
+from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeManifests, ocsp_answer, swid_tag
 
 GPU = MadeGpu("GB100")
 REPORT, CHAIN, EVIDENCE = GPU.report(), GPU.chain, GPU.evidence()
 SIGNER = MadeManifests()
 MANIFEST = SIGNER.sign(swid_tag("590.12", {1: (b"\2" * 48,)}))
 ANSWER = ocsp_answer(GPU.certificates[1], GPU.certificates[2], GPU.root)
-SERVICE = MadeService()
-BUNDLE, JWKS = SERVICE.bundle(), SERVICE.jwks()
 POLICY = GpuPolicy(min_driver="1", allow_unmeasured=True)
 
 
@@ -39,10 +37,6 @@ def reports(evidence: bytes, chain: bytes = CHAIN, manifests: tuple[bytes, ...] 
     known = References(manifests, (ocsp,), SIGNER.roots)
     verdict = verify_gpu_reports(evidence, NONCE, at=NOW, policy=POLICY, chain=chain, references=known, roots=GPU.roots)
     return verdict.passed
-
-
-def token(bundle: bytes, jwks: bytes = JWKS) -> bool:
-    return verify_gpu_token(bundle, jwks, NONCE, at=NOW, policy=POLICY).passed
 
 
 def altered_report(data: bytes) -> None:
@@ -60,10 +54,6 @@ WAYS = [
     lambda data: reports(REPORT, manifests=(spliced(MANIFEST, data),)),
     lambda data: reports(REPORT, ocsp=data),
     lambda data: reports(REPORT, ocsp=spliced(ANSWER, data)),
-    lambda data: token(data),
-    lambda data: token(spliced(BUNDLE, data)),
-    lambda data: token(BUNDLE, data),
-    lambda data: token(BUNDLE, spliced(JWKS, data)),
 ]
 
 

@@ -1,9 +1,8 @@
-"""Self-made GPUs, manifests, OCSP answers and a self-made attestation service, all under roots of our own."""
+"""Self-made GPUs, manifests and OCSP answers, all under roots of our own."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -28,15 +26,10 @@ C14N_11 = CanonicalizationMethod.CANONICAL_XML_1_1
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NONCE = bytes(range(32))
 FWID = b"\x77" * 48
-ISSUER = "https://nras.attestation.nvidia.com"
 
 
 def p384() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
-
-
-def base64url_number(number: int) -> str:
-    return base64.urlsafe_b64encode(number.to_bytes(48, "big")).rstrip(b"=").decode()
 
 
 def device_id(fwid: bytes) -> x509.UnrecognizedExtension:
@@ -199,85 +192,3 @@ def ocsp_answer(
     if responder is not None:
         builder = builder.certificates([responder])
     return builder.sign(key, SHA384()).public_bytes(Encoding.DER)
-
-
-GOOD_CHAIN = {"x-nvidia-cert-status": "valid", "x-nvidia-cert-ocsp-status": "good"}
-
-
-def switch_claims() -> dict[str, Any]:
-    """A switch's token of version 3 in which everything is in order, by the names of NVIDIA's sample."""
-    switch = "x-nvidia-switch-"
-    parts = [f"attestation-report-{what}" for what in ("parsed", "signature-verified", "nonce-match")]
-    rim = ("fetched", "schema-validated", "signature-verified", "version-match", "measurements-available")
-    parts += [f"bios-rim-{what}" for what in rim]
-    parts += ["arch-check", "attestation-report-cert-chain-fwid-match"]
-    return {
-        **{switch + part: True for part in parts},
-        **{switch + chain: dict(GOOD_CHAIN) for chain in ("attestation-report-cert-chain", "bios-rim-cert-chain")},
-        **{"secboot": True, "dbgstat": "disabled", "measres": "success", "hwmodel": "LS_10 A01 FSP BROM"},
-        **{switch + "bios-version": "96.10.55.00.01", "ueid": "6949"},
-    }
-
-
-def gpu_claims() -> dict[str, Any]:
-    """A device's token of version 3 in which everything is in order."""
-    gpu = "x-nvidia-gpu-"
-    parts = [f"{part}-rim-{what}" for part in ("driver", "vbios") for what in ("fetched", "schema-validated")]
-    parts += [f"{part}-rim-{what}" for part in ("driver", "vbios") for what in ("signature-verified", "version-match")]
-    parts += ["driver-rim-measurements-available", "vbios-rim-measurements-available", "vbios-index-no-conflict"]
-    parts += [f"attestation-report-{what}" for what in ("parsed", "signature-verified", "nonce-match")]
-    parts += ["arch-check", "attestation-report-cert-chain-fwid-match"]
-    chains = ("attestation-report-cert-chain", "driver-rim-cert-chain", "vbios-rim-cert-chain")
-    return {
-        **{gpu + part: True for part in parts},
-        **{gpu + chain: dict(GOOD_CHAIN) for chain in chains},
-        **{"secboot": True, "dbgstat": "disabled", "measres": "success", "hwmodel": "GH100 A01 GSP BROM"},
-        **{gpu + "driver-version": "550.90.07", gpu + "vbios-version": "96.00.9F.00.01", "ueid": "4781"},
-    }
-
-
-@dataclass
-class MadeService:
-    """An attestation service with one signing key."""
-
-    key: ec.EllipticCurvePrivateKey = field(default_factory=p384)
-    kid: str = "made-key"
-
-    def jwks(self, *, certificate: bool = False) -> bytes:
-        key: dict[str, Any] = {"kty": "EC", "crv": "P-384", "kid": self.kid, "alg": "ES384"}
-        if certificate:
-            made = MadeGpu().certificate("service", self.key, "service", self.key, ca=False)
-            key["x5c"] = [base64.b64encode(made.public_bytes(Encoding.DER)).decode()]
-        else:
-            numbers = self.key.public_key().public_numbers()
-            key |= {"x": base64url_number(numbers.x), "y": base64url_number(numbers.y)}
-        return json.dumps({"keys": [key]}).encode()
-
-    def sign(self, claims: Mapping[str, Any], **how: Any) -> str:
-        how = {"key": self.key, "algorithm": "ES384", "headers": {"kid": self.kid}} | how
-        return jwt.PyJWS().encode(json.dumps(dict(claims)).encode(), **how)
-
-    def common(self, nonce: bytes = NONCE) -> dict[str, Any]:
-        seconds = int(NOW.timestamp())
-        times = {"iat": seconds - 60, "nbf": seconds - 60, "exp": seconds + 3600}
-        return {"iss": ISSUER, "eat_nonce": nonce.hex(), **times}
-
-    def bundle(
-        self,
-        devices: Mapping[str, Mapping[str, Any]] | None = None,
-        overall: Mapping[str, Any] | None = None,
-        nonce: bytes = NONCE,
-        tokens: Mapping[str, str] | None = None,
-        in_order: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """A detached EAT bundle; `devices` and `overall` are laid over claims that are all in order."""
-        signed = {
-            device: self.sign({**self.common(nonce), **(in_order or gpu_claims()), **claims})
-            for device, claims in (devices if devices is not None else {"GPU-0": {}}).items()
-        }
-        digests = {
-            device: ["DIGEST", ["SHA-256", hashlib.sha256(token.encode()).hexdigest()]]
-            for device, token in signed.items()
-        }
-        claims = {**self.common(nonce), "x-nvidia-overall-att-result": True, "submods": digests, **(overall or {})}
-        return json.dumps([["JWT", self.sign(claims)], {**signed, **(tokens or {})}]).encode()

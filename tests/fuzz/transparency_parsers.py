@@ -14,12 +14,10 @@ import atheris
 with atheris.instrument_imports(include=["cloister.transparency"]):
     from cloister.errors import EvidenceInvalid
     from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
-    from cloister.transparency.entry import read_entry
-    from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_manifest
-    from cloister.transparency.merkle import verify_consistency, verify_inclusion
+    from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_entry, read_manifest
+    from cloister.transparency.merkle import read_bundle, verify_consistency, verify_inclusion, write_bundle
     from cloister.transparency.note import Note, SigningKey, VerifierKey, read_note, read_signature
     from cloister.transparency.proof import ReleaseProof, read_proof, verify_release
-    from cloister.transparency.tiles import read_bundle, write_bundle
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOG = SigningKey.generate("log.example")

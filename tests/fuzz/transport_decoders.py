@@ -17,8 +17,7 @@ with atheris.instrument_imports(include=["cloister.channel"]):
     from cloister.channel.sealing import ChannelKey, open_prompt, open_request, unpad
     from cloister.channel.stream import StreamOpener
     from cloister.errors import ChannelBroken, ModelCorrupt
-    from cloister.sealed_weights.file import MAGIC, WeightsBundle
-    from cloister.sealed_weights.header import read_header
+    from cloister.sealed_weights.file import MAGIC, WeightsBundle, read_header
     from cloister.transparency.note import Note, SigningKey
 
 NODE = ChannelKey.generate()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.image.event_log import rtmr0_of
+from cloister.image.tdx import rtmr0_of
 
 DIGESTS = b"\x11" * 48, b"\x22" * 48
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from cloister.channel.envelope import InnerHead, InnerRequest
+from cloister.channel.envelope import InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
-from cloister.channel.validity import Validity
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api

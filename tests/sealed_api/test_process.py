@@ -13,10 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from cloister.channel.envelope import InnerHead, InnerRequest
+from cloister.channel.envelope import InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import StreamOpener
-from cloister.channel.validity import Validity
 from cloister.config import GatewaySettings
 from cloister.keys import load_keys
 from cloister.messages.controller_frontend import (

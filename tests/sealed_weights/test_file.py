@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, SetupError
-from cloister.sealed_weights.file import MAGIC, WeightsBundle, seal_weights
-from cloister.sealed_weights.header import WeightsFile
+from cloister.sealed_weights.file import MAGIC, WeightsBundle, WeightsFile, seal_weights
 from cloister.transparency.note import SigningKey
 from tests.examples import examples
 

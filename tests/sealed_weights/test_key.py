@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import SetupError
-from cloister.sealed_weights.header import key_check, new_content_key, read_content_key
+from cloister.sealed_weights.file import key_check, new_content_key, read_content_key
 
 KEY = bytes(range(32))
 

@@ -9,9 +9,8 @@ import pytest
 
 from cloister.checks import Outcome, Verdict
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
-from cloister.transparency.entry import Revoked, entry_of
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import measurement
+from cloister.transparency.manifest import Revoked, entry_of, measurement
 from cloister.transparency.note import Note, SigningKey
 from cloister.transparency.proof import publish, revoke
 from cloister.transparency.witness import audit

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import SetupError
-from cloister.transparency import dev_log
+from cloister.transparency import proof as dev_log
 from cloister.transparency.checkpoint import ReleaseTrust
-from cloister.transparency.dev_log import ORIGIN_PREFIX, development_release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running, measurement, read_manifest
 from cloister.transparency.note import VerifierKey
-from cloister.transparency.proof import verify_release
+from cloister.transparency.proof import ORIGIN_PREFIX, development_release, verify_release
 from cloister.transparency.witness import audit
 from tests.transparency.node import NOON, manifest
 

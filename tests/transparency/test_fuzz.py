@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cloister.transparency.checkpoint import Checkpoint
+from cloister.transparency.merkle import write_bundle
 from cloister.transparency.note import Note, SigningKey
 from cloister.transparency.proof import ReleaseProof, write_proof
-from cloister.transparency.tiles import write_bundle
 from tests.fuzz.harness import fuzz
 from tests.transparency.node import manifest
 

@@ -16,11 +16,10 @@ import pytest
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import write_whole
 from cloister.transparency import log as log_module
-from cloister.transparency import tiles as tiles_module
+from cloister.transparency import merkle as tiles_module
 from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
-from cloister.transparency.entry import Published, Revoked, entry_of, read_entry
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import measurement
+from cloister.transparency.manifest import Published, Revoked, entry_of, measurement, read_entry
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
 from cloister.transparency.note import SigningKey
 from cloister.transparency.proof import find_release, publish, published_manifest, revoke

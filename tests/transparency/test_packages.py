@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import SetupError
-from cloister.transparency.packages import Packages, read_packages
+from cloister.transparency.manifest import Packages, read_packages
 
 HASH = "ab" * 32
 LOCK = Packages({"python==3.11.7": HASH, "torch==2.13.0+cpu": HASH}, {HASH: "cc 12.2 | -O3 -shared"})

@@ -14,15 +14,14 @@ import pytest
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
-from cloister.transparency.entry import entry_of
-from cloister.transparency.freshness import order_of
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import measurement
+from cloister.transparency.manifest import entry_of, measurement
 from cloister.transparency.merkle import EMPTY_ROOT, tree_root
 from cloister.transparency.note import SigningKey
 from cloister.transparency.proof import (
     ReleaseProof,
     log_origin,
+    order_of,
     prove_release,
     publish,
     read_proof,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.checks import Examination, Verdict
-from cloister.transparency.provenance import PAYLOAD_TYPE, examine_statement
+from cloister.transparency.sigstore_bundle import PAYLOAD_TYPE, examine_statement
 
 SIGNED = bytes(range(32))
 OTHER = {"name": "other", "digest": {"sha256": "00" * 32}}

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.merkle import (
+    MAX_ENTRY_BYTES,
+    Tiles,
     consistency_proof,
     fold,
     inclusion_proof,
     leaf_hash,
+    read_bundle,
+    tile_path,
     tree_root,
+    write_bundle,
 )
-from cloister.transparency.tiles import MAX_ENTRY_BYTES, Tiles, read_bundle, tile_path, write_bundle
 from tests.examples import examples
 from tests.transparency.node import in_memory
 

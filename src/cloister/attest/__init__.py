@@ -1,5 +1,2 @@
-"""Evidence: what a node shows to clients, and how they check it.
-
-Verifiers take the time and all other inputs as arguments: no hidden clock, no hidden network. This package does not
-know servers, prompts or sessions.
-"""
+"""Evidence: what a node shows to clients, and how they check it. Verifiers take the time and all other inputs as
+arguments: no hidden clock, no hidden network."""

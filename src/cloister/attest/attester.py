@@ -1,12 +1,8 @@
-"""The contract of an attester, which makes a machine's reports, and the attester made of software.
-
-Software is for development: the machine's operator can sign anything with it, so a client refuses its reports unless
-the user allows them. Attesters with hardware are in `machine` and `azure/attester`.
-"""
+"""The contract of an attester, which makes a machine's reports, and the attester made of software, for development: the
+machine's operator can sign anything with it. Attesters with hardware are in `machine` and `azure/attester`."""
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +20,7 @@ from cloister.attest.snp.certificate import read_bundle
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 
-Tee = Literal["none", "sev-snp", "tdx", "azure"]
-"""`azure`: SEV-SNP or TDX under Microsoft's paravisor, which keeps a vTPM for the guest."""
+Tee = Literal["none", "sev-snp", "tdx", "azure"]  # azure: SEV-SNP or TDX under Microsoft's paravisor, with a vTPM
 REPORT_DATA_BYTES = 64
 
 
@@ -35,15 +30,11 @@ class Attestation:
 
     tee: Tee
     report: bytes
-    certificates: tuple[bytes, ...] = ()
-    """DER, the report's signer first, revocation lists last."""
-    collateral: bytes = b""
-    """TDX: the JSON dcap-qvl takes."""
+    certificates: tuple[bytes, ...] = ()  # DER, the report's signer first, revocation lists last.
+    collateral: bytes = b""  # TDX: the JSON dcap-qvl takes.
 
 
 class Attester(Protocol):
-    """Makes reports."""
-
     @property
     def tee(self) -> Tee: ...
 
@@ -72,19 +63,14 @@ CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
 class SoftwareReport(Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON on the wire. No hardware stands behind it."""
-
     tee: Literal["none"]
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
     report_data: Annotated[bytes, Meta(min_length=REPORT_DATA_BYTES, max_length=REPORT_DATA_BYTES)]
-    made: Annotated[int, Meta(ge=0, lt=1 << 33)]
-    """Unix seconds."""
+    made: Annotated[int, Meta(ge=0, lt=1 << 33)]  # Unix seconds.
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
 class SoftwareAttester:
-    """Signs with a key made at start."""
-
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._key = Ed25519PrivateKey.generate()
         self._clock = clock
@@ -97,13 +83,8 @@ class SoftwareAttester:
         if len(report_data) != REPORT_DATA_BYTES:
             raise SetupError(f"A report covers {REPORT_DATA_BYTES} bytes, not {len(report_data)}.")
         made = int(self._clock())
-        report = SoftwareReport(
-            tee="none",
-            key=self._key.public_key().public_bytes_raw(),
-            report_data=report_data,
-            made=made,
-            signature=self._key.sign(_signed(report_data, made)),
-        )
+        key, signature = self._key.public_key().public_bytes_raw(), self._key.sign(_signed(report_data, made))
+        report = SoftwareReport(tee="none", key=key, report_data=report_data, made=made, signature=signature)
         return Attestation("none", msgspec.json.encode(report))
 
 
@@ -111,27 +92,14 @@ def verify_software(report: bytes, *, at: datetime, allowed: bool, report_data: 
     """Check all that can be checked; `software tee` fails unless `allowed`."""
     read = decode_evidence(report, SoftwareReport, "A software report", limit=MAX_REPORT_BYTES)
     found = Examination()
-    found.claim("tee", "none")
-    found.claim("key", read.key.hex())
-    found.claim("report_data", read.report_data.hex())
-    found.check(
-        "software tee",
-        allowed,
-        "no hardware stands behind this node: its operator can read everything",
-        "allowed by the reader; does not protect against the operator",
-    )
+    found.claim(tee="none", key=read.key.hex(), report_data=read.report_data.hex())
+    shown = "allowed by the reader; does not protect against the operator"
+    found.check("software tee", allowed, "no hardware stands behind this node: its operator can read everything", shown)
     found.check("report signature", _signature_holds(read), "not made by the key in the report")
     made = datetime.fromtimestamp(read.made, UTC)
-    found.check(
-        "report age",
-        at - MAX_AGE <= made <= at + CLOCKS_MAY_DIFFER,
-        f"made at {made:%Y-%m-%d %H:%M:%S} UTC, which is too long ago or to come",
-    )
-    if report_data is None:
-        found.skipped("report data", "no nonce was given", required=False)
-    else:
-        same = hmac.compare_digest(read.report_data, report_data)
-        found.check("report data", same, "the report was made for another nonce or key")
+    holds = at - MAX_AGE <= made <= at + CLOCKS_MAY_DIFFER
+    found.check("report age", holds, f"made at {made:%Y-%m-%d %H:%M:%S} UTC, which is too long ago or to come")
+    found.compare("report data", read.report_data, report_data, "the report was made for another nonce or key")
     return found.verdict()
 
 

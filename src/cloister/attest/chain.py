@@ -1,8 +1,5 @@
-"""A chain of certificates from one leaf to a root that is pinned by the fingerprint of its key.
-
-Knows X.509 (RFC 5280) and the ECDSA that all vendors use, not what the leaf signs. Certificates come in any order. One
-that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here.
-"""
+"""A chain of X.509 certificates (RFC 5280), given in any order, from one leaf to a root pinned by its key's
+fingerprint. One that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here."""
 
 from __future__ import annotations
 
@@ -87,7 +84,6 @@ def key_fingerprint(certificate: x509.Certificate) -> str:
 
 
 def subject(certificate: x509.Certificate) -> str:
-    """The certificate's common name, for people."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if names else "a certificate without a name"
 
@@ -100,13 +96,8 @@ def find_chain(
     if not found.check("certificate chain", not broken, broken, " ← ".join(subject(one) for one in chain)):
         return None
     stale = [one for one in chain if not one.not_valid_before_utc <= at <= one.not_valid_after_utc]
-    found.check(
-        "certificate dates",
-        not stale,
-        "; ".join(
-            f"{subject(one)} is valid from {one.not_valid_before_utc} to {one.not_valid_after_utc}" for one in stale
-        ),
-    )
+    dates = (f"{subject(one)} is valid from {one.not_valid_before_utc} to {one.not_valid_after_utc}" for one in stale)
+    found.check("certificate dates", not stale, "; ".join(dates))
     return chain
 
 
@@ -150,7 +141,6 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate, *, below: i
 
 
 def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the issuer's name and key signed this certificate."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -159,14 +149,12 @@ def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> 
 
 
 def signature_is_whole(signed: x509.Certificate | x509.CertificateRevocationList) -> bool:
-    """Whether no bit of the signature counts as unused. No signature covers that number and the library ignores it, so
-    an attacker could change it."""
+    """No signature covers the number of its unused bits, and the library ignores it: an attacker could change it."""
     encoded = signed.public_bytes(Encoding.DER)
     return encoded[-len(signed.signature) - 1] == 0
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Whether it is a certificate authority's, and its key for certificates."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value

@@ -1,44 +1,156 @@
-"""What a node shows a client, as one document, and the 64 bytes that tie it all to the machine's report.
-
-The document holds no secret. Nothing in it counts before the report's signature and `report_data` are checked:
-report data = SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement),
-the binding of Petridish §4.1 (CPU report bound to the GPU token and to the Diffie–Hellman key), every part 32 bytes.
-GPUs sign over SHA-256(domain of GPUs ‖ domain ‖ nonce ‖ channel key ‖ release measurement), so that a GPU of another
-node, asked with the same client's nonce, signs something else.
-"""
+"""What a node shows a client. Nothing in it counts before the report's signature and its data are checked:
+SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement) (Petridish §4.1).
+GPUs sign SHA-256(domain of GPUs ‖ domain ‖ nonce ‖ channel key ‖ release measurement), so that no other's pass."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
-from cloister.attest.settings import AttestedSettings
-from cloister.checks import decode_evidence
+from cloister.checks import Examination, decode_evidence
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.proof import ReleaseProof
 
+SETTINGS_DOMAIN = b"cloister settings v1\0"
+Place = Annotated[str, Meta(min_length=1, max_length=256)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Pin = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
+Vaults = Literal["here", "elsewhere"]
+Sandbox = Literal["whole", "degraded"]
+Keys = Literal["own", "development"]
+Mpc = Literal["off", "auto", "local", "elsewhere"]
+Prefixes = Literal["none", "global", "partition", "safekv"]
+Disk = Literal["none", "encrypted"]
+Judge = Literal["none", "model"]
+
+
+class Parties(Struct, frozen=True, forbid_unknown_fields=True):
+    """The parties of `mpc` on other machines. `identity` is the hash of everything that identifies them."""
+
+    protocol: Annotated[str, Meta(max_length=32)]
+    beaver: Annotated[str, Meta(max_length=32)]
+    addresses: Annotated[tuple[Place, ...], Meta(max_length=8)]
+    identity: Digest
+
+
+class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    sandbox: Sandbox
+    keys: Keys
+    session_idle_ms: Annotated[int, Meta(ge=0, lt=1 << 53)]
+    mpc: Mpc
+    parties: Parties | None = None
+    vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()  # none: on the node itself
+    prefixes: Prefixes = "none"  # which tenants may reuse what is computed of a prompt at `open` (docs/prefix-cache.md)
+    disk: Disk = "none"  # Whether such keys and values may leave memory.
+    first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
+    judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
+
+    @property
+    def vaults(self) -> Vaults:
+        return "elsewhere" if self.vault_hosts else "here"
+
+    @property
+    def hash(self) -> bytes:
+        return hashlib.sha256(SETTINGS_DOMAIN + msgspec.json.encode(self, order="sorted")).digest()
+
+    def as_json(self) -> dict[str, Any]:
+        """For `cloister verify --json`: hashes in hex, as policies have them, and the words."""
+        shown: dict[str, Any] = msgspec.to_builtins(self) | {"in_words": list(self.in_words())}
+        if self.parties is not None:
+            shown["parties"]["identity"] = self.parties.identity.hex()
+        return shown
+
+    def in_words(self) -> tuple[str, ...]:
+        places = ", ".join(self.vault_hosts)
+        return (
+            f"vaults live on other machines: {places}" if self.vault_hosts else "vaults live on the node itself",
+            "no layer of the sandbox may be missing but what `sandbox` names"
+            if self.sandbox == "whole"
+            else "layers of the sandbox may be missing (--allow-degraded-sandbox)",
+            "each caller has an API key" if self.keys == "own" else "all callers share the development key",
+            f"a kept session is forgotten when idle for {self.session_idle_ms / 1000:g} s",
+            self._about_mpc(),
+            f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
+            "they are not put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
+            f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
+            if self.first_token_ms
+            else "first tokens leave when they are made",
+            "what the detector is not sure of stays private at shared"
+            if self.judge == "none"
+            else "the model may call public at shared what the detector is not sure of",
+        )
+
+    def _about_mpc(self) -> str:
+        if self.parties is not None:
+            others = ", ".join(self.parties.addresses)
+            return f"mpc is computed elsewhere ({self.parties.protocol}, {self.parties.beaver}): {others}"
+        if self.mpc == "off":
+            return "mpc is off"
+        return f"mpc is computed by parties on the node itself ({self.mpc})"
+
+
+class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """[settings] of a policy. A list names what is accepted; without the list, everything is."""
+
+    hashes: tuple[Pin, ...] | None = None  # SHA-256 of all settings together, as `cloister verify` shows it.
+    vaults: tuple[Vaults, ...] | None = None
+    sandbox: tuple[Sandbox, ...] | None = None
+    keys: tuple[Keys, ...] | None = None
+    mpc: tuple[Mpc, ...] | None = None
+    prefixes: tuple[Prefixes, ...] | None = None
+    disk: tuple[Disk, ...] | None = None
+    judge: tuple[Judge, ...] | None = None
+    parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
+    max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
+    min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
+    allow_unseen_vault_hosts: bool = False
+
+    def relaxations(self) -> tuple[str, ...]:
+        return ("allow_unseen_vault_hosts",) if self.allow_unseen_vault_hosts else ()
+
+    def check(self, found: Examination, settings: AttestedSettings) -> None:
+        shown = settings.hash.hex()
+        if self.hashes is None:
+            found.passed("settings hash", shown)
+        else:
+            known = shown in {pin.lower() for pin in self.hashes}
+            found.check("settings hash", known, f"{shown} is not among the policy's settings.hashes", shown)
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk", "judge"):
+            accepted: tuple[str, ...] | None = getattr(self, name)
+            if accepted is not None:
+                value: str = getattr(settings, name)
+                reason = f"{value!r} is not among the policy's settings.{name}: {', '.join(accepted) or 'nothing'}"
+                found.check(f"setting {name}", value in accepted, reason, value)
+        if self.parties is not None and settings.parties is not None:
+            identity = settings.parties.identity.hex()
+            known = identity in {pin.lower() for pin in self.parties}
+            found.check("setting parties", known, f"{identity} is not among the policy's settings.parties", identity)
+        if (most := self.max_session_idle_s) is not None:
+            kept = settings.session_idle_ms / 1000
+            reason = f"a kept session stays for {kept:g} s, and the policy allows {most:g}"
+            found.check("setting session idle", kept <= most, reason, f"{kept:g} s")
+        if (least := self.min_first_token_ms) is not None:
+            step = settings.first_token_ms
+            reason = f"first tokens leave on a grid of {step} ms, and the policy wants {least}"
+            found.check("setting first token", step >= least, reason, f"{step} ms")
+
+
 VERSION = 3
 DOMAIN = b"cloister evidence v3\0"
-HOST_DOMAIN = b"cloister vault host evidence v3\0"
-"""A vault host's evidence is no node's."""
+HOST_DOMAIN = b"cloister vault host evidence v3\0"  # A vault host's evidence is no node's.
 GPU_DOMAIN = b"cloister gpu nonce v1\0"
 NONCE_BYTES = 32
 MAX_EVIDENCE_BYTES = 1 << 20
-
-Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
-"""Milliseconds since 1970."""
+Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]  # Milliseconds since 1970.
 Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
 class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """`report` is a JSON list of reports with certificate chains; `token` is the EAT of NVIDIA's service (NRAS)."""
-
-    kind: Literal["report", "token"]
+    kind: Literal["report"]
     data: Annotated[bytes, Meta(max_length=262144)]
     ocsp: Annotated[tuple[Annotated[bytes, Meta(max_length=16384)], ...], Meta(max_length=64)] = ()
     """OCSP responses (DER) for the reports' certificates. NVIDIA signs them, so the node may bring them."""
@@ -52,62 +164,45 @@ class VaultHostPin(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the node's software states: true if you trust the release."""
-
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest
     settings: AttestedSettings
-    settings_hash: Digest
-    """Of `settings`: the reader computes it again."""
+    settings_hash: Digest  # Of `settings`: the reader computes it again.
     levels: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=16)] = ()
-    """Levels of protection offered; none while the node waits for the key of its weights."""
     missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
-    started: int = 0
-    """Unix seconds; changes when the node starts again, and so does its channel key."""
+    started: int = 0  # Unix seconds; changes when the node starts again, and so does its channel key.
     vault_hosts: Annotated[tuple[VaultHostPin, ...], Meta(max_length=4)] = ()
-    made_ms: Moment = 0
-    """When this was stated, by the node's own clock."""
-    key_until_ms: Moment = 0
-    """Until when, by the same clock, the node holds the channel key, unless a flood of messages uses it up."""
-    code: Literal["release", "unmeasured"] = "unmeasured"
-    """`release`: every process is held to the release's files and packages. Else: whatever Python found runs."""
-    gpus: Annotated[int, Meta(ge=0, le=64)] = 0
-    """How many GPUs this machine has, all of which the evidence shows; 0 where it shows none."""
+    made_ms: Moment = 0  # When this was stated, by the node's own clock.
+    key_until_ms: Moment = 0  # the channel key is held, unless a flood of messages uses it up before
+    code: Literal["release", "unmeasured"] = "unmeasured"  # release: only its files and packages run
+    gpus: Annotated[int, Meta(ge=0, le=64)] = 0  # in this machine, all shown by the evidence; 0: none shown
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole document; JSON on the wire (bytes in base64)."""
-
     version: Annotated[int, Meta(ge=1)]
     tee: Tee
     report: Annotated[bytes, Meta(max_length=65536)]
     channel_key: Digest
-    measurement: Digest
-    """SHA-256 of the release's manifest; of the running source where there is no release."""
-    statement: Annotated[bytes, Meta(max_length=16384)]
-    """JSON of Statement, as bytes: what was hashed is what is read."""
+    measurement: Digest  # SHA-256 of the release's manifest; of the running source where there is no release.
+    statement: Annotated[bytes, Meta(max_length=16384)]  # JSON of Statement, as bytes: what was hashed is what is read.
     certificates: Annotated[tuple[Certificate, ...], Meta(max_length=16)] = ()
     collateral: Annotated[bytes, Meta(max_length=262144)] = b""
     release: ReleaseProof | None = None
     gpu: GpuEvidence | None = None
     vault_hosts: Annotated[tuple[NodeEvidence, ...], Meta(max_length=4)] = ()
-    """Evidence of the vault hosts for the same nonce, with the hash of the TLS certificate in place of the channel key.
-    The statement pins these certificates."""
+    """For the same nonce, with the hash of the TLS certificate, which the statement pins, instead of a channel key."""
 
     def report_data(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
-        """What the report must carry if this document answers this nonce."""
         gpu = self.gpu.data if self.gpu else b""
         return bind(nonce, self.channel_key, self.measurement, gpu, self.statement, domain)
 
     def gpu_nonce(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
-        """What the GPUs must have signed over if this document answers this nonce."""
         return gpu_nonce(nonce, self.channel_key, self.measurement, domain)
 
 
 def bind(
     nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes, domain: bytes = DOMAIN
 ) -> bytes:
-    """The report data: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)
@@ -116,25 +211,20 @@ def bind(
 
 
 def gpu_nonce(nonce: bytes, channel_key: bytes, measurement: bytes, domain: bytes = DOMAIN) -> bytes:
-    """What a node's GPUs sign over for a client's nonce: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     return hashlib.sha256(b"".join((GPU_DOMAIN, domain, nonce, channel_key, measurement))).digest()
 
 
 def write_evidence(evidence: NodeEvidence) -> bytes:
-    """The document as JSON."""
     return msgspec.json.encode(evidence)
 
 
 class _Versioned(Struct):
-    """All that is read before the version is known."""
-
     version: Annotated[int, Meta(ge=1)]
 
 
 def read_evidence(data: bytes) -> NodeEvidence:
-    """The document, or EvidenceInvalid."""
     found = decode_evidence(data, _Versioned, "Evidence", limit=MAX_EVIDENCE_BYTES).version
     if found != VERSION:
         hint = "Update the client." if found > VERSION else "The node is older: its operator updates it."
@@ -143,5 +233,4 @@ def read_evidence(data: bytes) -> NodeEvidence:
 
 
 def read_statement(data: bytes) -> Statement:
-    """The node's statement, or EvidenceInvalid."""
     return decode_evidence(data, Statement, "The node's statement")

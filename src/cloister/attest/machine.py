@@ -1,8 +1,5 @@
-"""The attester of this machine: its firmware through the kernel's configfs, Azure's vTPM, or software.
-
-configfs-tsm (Documentation/ABI/testing/configfs-tsm) is the same for SEV-SNP and TDX guests: make a folder, write 64
-bytes into it, read the report out of it. The firmware's reports are not verified here.
-"""
+"""The attester of this machine: its firmware through the kernel's configfs-tsm (Documentation/ABI/testing/configfs-tsm:
+the same for SEV-SNP and TDX), Azure's vTPM, or software. Reports are not verified here."""
 
 from __future__ import annotations
 
@@ -28,16 +25,13 @@ from cloister.errors import SetupError
 TSM_ROOT = Path("/sys/kernel/config/tsm/report")
 MAX_BLOB_BYTES = 1 << 18
 CHASSIS = Path("/sys/class/dmi/id/chassis_asset_tag")
-AZURE = "7783-7084-3265-9085-8269-3286-77"
-"""The chassis tag of every Azure VM."""
+AZURE = "7783-7084-3265-9085-8269-3286-77"  # The chassis tag of every Azure VM.
 _PROVIDERS: dict[str, Tee] = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}
 _TRIES = 3
 _Answer = TypeVar("_Answer")
 
 
 class ReportFolder:
-    """One request to the firmware: a folder of the kernel's, with files for question and answer."""
-
     def __init__(self, root: Path) -> None:
         self.path = root / f"cloister-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -62,7 +56,6 @@ class ReportFolder:
         return data
 
     def remove(self) -> None:
-        """The kernel removes the files with the folder."""
         self.path.rmdir()
 
 
@@ -146,10 +139,8 @@ def _no_report(root: Path, wrong: Exception) -> SetupError:
     """ENXIO: no firmware registered with the kernel. Any other error: it did not answer."""
     number = wrong.errno if isinstance(wrong, OSError) else None
     if not root.is_dir() or number == errno.ENXIO:
-        return NoFirmware(
-            "This machine's kernel offers no attestation reports.",
-            hint="Run in an SEV-SNP or TDX guest of Linux 6.7 or newer, with configfs and its guest driver.",
-        )
+        hint = "Run in an SEV-SNP or TDX guest of Linux 6.7 or newer, with configfs and its guest driver."
+        return NoFirmware("This machine's kernel offers no attestation reports.", hint=hint)
     if number in (errno.EACCES, errno.EPERM):
         return SetupError(f"No right to ask for reports in {root}.", hint="Run as root, or hand the folder over.")
     return SetupError(f"The firmware gave no report ({type(wrong).__name__}, {errno.errorcode.get(number or 0, '?')}).")

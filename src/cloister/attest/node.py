@@ -1,7 +1,5 @@
-"""A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement.
-
-The release is only bound to the report here (Petridish §4.1); whether it is public is checked in `transparency`.
-"""
+"""A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement. Whether
+the release, which is only bound to the report here (Petridish §4.1), is public is checked in `transparency`."""
 
 from __future__ import annotations
 
@@ -11,26 +9,21 @@ from typing import Any
 
 from cloister.attest.attester import Tee, verify_software
 from cloister.attest.azure import verify_azure
-from cloister.attest.azure.tpm import quote_nonce
+from cloister.attest.azure.hcl import quote_nonce
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
-from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
-from cloister.attest.nvidia.policy import SWITCH
+from cloister.attest.nvidia import References, verify_gpu_reports
+from cloister.attest.nvidia.reports import SWITCH
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx
 from cloister.checks import Examination, Verdict
 
-UNPRIVILEGED = ("memory_lock", "no_swap")
-"""Layers that a developer's own account may not be able to set. They keep memory off the operator's disk, and a node
-without hardware can hide nothing from its operator anyway."""
+UNPRIVILEGED = ("memory_lock", "no_swap")  # A node without hardware hides nothing from its operator anyway
 
 
 GPU_CHECK = "gpu evidence"
-COMPUTES_ON_GPU = "no_devices"
-"""The layer of the sandbox that is missing where service and vaults hold a GPU open."""
-
-LONGEST_HELD_S = 24 * 3600
-"""The longest that a node may hold one channel key."""
+COMPUTES_ON_GPU = "no_devices"  # The layer of the sandbox that is missing where service and vaults hold a GPU open.
+LONGEST_HELD_S = 24 * 3600  # The longest that a node may hold one channel key.
 
 
 def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
@@ -40,7 +33,7 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce), at, policy)
     found.include(Verdict(report.checks))
-    found.claim("report", dict(report.claims))
+    found.claim(report=dict(report.claims))
     if evidence.tee == "none":
         found.skipped("launch", "no hardware measured how this node started", required=False)
     if evidence.gpu is None and policy.require_gpu:
@@ -56,16 +49,15 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
 def _show_relaxations(found: Examination, policy: Policy) -> None:
     """All relaxations of the policy, whether or not this node needs them: users need not know the file by heart."""
     names = policy.relaxations()
-    found.claim("relaxations", list(names))
+    found.claim(relaxations=list(names))
     found.check("relaxations", not names, "not demanded", "none", allowed_by=", ".join(names))
 
 
 def _check_tee(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
     accepted = (*policy.tees, "none") if policy.allow_software_tee else policy.tees
-    found.claim("tee", evidence.tee)
-    found.check(
-        "tee", evidence.tee in accepted, f"{evidence.tee} is not among {', '.join(accepted)}", found=evidence.tee
-    )
+    found.claim(tee=evidence.tee)
+    holds = evidence.tee in accepted
+    found.check("tee", holds, f"{evidence.tee} is not among {', '.join(accepted)}", found=evidence.tee)
 
 
 def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: Policy) -> Verdict:
@@ -77,16 +69,9 @@ def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: P
         return verify_tdx(evidence.report, collateral, at=at, policy=policy.tdx, report_data=bound)
     if evidence.tee == "azure":
         pieces = (*evidence.certificates, *policy.snp_revocation_lists)
-        return verify_azure(
-            evidence.report,
-            pieces,
-            evidence.collateral or policy.tdx_collateral,
-            quote_nonce(bound),
-            at=at,
-            policy=policy.azure,
-            snp=policy.snp,
-            tdx=policy.tdx,
-        )
+        collateral, nonce = evidence.collateral or policy.tdx_collateral, quote_nonce(bound)
+        snp, tdx = policy.snp, policy.tdx
+        return verify_azure(evidence.report, pieces, collateral, nonce, at=at, policy=policy.azure, snp=snp, tdx=tdx)
     return verify_software(evidence.report, at=at, allowed=policy.allow_software_tee, report_data=bound)
 
 
@@ -96,17 +81,11 @@ def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: dat
     if gpu is None:
         _check_no_gpu(found, evidence.tee, statement, policy)
         return
-    if gpu.kind == "token" and policy.gpu_keys is None:
-        found.skipped(GPU_CHECK, "the policy has no gpu_keys to check NVIDIA's token with")
-        return
-    if gpu.kind == "token":
-        verdict = verify_gpu_token(gpu.data, policy.gpu_keys or b"", asked, at=at, policy=policy.gpu)
-    else:
-        known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
-        verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
+    known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
+    verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
     found.passed(GPU_CHECK, gpu.kind)
     found.include(Verdict(verdict.checks))
-    found.claim("gpu", dict(verdict.claims))
+    found.claim(gpu=dict(verdict.claims))
     shown = sum(one.get("architecture") != SWITCH for one in verdict.claims.get("gpus", ()))
     found.check("gpus shown", shown == statement.gpus, f"{shown} of {statement.gpus} GPUs", f"all {shown}")
 
@@ -123,12 +102,9 @@ def _check_no_gpu(found: Examination, tee: Tee, statement: Statement, policy: Po
 
 def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
     statement = read_statement(evidence.statement)
-    found.claim("model", statement.model)
-    found.claim("weights", statement.weights.hex())
-    found.claim("levels", list(statement.levels))
-    found.claim("started", statement.started)
-    found.claim("measurement", evidence.measurement.hex())
-    found.claim("missing_layers", list(statement.missing_layers))
+    found.claim(model=statement.model, weights=statement.weights.hex(), levels=list(statement.levels))
+    found.claim(started=statement.started, measurement=evidence.measurement.hex())
+    found.claim(missing_layers=list(statement.missing_layers))
     _check_weights(found, statement, policy)
     _check_settings(found, statement, policy)
     _check_code(found, statement, evidence.tee)
@@ -146,8 +122,7 @@ def _check_weights(found: Examination, statement: Statement, policy: Policy) -> 
 
 def _check_settings(found: Examination, statement: Statement, policy: Policy) -> None:
     settings, words = statement.settings, statement.settings.in_words()
-    found.claim("settings", settings.as_json())
-    found.claim("settings_hash", settings.hash.hex())
+    found.claim(settings=settings.as_json(), settings_hash=settings.hash.hex())
     whole = settings.hash == statement.settings_hash
     found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
     policy.settings.check(found, settings)
@@ -174,19 +149,18 @@ def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes,
         states.append({"address": address, "state": state, **verdict.claims})
     if not statement.settings.vault_hosts:
         found.passed(name, "none")
-    found.claim("vault_hosts", states)
+    found.claim(vault_hosts=states)
 
 
 def verify_vault_host(
     evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy, measurement: bytes
 ) -> Verdict:
-    """The verdict on a vault host of a node that runs the release of this measurement. In place of a channel key, its
-    evidence has the hash of its TLS certificate."""
+    """`measurement` is of the node's release. The evidence has the hash of a TLS certificate as channel key."""
     found = Examination()
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce, HOST_DOMAIN), at, policy)
     found.include(Verdict(report.checks))
-    found.claim("report", dict(report.claims))
+    found.claim(report=dict(report.claims))
     _check_gpu(found, evidence, evidence.gpu_nonce(nonce, HOST_DOMAIN), at, policy)
     same = evidence.measurement == measurement
     found.check("release", same, "it runs another release than the node", "the node's")
@@ -194,51 +168,39 @@ def verify_vault_host(
     words = statement.settings.in_words()
     whole = statement.settings.hash == statement.settings_hash and not statement.settings.vault_hosts
     found.check("settings", whole, "their hash is wrong, or its vaults are elsewhere too", words[1])
-    found.claim("certificate", evidence.channel_key.hex())
-    found.claim("sandbox", statement.settings.sandbox)
-    found.claim("missing_layers", list(statement.missing_layers))
-    found.claim("started", statement.started)
+    found.claim(certificate=evidence.channel_key.hex(), sandbox=statement.settings.sandbox)
+    found.claim(missing_layers=list(statement.missing_layers), started=statement.started)
     _check_code(found, statement, evidence.tee)
     _check_sandbox(found, evidence, statement, policy)
     return found.verdict()
 
 
 def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statement, policy: Policy) -> None:
-    """A node with --allow-degraded-sandbox may lose further layers later, so it passes only if the policy accepts some
-    missing layer."""
+    """A degraded sandbox may lose further layers later: it passes only if the policy accepts some missing layer."""
     accepted = policy.accept_missing_layers
     if accepted is None:
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
     missing = sorted(set(statement.missing_layers) - set(accepted))
     may_lose = statement.settings.sandbox == "degraded" and not accepted
-    found.check(
-        "sandbox",
-        not missing and not may_lose,
-        f"the node runs without {', '.join(missing)}" if missing else "it was started with --allow-degraded-sandbox",
-        found="complete"
-        if not statement.missing_layers
-        else f"without {', '.join(statement.missing_layers)}, accepted",
-    )
+    lacks = f"the node runs without {', '.join(missing)}" if missing else "it was started with --allow-degraded-sandbox"
+    without = ", ".join(statement.missing_layers)
+    shown = f"without {without}, accepted" if without else "complete"
+    found.check("sandbox", not missing and not may_lose, lacks, shown)
 
 
 def _check_freshness(found: Examination, statement: Statement, at: datetime) -> None:
-    """The nonce proves that the evidence is new (`report data`). This check shows the node's clock, by which requests
-    expire, and how long the node holds its channel key. The clock may be wrong: the reader sees by how much."""
+    """The nonce proves that the evidence is new. This shows the node's clock, and how long it holds its key."""
     held_s = (statement.key_until_ms - statement.made_ms) / 1000
     ahead_s = statement.made_ms / 1000 - at.timestamp()
-    found.claim("stated_ms", statement.made_ms)
-    found.claim("key_held_s", held_s)
-    found.check(
-        "freshness",
-        0 < held_s <= LONGEST_HELD_S,
-        f"the node says that it holds its channel key for {held_s:.0f} s",
-        f"channel key held for {held_s:.0f} s more; the node's clock is {abs(ahead_s):.0f} s "
-        f"{'ahead of' if ahead_s > 0 else 'behind'} ours",
-    )
+    found.claim(stated_ms=statement.made_ms, key_held_s=held_s)
+    ahead = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
+    shown = f"channel key held for {held_s:.0f} s more; the node's clock is {ahead}"
+    reason = f"the node says that it holds its channel key for {held_s:.0f} s"
+    found.check("freshness", 0 < held_s <= LONGEST_HELD_S, reason, shown)
 
 
 def _check_code(found: Examination, statement: Statement, tee: Tee) -> None:
-    found.claim("code", statement.code)
+    found.claim(code=statement.code)
     if statement.code == "release":
         found.passed("code", "only the release's files and packages run")
     elif tee == "none":

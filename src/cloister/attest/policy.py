@@ -1,9 +1,5 @@
-"""What a user demands of a node, in one TOML file: TEEs, releases, firmware, GPUs, age. Fails closed.
-
-docs/client.md describes the file. Every default is strict: the file names what is laxer, and `cloister verify` shows
-it. No file can accept the software attester, which proves nothing: only `--allow-software-tee`, where the client is
-started, can.
-"""
+"""What a user demands of a node, in one TOML file (docs/client.md). Every default is strict. No file can accept the
+software attester, which proves nothing: only `--allow-software-tee`, where the client is started, can."""
 
 from __future__ import annotations
 
@@ -15,19 +11,18 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.azure import AzurePolicy
+from cloister.attest.evidence import Pin, SettingsPolicy
 from cloister.attest.nvidia import GpuPolicy
-from cloister.attest.settings import Pin, SettingsPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
-from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, ReleaseTrust, SigstoreTrust
-from cloister.transparency.freshness import order_of
-from cloister.transparency.provenance import Predicate
+from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, Predicate, ReleaseTrust, SigstoreTrust
+from cloister.transparency.proof import order_of
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
-
+TOKEN_FIELDS = ("gpu_keys", "issuers", "leeway_seconds")  # that older policies may have
 ReleaseMeasurement = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
 Layer = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -43,32 +38,24 @@ class LogRules(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
-    """The accepted signer of releases; `trusted_root` is a file beside the policy."""
-
     trusted_root: str
     identity: Annotated[str, Meta(min_length=1)]
     issuer: Annotated[str, Meta(min_length=1)]
     repository: Annotated[str, Meta(min_length=1)] | None = None
     ref: Annotated[str, Meta(min_length=1)] | None = None
     workflow: Annotated[str, Meta(min_length=1)] | None = None
-    predicates: Annotated[tuple[Predicate, ...], Meta(min_length=1)] | None = None
-    """Narrows which provenance an in-toto statement may carry."""
+    predicates: Annotated[tuple[Predicate, ...], Meta(min_length=1)] | None = None  # of in-toto statements
 
 
 class _Demands(Struct, frozen=True):
-    """The fields that file and policy share."""
-
     tees: Annotated[tuple[Literal["sev-snp", "tdx", "azure"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
     """`azure` is not among the default's: Microsoft's paravisor stands between such a machine's hardware and guest."""
-    measurements: tuple[ReleaseMeasurement, ...] = ()
-    """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
+    measurements: tuple[ReleaseMeasurement, ...] = ()  # of manifests; if empty, a log or Sigstore says which
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
     accept_missing_layers: tuple[Layer, ...] | None = None
-    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. The default
-    accepts none at a node with hardware, and those of node.UNPRIVILEGED at one without."""
+    """Any other missing layer fails. The default accepts none at a node with hardware, else node.UNPRIVILEGED."""
     require_gpu: bool = False
-    weights: tuple[Pin, ...] | None = None
-    """SHA-256 of weights accepted, packed as the node serves them (`cloister verify` shows it)."""
+    weights: tuple[Pin, ...] | None = None  # SHA-256, packed as the node serves them (`cloister verify` shows it)
     settings: SettingsPolicy = SettingsPolicy()
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
@@ -77,7 +64,6 @@ class _Demands(Struct, frozen=True):
 
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
-    gpu_keys: str | None = None
     snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     tdx_collateral: str | None = None
     gpu_manifests: tuple[str, ...] = ()
@@ -91,26 +77,17 @@ class Policy(_Demands, frozen=True):
     """What a node must prove. The default accepts real TEEs only, and knows no log yet: name one, or measurements."""
 
     release: ReleaseTrust = ReleaseTrust()
-    gpu_keys: bytes | None = None
-    """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
-    snp_revocation_lists: tuple[bytes, ...] = ()
-    """AMD's revocation lists (files), for nodes that bring none along."""
-    tdx_collateral: bytes | None = None
-    """Intel's collateral, the JSON dcap-qvl takes (file), for nodes that bring none along."""
-    gpu_manifests: tuple[bytes, ...] = ()
-    """NVIDIA's reference manifests (XML) of the drivers and VBIOSes whose reports pass (files `gpu_manifests`)."""
-    gpu_ocsp: tuple[bytes, ...] = ()
-    """OCSP responses (DER) of the manifests' and the GPUs' certificates (files `gpu_ocsp`); a node may bring more."""
-    allow_software_tee: bool = False
-    """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
+    snp_revocation_lists: tuple[bytes, ...] = ()  # AMD's revocation lists (files), for nodes that bring none along.
+    tdx_collateral: bytes | None = None  # JSON as dcap-qvl takes it, for nodes that bring none along
+    gpu_manifests: tuple[bytes, ...] = ()  # XML, of the drivers and VBIOSes whose reports pass
+    gpu_ocsp: tuple[bytes, ...] = ()  # DER, for manifests and GPUs; a node may bring more
+    allow_software_tee: bool = False  # only then may a node's log key be learnt on first use
 
     @property
     def names_releases(self) -> bool:
-        """Whether it names the accepted software, in any of the three ways."""
         return bool(self.measurements or self.release.logs or self.release.sigstore)
 
     def relaxations(self) -> tuple[str, ...]:
-        """The names of all demands of the default that this policy drops."""
         return (
             *(["--allow-software-tee"] if self.allow_software_tee else ()),
             *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),
@@ -130,7 +107,6 @@ class Policy(_Demands, frozen=True):
 
 
 def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:
-    """The policy of this file, this policy, or the default; SetupError says what is wrong with a file."""
     if policy is None:
         policy = Policy()
     elif not isinstance(policy, Policy):
@@ -147,11 +123,12 @@ def read_policy(path: Path) -> Policy:
     try:
         rules = msgspec.convert(table, _Rules)
     except (msgspec.ValidationError, ValueError) as wrong:
-        raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"Look at {path}.") from None
+        of_tokens = any(f"`{name}`" in str(wrong) for name in TOKEN_FIELDS)
+        hint = "Remove it: GPUs prove themselves by their reports, no longer by NVIDIA's tokens. " if of_tokens else ""
+        raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"{hint}Look at {path}.") from None
     policy = Policy(
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
         release=_release(rules, path),
-        gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
         tdx_collateral=None if rules.tdx_collateral is None else _read(path.parent / rules.tdx_collateral),
         snp_revocation_lists=tuple(_read(path.parent / name) for name in rules.snp_revocation_lists),
         gpu_manifests=tuple(_read(path.parent / name) for name in rules.gpu_manifests),
@@ -161,10 +138,8 @@ def read_policy(path: Path) -> Policy:
     try:
         policy.release.log_keys(), policy.release.witness_keys()
     except (EvidenceInvalid, SetupError) as wrong:
-        raise SetupError(
-            f"The policy's logs or witnesses cannot be used: {wrong.message}",
-            hint=f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip(),
-        ) from None
+        advice = f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip()
+        raise SetupError(f"The policy's logs or witnesses cannot be used: {wrong.message}", hint=advice) from None
     return policy
 
 
@@ -175,14 +150,11 @@ def _release(rules: _Rules, path: Path) -> ReleaseTrust:
         known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(path.parent / signers.trusted_root)})
     if rules.minimum_version is not None:
         if not known:
-            raise SetupError(
-                "minimum_version needs [log] or [sigstore]: a measurement alone names no version.",
-                hint=f"Look at {path}.",
-            )
+            message = "minimum_version needs [log] or [sigstore]: a measurement alone names no version."
+            raise SetupError(message, hint=f"Look at {path}.")
         if order_of(rules.minimum_version) is None:
-            raise SetupError(
-                "The policy's minimum_version is not numbers and dots.", hint=f"Like 1.2.0. Look at {path}."
-            )
+            hint = f"Like 1.2.0. Look at {path}."
+            raise SetupError("The policy's minimum_version is not numbers and dots.", hint=hint)
         known["minimum_version"] = rules.minimum_version
     return ReleaseTrust(**known)
 

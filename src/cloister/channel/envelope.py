@@ -1,14 +1,6 @@
-"""What travels to the node for one request: which key it is for, the encapsulated key, and sealed parts.
-
-Layout, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖ parts, each u32 length ‖ bytes.
-The first part is the sealed request, every other one a sealed prompt. Every length is checked before it is believed.
-
-Sealed inside are the request and the answer's head: HTTP's parts, typed and bounded, as msgpack, credentials included.
-This module does not know what paths exist or what a body says.
-
-The key of sealed weights travels in an envelope too, under another purpose: none can be taken for a user's
-request. The node's answer is sealed: only who opened the release can say that it was taken.
-"""
+"""What travels to the node for one request, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖
+parts, each u32 length ‖ bytes: the sealed request (HTTP's parts as msgpack; how long it is valid, by the *node's*
+clock), then prompts. A key of sealed weights travels in an envelope too, under another purpose."""
 
 from __future__ import annotations
 
@@ -19,45 +11,56 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.channel.sealing import (
-    ENC_BYTES,
-    KEY_BYTES,
-    KEY_ID_BYTES,
-    MAX_PLAINTEXT_BYTES,
-    SMALLEST_BYTES,
-    TAG_BYTES,
-    ChannelKey,
-    address_to,
-    key_id,
-    open_request,
-    seal_request,
-)
+from cloister.channel import sealing
+from cloister.channel.sealing import ENC_BYTES, KEY_ID_BYTES, MAX_PLAINTEXT_BYTES, ChannelKey, key_id
 from cloister.channel.stream import MAX_FRAME_DATA, FrameKind, StreamOpener, StreamSealer
-from cloister.channel.validity import Validity
-from cloister.errors import ChannelBroken, ChannelKeyUnknown
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, MessageExpired
+
+VALID_S = 15  # Of a small request: connecting and waiting in a busy gateway are within it.
+BYTES_PER_S = 1 << 17  # A large one has a second more for each of these: slow lines need them.
+MOST_VALID_S = 120  # A node takes no request that claims to be good for longer.
+CLOCKS_MAY_DIFFER_S = 2
+_LATEST_MS = 1 << 53
+
+
+class Validity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Milliseconds since 1970 by the node's clock, and a span. The default has long expired."""
+
+    sealed_ms: Annotated[int, Meta(ge=0, lt=_LATEST_MS)] = 0
+    for_ms: Annotated[int, Meta(ge=0, lt=_LATEST_MS)] = 0
+
+    @classmethod
+    def beginning(cls, now_ms: int, size: int) -> Validity:
+        return cls(now_ms, 1000 * min(VALID_S + size // BYTES_PER_S, MOST_VALID_S))
+
+    def check(self, now_ms: int) -> None:
+        age_s, span_s = (now_ms - self.sealed_ms) / 1000, min(self.for_ms / 1000, MOST_VALID_S)
+        if age_s > span_s + CLOCKS_MAY_DIFFER_S:
+            hint = "It was held back on its way, or the node's clock changed: verify the node and seal it again."
+            raise MessageExpired("The sealed request is too old to be served.", hint=hint)
+        if age_s < -CLOCKS_MAY_DIFFER_S:
+            hint = "The node's clock was set back: verify it and seal the request again."
+            raise MessageExpired("The sealed request is not valid yet.", hint=hint)
+
 
 CONTENT_TYPE = "application/cloister-sealed"
 VERSION = 2
 MAX_PROMPTS = 128
 MAX_ENVELOPE_BYTES = 32 << 20
-
 _MAGIC = b"CLOI"
 _HEADER = struct.Struct(f">4sB{KEY_ID_BYTES}s{ENC_BYTES}sH")
 _LENGTH = struct.Struct(">I")
-_SMALLEST_PART = SMALLEST_BYTES + TAG_BYTES
+_SMALLEST_PART = sealing.SMALLEST_BYTES + sealing.TAG_BYTES
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Envelope:
-    """One sealed request."""
-
     key_id: bytes
     enc: bytes
     request: bytes
     prompts: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes to send; ChannelBroken if they are more than a node takes."""
         if len(self.key_id) != KEY_ID_BYTES or len(self.enc) != ENC_BYTES:
             raise ChannelBroken(f"A key id has {KEY_ID_BYTES} bytes and an encapsulated key {ENC_BYTES}.")
         parts = (self.request, *self.prompts)
@@ -70,7 +73,6 @@ class Envelope:
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
-        """The envelope, or ChannelBroken."""
         _check_size(len(data))
         if len(data) < _HEADER.size:
             raise ChannelBroken("A sealed request ends within its header.")
@@ -108,13 +110,11 @@ def _counted(count: int) -> int:
 
 def _check_size(size: int) -> None:
     if size > MAX_ENVELOPE_BYTES:
-        raise ChannelBroken(
-            f"A sealed request may have at most {MAX_ENVELOPE_BYTES} bytes, not {size}.", hint="Send a shorter prompt."
-        )
+        hint = "Send a shorter prompt."
+        raise ChannelBroken(f"A sealed request may have at most {MAX_ENVELOPE_BYTES} bytes, not {size}.", hint=hint)
 
 
 MAX_HEADERS = 64
-
 Method = Annotated[str, Meta(pattern=r"^[A-Z]{3,7}\Z")]
 Path = Annotated[str, Meta(pattern=r"^/[!-~]*\Z", max_length=2048)]
 HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}\Z")]
@@ -130,22 +130,19 @@ class _Inner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """What was encoded, or ChannelBroken."""
         if len(data) > cls.most_bytes:
             raise ChannelBroken(f"A sealed message may have at most {cls.most_bytes} bytes, not {len(data)}.")
         try:
             return msgspec.msgpack.decode(data, type=cls)
         except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: text that is not UTF-8
-            raise ChannelBroken(
-                "A sealed message does not decode.", hint="Client and node may be of other versions."
-            ) from None
+            hint = "Client and node may be of other versions."
+            raise ChannelBroken("A sealed message does not decode.", hint=hint) from None
 
 
 class InnerRequest(_Inner, frozen=True):
     """An HTTP request. `path` has the query in it; no header can hide a line break."""
 
     most_bytes = MAX_PLAINTEXT_BYTES
-
     method: Method
     path: Path
     headers: Headers = ()
@@ -157,10 +154,7 @@ class InnerRequest(_Inner, frozen=True):
 
 
 class InnerHead(_Inner, frozen=True):
-    """What an HTTP answer begins with."""
-
     most_bytes = MAX_FRAME_DATA
-
     status: Annotated[int, Meta(ge=100, le=599)]
     headers: Headers = ()
 
@@ -171,8 +165,6 @@ _TAKEN = b"taken"
 
 
 class Release(NamedTuple):
-    """What to send to the node, and what opens its answer."""
-
     message: bytes
     opener: StreamOpener
 
@@ -186,8 +178,8 @@ class Release(NamedTuple):
 
 def release_to(channel_key: bytes, content_key: bytes) -> Release:
     """The content key, sealed to the holder of this channel key. Verify the node's evidence first."""
-    enc, keys = address_to(channel_key, info=_INFO)
-    sealed = seal_request(keys.request, enc, content_key)
+    enc, keys = sealing.address_to(channel_key, info=_INFO)
+    sealed = sealing.seal_request(keys.request, enc, content_key)
     opener = StreamOpener(bytearray(keys.response), enc)
     keys.erase()
     return Release(Envelope(key_id(channel_key), enc, sealed).encode(), opener)
@@ -204,9 +196,9 @@ def receive_release(channel_key: ChannelKey, message: bytes) -> tuple[bytearray,
         raise ChannelBroken("A key release holds no prompts.")
     keys = channel_key.accept(envelope.enc, info=_INFO)
     try:
-        content_key = bytearray(open_request(keys.request, envelope.enc, envelope.request))
-        if len(content_key) != KEY_BYTES:
-            raise ChannelBroken(f"A content key has {KEY_BYTES} bytes, not {len(content_key)}.")
+        content_key = bytearray(sealing.open_request(keys.request, envelope.enc, envelope.request))
+        if len(content_key) != sealing.KEY_BYTES:
+            raise ChannelBroken(f"A content key has {sealing.KEY_BYTES} bytes, not {len(content_key)}.")
         sealer = StreamSealer(keys.response, envelope.enc)
         return content_key, sealer.head(_TAKEN) + sealer.end()
     finally:

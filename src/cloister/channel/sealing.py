@@ -1,17 +1,6 @@
-"""The keys of one request, from one HPKE session to the node's channel key, and messages sealed under them.
-
-RFC 9180, base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, export-only: the Diffie–Hellman exchange of Petridish §4.1
-made once per request. It gives three keys, so that each holder gets only its own: `request` opens the inner request,
-`prompt` opens the prompts (the vault's alone), `response` seals the answer.
-
-Messages are sealed by AES-256-GCM. A key lives for one request, so nonces are plain numbers: 0 for the request, its
-index for a prompt; `enc` is authenticated along. Plaintext is padded to a bucket first: ciphertext shows only which
-bucket a length falls into. Bucket sizes double up to `FINE_BYTES`; beyond, buckets are that far apart, so padding never
-costs a large message more than a medium one. What the bytes say is unknown here.
-
-Erasing overwrites what is held here. The bytes that pyhpke works with are freed, and wiped by the allocator that the
-node's processes run with (see `cloister.process.entry`).
-"""
+"""The keys of one request, from one HPKE session to the node's channel key (RFC 9180, base mode, export-only; the
+exchange of Petridish §4.1), and messages sealed under them by AES-256-GCM: the nonce is 0 or a prompt's index,
+plaintext is padded to a bucket. pyhpke's bytes are wiped by the node's allocator (`cloister.process.entry`)."""
 
 from __future__ import annotations
 
@@ -32,7 +21,6 @@ PUBLIC_BYTES = 32
 ENC_BYTES = 32
 KEY_ID_BYTES = 8
 KEY_BYTES = 32
-
 _INFO = b"cloister channel v1"
 _SUITE = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEADId.EXPORT_ONLY)
 
@@ -46,7 +34,6 @@ class RequestKeys:
     response: bytearray
 
     def erase(self) -> None:
-        """Overwrite all three; they open no more messages."""
         for key in (self.request, self.prompt, self.response):
             key[:] = bytes(len(key))
 
@@ -90,9 +77,8 @@ def key_id(public: bytes) -> bytes:
 
 
 def _export(context: ContextInterface) -> RequestKeys:
-    request, prompt, response = (
-        bytearray(context.export(b"cloister " + name, KEY_BYTES)) for name in (b"request", b"prompt", b"response")
-    )
+    names = (b"cloister request", b"cloister prompt", b"cloister response")
+    request, prompt, response = (bytearray(context.export(name, KEY_BYTES)) for name in names)
     return RequestKeys(request, prompt, response)
 
 
@@ -101,11 +87,7 @@ _KEPT_BYTES = 16
 
 
 class SeenMessages:
-    """The encapsulated keys seen under one channel key: a message that was recorded and is sent again is refused.
-
-    It never forgets while the key lives. Once `full` it refuses everything: the key's holder then makes a new key, and
-    clients verify that one before they send again.
-    """
+    """Refuses recorded messages. It never forgets while the key lives; once `full` it refuses all: a new key is due."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self._limit = limit
@@ -123,23 +105,19 @@ class SeenMessages:
         """Note it. MessageRepeated if it was there before; ChannelKeyUnknown if there is no room to note it."""
         kept = bytes(enc[:_KEPT_BYTES])
         if kept in self._seen:
-            raise MessageRepeated(
-                "This sealed message was received before.", hint="Seal the request again; every message is taken once."
-            )
+            hint = "Seal the request again; every message is taken once."
+            raise MessageRepeated("This sealed message was received before.", hint=hint)
         if self.full:
-            raise ChannelKeyUnknown(
-                "The channel key has taken as many messages as it may.", hint="Verify the node and send again."
-            )
+            hint = "Verify the node and send again."
+            raise ChannelKeyUnknown("The channel key has taken as many messages as it may.", hint=hint)
         self._seen.add(kept)
 
 
-SMALLEST_BYTES = 512
-"""An event of a streamed answer with one token in it fits, whatever the token."""
+SMALLEST_BYTES = 512  # An event of a streamed answer with one token in it fits, whatever the token.
 FINE_BYTES = 1 << 20
 
 
 def padded(length: int) -> int:
-    """The size of the bucket that holds `length` bytes."""
     if length <= SMALLEST_BYTES:
         return SMALLEST_BYTES
     if length <= FINE_BYTES:
@@ -148,26 +126,21 @@ def padded(length: int) -> int:
 
 
 TAG_BYTES = 16
-MAX_PLAINTEXT_BYTES = 16 << 20
-"""Of one request or prompt, before padding."""
-
+MAX_PLAINTEXT_BYTES = 16 << 20  # Of one request or prompt, before padding.
 _LENGTH = struct.Struct(">I")
 _REQUEST = b"cloister request\0"
 _PROMPT = b"cloister prompt\0"
 
 
 def seal_request(key: bytes | bytearray, enc: bytes, plaintext: bytes) -> bytes:
-    """The inner request, padded and sealed under `RequestKeys.request`."""
     return _seal(key, 0, _REQUEST + enc, plaintext)
 
 
 def open_request(key: bytes | bytearray, enc: bytes, sealed: bytes) -> bytes:
-    """The inner request, or ChannelBroken."""
     return _open(key, 0, _REQUEST + enc, sealed, "The request")
 
 
 def seal_prompt(key: bytes | bytearray, enc: bytes, index: int, plaintext: bytes) -> bytes:
-    """The prompt of this index, padded and sealed under `RequestKeys.prompt`."""
     return _seal(key, index, _PROMPT + enc, plaintext)
 
 
@@ -177,18 +150,15 @@ def open_prompt(key: bytes | bytearray, enc: bytes, index: int, sealed: bytes) -
 
 
 def nonce_of(number: int) -> bytes:
-    """A number as the AEAD takes it."""
     return number.to_bytes(12, "big")
 
 
 def pad(data: bytes) -> bytes:
-    """The true length, the data, and zeros up to the bucket's size."""
     size = _LENGTH.size + len(data)
     return b"".join((_LENGTH.pack(len(data)), data, bytes(padded(size) - size)))
 
 
 def unpad(plaintext: bytes) -> bytes:
-    """What was padded; ChannelBroken if its true length does not fit."""
     length = _LENGTH.unpack_from(plaintext)[0] if len(plaintext) >= _LENGTH.size else -1
     if not 0 <= length <= len(plaintext) - _LENGTH.size:
         raise ChannelBroken("A sealed message says it is longer than it is.")
@@ -197,10 +167,8 @@ def unpad(plaintext: bytes) -> bytes:
 
 def _seal(key: bytes | bytearray, number: int, aad: bytes, plaintext: bytes) -> bytes:
     if len(plaintext) > MAX_PLAINTEXT_BYTES:
-        raise ChannelBroken(
-            f"A sealed message may have at most {MAX_PLAINTEXT_BYTES} bytes, not {len(plaintext)}.",
-            hint="Send a shorter prompt.",
-        )
+        message = f"A sealed message may have at most {MAX_PLAINTEXT_BYTES} bytes, not {len(plaintext)}."
+        raise ChannelBroken(message, hint="Send a shorter prompt.")
     return AESGCM(key).encrypt(nonce_of(number), pad(plaintext), aad)
 
 

@@ -1,12 +1,6 @@
-"""The answer's way back: a stream of sealed frames with sequence numbers and an authenticated end.
-
-salt (32, random) ‖ frames; a frame is u32 length ‖ AES-256-GCM ciphertext under nonce = its number. The key is derived
-from the response export, `enc` and the salt, so that not even a repeated request makes two streams share one. A frame's
-plaintext is kind u8 ‖ u32 true length ‖ data ‖ zeros up to a bucket: a token's length does not show. HEAD comes first
-and once, then DATA, then END. Where frames are cut means nothing: data is one stream of bytes.
-
-Neither side knows what the data says.
-"""
+"""The answer's way back: salt (32, random) ‖ frames, each u32 length ‖ AES-256-GCM under nonce = its number. The key is
+derived from the response export, `enc` and the salt. A frame's plaintext is kind u8 ‖ u32 true length ‖ data ‖ zeros up
+to a bucket. HEAD comes first and once, then DATA, then END."""
 
 from __future__ import annotations
 
@@ -24,9 +18,7 @@ from cloister.channel.sealing import KEY_BYTES, TAG_BYTES, nonce_of, padded
 from cloister.errors import ChannelBroken
 
 SALT_BYTES = 32
-MAX_PLAINTEXT_BYTES = 1 << 16
-"""Of one frame, padding and all; more data goes into more frames."""
-
+MAX_PLAINTEXT_BYTES = 1 << 16  # Of one frame, padding and all; more data goes into more frames.
 _INFO = b"cloister response stream v1"
 _LENGTH = struct.Struct(">I")
 _PREFIX = struct.Struct(">BI")
@@ -37,16 +29,12 @@ _HINT = "The answer is not whole: send the request again."
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
-
     HEAD = 1
     DATA = 2
     END = 3
 
 
 class Frame(NamedTuple):
-    """One opened frame."""
-
     kind: FrameKind
     data: bytes
 
@@ -64,7 +52,6 @@ class StreamSealer:
         self._number = 0
 
     def head(self, data: bytes) -> bytes:
-        """The first bytes to send: the salt and the sealed head."""
         if self._number:
             raise ChannelBroken("A stream has one head.")
         if len(data) > MAX_FRAME_DATA:
@@ -73,7 +60,6 @@ class StreamSealer:
         return salt + self._frame(_HEAD, data)
 
     def data(self, *pieces: bytes) -> bytes:
-        """All pieces sealed together, in one frame if they fit one; nothing for nothing."""
         if not self._number:
             raise ChannelBroken("A stream begins with its head.")
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -102,10 +88,7 @@ class StreamSealer:
 
 
 class StreamOpener:
-    """Opens one answer, whatever the pieces it arrives in. Takes the response key over, and erases it.
-
-    Whatever was altered, left out, repeated, put elsewhere or cut off raises ChannelBroken; the stream is then dead.
-    """
+    """What was altered, left out, repeated, moved or cut off raises ChannelBroken. Takes the key over and erases it."""
 
     def __init__(self, response_key: bytes | bytearray, enc: bytes) -> None:
         self._response_key = response_key
@@ -117,7 +100,6 @@ class StreamOpener:
         self._dead = False
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the bytes; give the frames that are now whole and authentic."""
         if self._dead:
             raise ChannelBroken("The stream broke before.", hint=_HINT)
         self._buffer += data
@@ -169,9 +151,8 @@ class StreamOpener:
         try:
             plaintext = self._aead.decrypt(nonce_of(self._number), sealed, None)
         except InvalidTag:
-            raise ChannelBroken(
-                "A frame of the answer was altered, left out or moved on its way.", hint=_HINT
-            ) from None
+            hint = _HINT
+            raise ChannelBroken("A frame of the answer was altered, left out or moved on its way.", hint=hint) from None
         number, length = _PREFIX.unpack_from(plaintext)
         kind = _KINDS.get(number)
         if kind is None or length > len(plaintext) - _PREFIX.size:

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import typer
@@ -125,14 +125,14 @@ class EvidenceFiles(BaseModel):
     kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
     evidence: Path = option(
         ...,
-        "Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token. For azure an HCL "
+        "Report or quote: binary, hex or base64. For nvidia also JSON of several reports. For azure an HCL "
         "report, or JSON with it, the vTPM's quote, and VCEK or TD quote.",
         metavar="FILE",
     )
     certs: list[Path] | None = option(
         None,
         "snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. nvidia: a report's chain as "
-        "PEM, or the JWKS that signs tokens.",
+        "PEM.",
         metavar="FILE…",
     )
     more_certs: list[Path] | None = option(
@@ -190,7 +190,6 @@ def check(files: EvidenceFiles) -> None:
       cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
       cloister attest check --kind azure --evidence evidence.json --certs cert_chain.pem --collateral crl --nonce 00ff…
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
-      cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
     """
     try:
         moment = read_time(files.at)
@@ -261,24 +260,15 @@ def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 
 
 def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
-    from cloister.checks import Examination
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 
     policy = read_policy_table(files.policy, ("gpu", "nvidia"), GpuPolicy)
     nonce, certificates = files.asked_nonce(), files.certificates()
-    if not _is_token(data):
-        beside = [read_file(path) for path in files.collateral or ()]
-        manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
-        known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
-        chain = b"\n".join(certificates) or None
-        return verify_gpu_reports(data, nonce, at=at, policy=policy, chain=chain, references=known)
-    if not certificates:
-        unsigned = Examination()
-        unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")
-        return unsigned.verdict()
-    if len(certificates) > 1:
-        raise SetupError("A token is checked against one JWKS.", hint="Give --certs once.")
-    return verify_gpu_token(data, certificates[0], nonce, at=at, policy=policy)
+    beside = [read_file(path) for path in files.collateral or ()]
+    manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
+    known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
+    chain = b"\n".join(certificates) or None
+    return verify_gpu_reports(data, nonce, at=at, policy=policy, chain=chain, references=known)
 
 
 def _raw_report(data: bytes) -> bytes:
@@ -291,18 +281,6 @@ def _raw_report(data: bytes) -> bytes:
             hint="--kind azure checks Azure's document." if azure else "Take the report out: binary, hex or base64.",
         )
     return unpack(data)
-
-
-def _is_token(data: bytes) -> bool:
-    """A JWT by itself, or NVIDIA's list that begins with one."""
-    text = data.strip()
-    if not text.startswith(b"["):
-        return text.startswith(b"eyJ") and text.count(b".") == 2
-    try:
-        first: Any = json.loads(text)[0]
-    except (ValueError, LookupError, RecursionError):
-        return False
-    return isinstance(first, list) and first[:1] == ["JWT"]
 
 
 def _report_error(wrong: CloisterError, as_json: bool) -> None:

@@ -132,15 +132,11 @@ def _guest(launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: byt
 def _trust_domain(
     launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: bytes, initrd_bytes: int
 ) -> dict[str, bytes]:
-    from cloister.image import event_log, tdx
+    from cloister.image import tdx
 
     return {
         "mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first),
-        **(
-            {"rtmr0": event_log.rtmr0_of(read_bounded(launch.event_log, event_log.MAX_LOG_BYTES))}
-            if launch.event_log
-            else {}
-        ),
+        **({"rtmr0": tdx.rtmr0_of(read_bounded(launch.event_log, tdx.MAX_LOG_BYTES))} if launch.event_log else {}),
         "rtmr1": tdx.rtmr1(kernel, initrd_bytes, launch.memory_mib << 20),
         "rtmr2": tdx.rtmr2(launch.append, initrd_digest),
     }

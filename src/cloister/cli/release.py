@@ -47,8 +47,7 @@ def build(
       cloister release build --source . --packages packages.lock --out release.json
       cloister release build --source . --image sha256:… --out release.json --json
     """
-    from cloister.transparency.manifest import build_manifest, source_of_running
-    from cloister.transparency.packages import MAX_LOCK_BYTES, read_packages
+    from cloister.transparency.manifest import MAX_LOCK_BYTES, build_manifest, read_packages, source_of_running
 
     lock = None if packages is None else read_packages(read_file(packages, MAX_LOCK_BYTES))
     tree = source if source is not None else source_of_running()
@@ -78,7 +77,7 @@ def lock(
       cloister release lock --no-kernels --out packages.lock --json
     """
     from cloister.process.release_code import changed_files, installed
-    from cloister.transparency.packages import Packages
+    from cloister.transparency.manifest import Packages
 
     if wrong := changed_files():
         raise SetupError(
@@ -140,8 +139,7 @@ def check(options: CheckOptions) -> None:
     if wanted.packages is not None and options.source is None:
         here = replace(here, packages=installed())
     found = Examination()
-    found.claim("release_version", wanted.version)
-    found.claim("release_measurement", measurement(data).hex())
+    found.claim(release_version=wanted.version, release_measurement=measurement(data).hex())
     wrong = differences(wanted, here)
     more = f", and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     found.check("source", not wrong, "; ".join(wrong[:5]) + more, found=f"{len(here.files)} files are the release's")

@@ -58,8 +58,7 @@ def _sealed_model(settings: Settings) -> ModelFolder | None:
     if file is None and provider is None:
         return None
     from cloister.models.source import ModelFolder
-    from cloister.sealed_weights.file import WeightsBundle
-    from cloister.sealed_weights.header import read_provider_key
+    from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
     if file is None or provider is None or settings.model is not None:
         raise SetupError(

@@ -18,7 +18,7 @@ from cloister.files import needed
 
 if TYPE_CHECKING:
     from cloister.models.source import KnownModel
-    from cloister.sealed_weights.header import WeightsHeader
+    from cloister.sealed_weights.file import WeightsHeader
 
 
 def models(
@@ -77,7 +77,7 @@ def new_keys(
     Example:
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
-    from cloister.sealed_weights.header import new_content_key
+    from cloister.sealed_weights.file import new_content_key
     from cloister.transparency.note import new_key_file
 
     for path in (key, sign_key):
@@ -110,8 +110,7 @@ def seal(
     """
     from cloister.models.convert import FILE_NAME
     from cloister.models.source import find_model
-    from cloister.sealed_weights.file import seal_weights
-    from cloister.sealed_weights.header import read_content_key
+    from cloister.sealed_weights.file import read_content_key, seal_weights
     from cloister.transparency.note import Algorithm, read_key_file
 
     content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
@@ -144,8 +143,7 @@ def unseal(
     """
     import shutil
 
-    from cloister.sealed_weights.file import WeightsBundle
-    from cloister.sealed_weights.header import read_content_key, read_provider_key
+    from cloister.sealed_weights.file import WeightsBundle, read_content_key, read_provider_key
 
     bundle = WeightsBundle.open(file, read_provider_key(provider_key))
     try:
@@ -186,7 +184,7 @@ def release(options: ReleaseOptions) -> None:
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
     from cloister.client.key_release import release_key
-    from cloister.sealed_weights.header import read_content_key
+    from cloister.sealed_weights.file import read_content_key
 
     verification = release_key(options.url, read_content_key(options.key), options.load())
     if options.as_json:

@@ -14,8 +14,6 @@ Result = TypeVar("Result")
 
 
 class BlockingTransport(httpx2.BaseTransport):
-    """For `httpx2.Client`."""
-
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
         self._transport = transport
         self._loop = asyncio.new_event_loop()
@@ -26,13 +24,8 @@ class BlockingTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         request.read()
-        copy = httpx2.Request(
-            request.method,
-            request.url,
-            headers=request.headers,
-            content=request.content,
-            extensions=request.extensions,
-        )
+        content, more = request.content, request.extensions
+        copy = httpx2.Request(request.method, request.url, headers=request.headers, content=content, extensions=more)
         answer = self.wait(self._transport.handle_async_request(copy))
         stream = _BlockingStream(answer, self)
         return httpx2.Response(answer.status_code, headers=answer.headers, stream=stream, request=request)
@@ -56,8 +49,6 @@ class BlockingTransport(httpx2.BaseTransport):
 
 
 class _BlockingStream(httpx2.SyncByteStream):
-    """An answer's body, read outside the loop."""
-
     def __init__(self, answer: httpx2.Response, transport: BlockingTransport) -> None:
         self._answer, self._transport = answer, transport
 

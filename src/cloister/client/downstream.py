@@ -1,8 +1,5 @@
-"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out.
-
-It serves programs of this machine, and no web page whose host name was made to lead here (DNS rebinding). It does not
-know how a request is answered.
-"""
+"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out. Web
+pages whose host name leads here (DNS rebinding) are refused."""
 
 from __future__ import annotations
 
@@ -29,15 +26,12 @@ _BODY_TOO_LARGE = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} b
 
 
 class Request(NamedTuple):
-    """One request of a local program."""
-
     method: str
     path: str
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
     keep_alive: bool = True
-    chunks: bool = True
-    """Whether the program understands an answer in chunks."""
+    chunks: bool = True  # Whether the program understands an answer in chunks.
 
     def values(self, name: str) -> list[str]:
         return [value for each, value in self.headers if each.lower() == name]
@@ -63,7 +57,6 @@ class RequestReader:
         self._in_head = False
 
     def feed(self, data: bytes) -> list[Request]:
-        """The requests that are whole now; Unreadable if there can be no more."""
         self._fed += len(data)
         try:
             while data:
@@ -76,7 +69,6 @@ class RequestReader:
         return whole
 
     def _parse(self, data: bytes) -> bytes:
-        """Parse; what is left to parse after an offer to speak something else."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -120,16 +112,10 @@ class RequestReader:
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade():
             return
-        self._whole.append(
-            Request(
-                self._parser.get_method().decode("ascii"),
-                self._path.decode("latin-1"),
-                tuple(self._headers),
-                bytes(self._body),
-                self._parser.should_keep_alive(),
-                self._parser.get_http_version() == "1.1",
-            )
-        )
+        parser, path = self._parser, self._path.decode("latin-1")
+        method, headers = parser.get_method().decode("ascii"), tuple(self._headers)
+        keep_alive, chunks = parser.should_keep_alive(), parser.get_http_version() == "1.1"
+        self._whole.append(Request(method, path, headers, bytes(self._body), keep_alive, chunks))
 
     def _count(self, size: int) -> None:
         self._head_bytes += size + _HEADER_BYTES
@@ -140,18 +126,13 @@ class RequestReader:
 
 _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"
-_MAX_WAITING = 8
-"""Requests that may wait for the current one. Reading goes on meanwhile, to notice that the program leaves."""
+_MAX_WAITING = 8  # requests; reading goes on meanwhile, to notice that the program leaves
 _UNREAD = Request("", "", (), keep_alive=False)
-
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 
 
 class Downstream(asyncio.Protocol):
-    """One connection of a program; answers one request after the other.
-
-    `task` answers the request at hand, and has `begun` once the answer's head is out, so that no other can be given.
-    """
+    """Answers one request after the other. `begun`: the answer's head is out, so that no other can be given."""
 
     def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
         self._handle = handle
@@ -166,7 +147,6 @@ class Downstream(asyncio.Protocol):
         self.begun = self._chunked = self._keep_alive = False
 
     def begin(self, head: InnerHead) -> None:
-        """Send the head of the answer to the request at hand."""
         self.begun = True
         kept = [f"{name}: {value}" for name, value in head.headers if name.lower() not in HOP_BY_HOP]
         bodiless = self._request.method == "HEAD" or head.status in (204, 304) or head.status < 200
@@ -182,7 +162,6 @@ class Downstream(asyncio.Protocol):
         self._write("\r\n".join(lines).encode("latin-1", "replace"))
 
     def opened(self, data: bytes, ended: bool) -> None:
-        """Send more of the body; all frames that came together go in one write."""
         if self._request.method == "HEAD":
             return
         if self._chunked:
@@ -192,11 +171,9 @@ class Downstream(asyncio.Protocol):
             self._write(data)
 
     async def drain(self) -> None:
-        """Wait until the program has read enough that more may be written."""
         await self._writable.wait()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer in place of the node."""
         self.begin(InnerHead(refusal.status, refusal.headers))
         self.opened(refusal.body, ended=True)
 
@@ -206,7 +183,6 @@ class Downstream(asyncio.Protocol):
             self._transport.abort()
 
     def close_when_idle(self) -> None:
-        """Take no more requests; an answer under way may end."""
         self._keep_alive = False
         self._waiting.clear()
         if self.task is None and self._transport is not None:

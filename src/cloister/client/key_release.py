@@ -1,8 +1,5 @@
-"""The provider's half of Petridish §5: verify the node, then release the key of its sealed weights to it alone.
-
-The key leaves this machine only under seal, to the channel key that the verified evidence is bound to. Nothing is
-checked here: the policy says what a node must prove.
-"""
+"""The provider's half of Petridish §5: verify the node, then release the key of its sealed weights, under seal, to the
+channel key that the verified evidence is bound to."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
 from cloister.channel.envelope import release_to
 from cloister.client.message import MAX_REFUSAL_BYTES, OUTER_HEADERS, is_sealed, read_refusal
-from cloister.client.node_http import post
-from cloister.client.verification import Verification, verify
+from cloister.client.verification import Verification, post, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
 
 ENDPOINT = "/v1/weights/key"
@@ -27,9 +23,8 @@ def release_key(url: str, content_key: bytes, policy: Policy) -> Verification:
     try:
         _send(address, verification.channel_key, content_key)
     except ChannelKeyUnknown:
-        raise ChannelKeyUnknown(
-            "The node started again since it was verified, and did not get the key.", hint="Release it again."
-        ) from None
+        message = "The node started again since it was verified, and did not get the key."
+        raise ChannelKeyUnknown(message, hint="Release it again.") from None
     return verification
 
 
@@ -39,10 +34,8 @@ def _send(address: HttpAddress, channel_key: bytes, content_key: bytes) -> None:
     try:
         response, body = post(address, ENDPOINT, OUTER_HEADERS, release.message, WHOLE_S, MAX_REFUSAL_BYTES, too_large)
     except httpx2.RequestError as wrong:
-        raise ServiceUnavailable(
-            f"No proper answer came from {address} ({type(wrong).__name__}).",
-            hint="Whether it has the key is not known: verify it, and release the key again.",
-        ) from None
+        hint = "Whether it has the key is not known: verify it, and release the key again."
+        raise ServiceUnavailable(f"No proper answer came from {address} ({type(wrong).__name__}).", hint=hint) from None
     if is_sealed(response.status_code, response.headers.get("content-type", "")):
         release.confirm(body)
     else:
@@ -54,7 +47,6 @@ def _refused(status: int, body: bytes) -> CloisterError:
         return ServiceUnavailable("The node does not wait for a key: it serves already, or has no sealed weights.")
     refusal = read_refusal(status, "", body)
     if status == 400:
-        return SetupError(
-            "The node says that this is not the key of its weights.", hint="Use the key that they were sealed with."
-        )
+        hint = "Use the key that they were sealed with."
+        return SetupError("The node says that this is not the key of its weights.", hint=hint)
     return ServiceUnavailable(refusal.message)

@@ -1,11 +1,6 @@
-"""One HTTP request as a sealed message, and what comes back for it: an answer under seal, or a gateway's refusal.
-
-Prompts are taken out of the body and sealed one by one for the vault alone; the rest of the request is sealed for the
-process that speaks OpenAI's API. Headers and path are inside the seal, and lengths are padded.
-
-An answer is believed frame by frame, and whole only with its authenticated end. A refusal in the clear may be forged on
-the way: only its status and a known code are passed on. No sockets here.
-"""
+"""One HTTP request as a sealed message, and what comes back: an answer under seal, or a gateway's refusal. Prompts are
+sealed one by one for the vault alone. An answer is whole only with its authenticated end. A refusal in the clear may be
+forged: only its status and a known code are passed on."""
 
 from __future__ import annotations
 
@@ -15,10 +10,9 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest
+from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest, Validity
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
-from cloister.channel.validity import Validity
 from cloister.client.winnow import Headers, IndexSecrets, Winnower, obfuscates
 from cloister.errors import (
     ChannelBroken,
@@ -33,11 +27,8 @@ from cloister.levels import ReadLevel
 from cloister.request_fields import LEVEL_HEADER, SAY_NOTHING, UNUSED, refuse_repeated_names
 
 ENDPOINT = "/v1/sealed"
-OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
-"""The headers in the clear, the same for every user."""
-
+OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))  # the same for every user
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-
 PARAMETERS = frozenset(
     (
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
@@ -48,21 +39,14 @@ PARAMETERS = frozenset(
 )
 """Fields that the process with OpenAI's API reads. It reads the answer too, but no prompt."""
 # RFC 9110 §7.6.1, and what describes the user's machine rather than the request.
-HOP_BY_HOP = frozenset(
-    (
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
-        *("te", "trailer", "transfer-encoding", "upgrade"),
-    )
-)
+_OF_PROXIES = ("proxy-authenticate", "proxy-authorization", "proxy-connection")
+HOP_BY_HOP = frozenset((*_OF_PROXIES, "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"))
 _LEFT_OUT = frozenset(("host", "content-length", "accept-encoding", "user-agent", "expect", "origin", "referer"))
 _LEFT_OUT_PREFIXES = ("x-stainless-", "sec-")
-
 _Fields = dict[str, msgspec.Raw]
 
 
 class SealedMessage(NamedTuple):
-    """What to send, and what opens the answer."""
-
     envelope: bytes
     opener: StreamOpener
     validity: Validity
@@ -72,11 +56,7 @@ class SealedMessage(NamedTuple):
 def seal_message(
     channel_key: bytes, method: str, path: str, headers: Headers, body: bytes, node_ms: int, secrets: IndexSecrets
 ) -> SealedMessage:
-    """The request, sealed to the holder of the channel key; InvalidRequest if it is none that a node could answer.
-
-    `node_ms` is the time by the node's clock: the message is valid for a little while from then on. `secrets` are the
-    same for every message that a request is sent with.
-    """
+    """`node_ms`: the time by the node's clock. `secrets` are the same for every message that a request is sent with."""
     kept = kept_headers(headers)
     body, prompts, winnower = split_prompts(method, path, kept, body, secrets)
     validity = Validity.beginning(node_ms, len(body) + sum(map(len, prompts)))
@@ -105,11 +85,8 @@ def end_to_end(headers: Headers) -> list[tuple[str, str]]:
 
 def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
     """The headers that are part of the request: neither of the connection nor of the machine it was made on."""
-    return tuple(
-        (name, value)
-        for name, value in end_to_end(headers)
-        if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIXES)
-    )
+    pairs = ((name, value) for name, value in end_to_end(headers) if not name.startswith(_LEFT_OUT_PREFIXES))
+    return tuple((name, value) for name, value in pairs if name not in _LEFT_OUT)
 
 
 class Split(NamedTuple):
@@ -121,17 +98,12 @@ class Split(NamedTuple):
 
 
 def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets: IndexSecrets) -> Split:
-    """Split a body into parameters for the API's process and prompts for the vault.
-
-    Unknown fields are refused: they might hold text that the API's process must not read. At a level where the provider
-    may read the prompt (levels.ReadLevel), the body stays whole.
-    """
+    """Unknown fields are refused: they might hold a prompt's text. At a ReadLevel the body stays whole."""
     field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
     if field is None:
         if body:
-            raise InvalidRequest(
-                "This path's body cannot be sealed.", hint=f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
-            )
+            hint = f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
+            raise InvalidRequest("This path's body cannot be sealed.", hint=hint)
         return Split(body)
     try:
         fields = msgspec.json.decode(body, type=_Fields)
@@ -168,13 +140,11 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
             if msgspec.json.decode(value) in SAY_NOTHING[name]:
                 return False
         raise InvalidRequest(f"{name} is not supported, and would not be sealed.", param=name)
-    raise InvalidRequest(
-        f"The field {name[:64]!r} is not known and cannot be sealed.", param=name[:64], hint="Check how it is spelt."
-    )
+    hint = "Check how it is spelt."
+    raise InvalidRequest(f"The field {name[:64]!r} is not known and cannot be sealed.", param=name[:64], hint=hint)
 
 
 def _levels(fields: _Fields, headers: Headers) -> list[str]:
-    """The levels that the request names, wherever it does."""
     asked = [value for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body[1:-1] if in_body[:1] == in_body[-1:] == '"' else in_body)
@@ -182,8 +152,7 @@ def _levels(fields: _Fields, headers: Headers) -> list[str]:
 
 
 def _are_read(levels: list[str]) -> bool:
-    """Whether every place that names a level names one at which the provider reads the prompt, and the same one: a
-    request that contradicts itself is not for reading."""
+    """Only if every place names the same level: a request that contradicts itself is not for reading."""
     return len(set(levels)) == 1 and levels[0] in get_args(ReadLevel)
 
 
@@ -197,9 +166,7 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
     return tuple(bytes(one) for one in each)
 
 
-LAST_EVENT = b"data: [DONE]\n\n"
-"""A reader stops here and takes a streamed answer for whole. So it is held until the answer is whole."""
-
+LAST_EVENT = b"data: [DONE]\n\n"  # readers stop here: it is held until the answer is whole
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
 _CODES = {
@@ -212,8 +179,6 @@ _CODES = {
 
 
 class SealedAnswer:
-    """Opens one answer as it arrives; where it is one of several, it comes out alone."""
-
     def __init__(self, opener: StreamOpener, winnower: Winnower | None = None) -> None:
         self._opener = opener
         self._winnower = winnower
@@ -222,11 +187,9 @@ class SealedAnswer:
 
     @property
     def ended(self) -> bool:
-        """Whether the authenticated end was seen."""
         return self._opener.ended
 
     def feed(self, data: bytes) -> bytes:
-        """The body's bytes that can be believed now. ChannelBroken if the stream was altered."""
         pieces = [self._held] if self._held else []
         for kind, content in self._opener.feed(data):
             if kind is FrameKind.DATA:
@@ -251,19 +214,15 @@ class SealedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that was not served, in OpenAI's format, with our message."""
-
     status: int
     message: str
     code: str | None = None
     retry_after: int | None = None
     param: str | None = None
-    final: bool = False
-    """The refusal is not authenticated, so its headers ask programs not to send the request again."""
+    final: bool = False  # The refusal is not authenticated, so its headers ask programs not to send the request again.
 
     @classmethod
     def of(cls, error: CloisterError, status: int = 400) -> Refusal:
-        """The refusal for an error on this machine."""
         param = error.param if isinstance(error, InvalidRequest) else None
         return cls(status, str(error), error.code, param=param, final=isinstance(error, ChannelBroken))
 
@@ -281,38 +240,30 @@ class Refusal:
 
 
 def is_sealed(status: int, content_type: str) -> bool:
-    """Whether an answer in the clear announces one under seal."""
     return status == 200 and content_type.partition(";")[0].strip().lower() == CONTENT_TYPE
 
 
 def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
-    """What an answer without a seal means: a refusal to pass on, or the error it amounts to."""
     if not 400 <= status <= 599:
-        raise ChannelBroken(
-            f"The node answered a sealed request without a seal (HTTP {status}).",
-            hint="Another server answers in its place, or it is no Cloister node. The answer was not read.",
-        )
+        hint = "Another server answers in its place, or it is no Cloister node. The answer was not read."
+        raise ChannelBroken(f"The node answered a sealed request without a seal (HTTP {status}).", hint=hint)
     code = _code(body)
     if status == 409 and code == ChannelKeyUnknown.code:
         raise ChannelKeyUnknown("The node no longer holds the channel key that it was verified with.")
     if status == 409 and code == MessageRepeated.code:
         raise MessageRepeated("The node has received this message before.", hint="Messages are repeated on the way.")
     if status == 409 and code == MessageExpired.code:
-        raise MessageExpired(
-            "The node says that the sealed request came too late.", hint="Messages are held back on the way."
-        )
+        hint = "Messages are held back on the way."
+        raise MessageExpired("The node says that the sealed request came too late.", hint=hint)
     if code == ChannelBroken.code:
         raise ChannelBroken("The node could not open the sealed request.", hint="It was altered on its way.")
     known = code if code in _CODES else None
     seconds = int(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6 else None
-    return Refusal(
-        status,
-        f"The sealed request was refused before it reached the node's inside (HTTP {status}"
-        f"{f', {known}' if known else ''}).{_CODES.get(known or '', '')} This refusal is not authenticated.",
-        known,
-        None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S),
-        final=True,
-    )
+    named = f", {known}" if known else ""
+    message = f"The sealed request was refused before it reached the node's inside (HTTP {status}{named})."
+    message += f"{_CODES.get(known or '', '')} This refusal is not authenticated."
+    later = None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S)
+    return Refusal(status, message, known, later, final=True)
 
 
 class _ErrorBody(msgspec.Struct):

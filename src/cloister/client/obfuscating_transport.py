@@ -1,31 +1,123 @@
-"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server.
-
-What can be observed from outside does not depend on which request is real. All bodies are made before the first is
-sent, in an order drawn from a secret. Heads are handed over when all have come. A word of a streamed answer is handed
-over when every stream has as many, or has ended (`obfuscation.positions`); where the real one has ended before, a
-comment goes in its place. The end is handed over when all have ended. If one fails, all fail at that moment. Headers
-are those that all answers share: a cookie of one would come back with the next request. Every answer is read to its end
-as fast as it comes, even if the program has stopped reading.
-"""
+"""httpx2 transports that send λ+1 requests for one and hand over the answer to the real one (§5), to any server. What
+can be observed from outside does not depend on which is real: heads, words, ends and failures are handed over when all
+have come (`obfuscation.positions`), headers are those that all share, all are read to their end."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import httpx2
 
 from cloister.addresses import HttpAddress
-from cloister.client.events import EventStream, MalformedStream, spoken
 from cloister.client.message import Refusal
-from cloister.client.node_http import tls_to
+from cloister.client.verification import tls_to
 from cloister.errors import InvalidRequest
 from cloister.obfuscation.positions import Positions
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
 
-MAX_ANSWERS_BYTES = 256 * 2**20
-"""Of all λ+1 together."""
+_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LINE = re.compile(rb"\r\n|\n|\r")
+_DONE = b"[DONE]"
+
+
+class MalformedStream(Exception):
+    """What came is no answer of OpenAI's API."""
+
+
+class EventStream:
+    """From an event with a finish reason on all goes into `rest`, handed over when all streams have ended."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.rest = bytearray()
+        self.error: bytes | None = None
+        self._ending = False
+        self._unread = bytearray()
+
+    def feed(self, data: bytes) -> int:
+        before, searched = len(self.pieces), max(0, len(self._unread) - 3)
+        self._unread += data
+        at = 0
+        for end in _END.finditer(self._unread, searched):
+            self._event(bytes(self._unread[at : end.end()]))
+            at = end.end()
+        del self._unread[:at]
+        return len(self.pieces) - before
+
+    def finish(self) -> None:
+        self.rest += self._unread
+        self._unread.clear()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join((*self.pieces, self.rest))
+
+    def _event(self, event: bytes) -> None:
+        content = _data(event)
+        said: dict[str, Any] = {} if content in (b"", _DONE) else _object(content)
+        if said.get("error"):
+            self.error = self.error or event
+        choices = _choices(said)
+        self._ending |= content == _DONE or any(choice.get("finish_reason") for choice in choices)
+        self.rest += event
+        if any(map(_says, choices)):
+            self.pieces.append(b"" if self._ending else bytes(self.rest))
+            if not self._ending:
+                self.rest.clear()
+
+
+def _data(event: bytes) -> bytes:
+    lines = [line[5:] for line in _LINE.split(event) if line.startswith(b"data:")]
+    return b"\n".join(lines).strip()
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError):
+        raise MalformedStream("an event is not JSON") from None
+    if not isinstance(said, dict):
+        raise MalformedStream("an event is not a JSON object")
+    return said
+
+
+def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = said.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise MalformedStream("an event has choices that are none")
+    return choices
+
+
+def _says(choice: dict[str, Any]) -> bool:
+    """Whether there is more in it than a role: words, or a part of a tool call."""
+    delta = choice.get("delta")
+    words = (value for name, value in delta.items() if name != "role") if isinstance(delta, dict) else ()
+    return bool(choice.get("text")) or any(words)
+
+
+def spoken(body: bytes, streamed: bool) -> list[str]:
+    """The text of every choice of an answer, in their order; empty where an answer is no plain text."""
+    try:
+        events = [_data(event) for event in _END.split(body)] if streamed else [body]
+        said: dict[int, str] = {}
+        for event in events:
+            if streamed and event in (b"", _DONE):
+                continue
+            for choice in json.loads(event).get("choices", ()):
+                part = choice.get("delta" if streamed else "message") or {}
+                words = part.get("content") or choice.get("text") or ""
+                said[choice["index"]] = said.get(choice["index"], "") + words
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [said[index] for index in sorted(said)]
+
+
+MAX_ANSWERS_BYTES = 256 * 2**20  # Of all λ+1 together.
 COMMENT = b":\n\n"
 _STREAM = "text/event-stream"
 # The body is handed over decoded, and its length is not known before.
@@ -33,8 +125,6 @@ _NOT_HANDED = frozenset(("content-length", "transfer-encoding", "connection", "c
 
 
 class _Answer:
-    """One of λ+1 answers as it comes in."""
-
     def __init__(self, number: int, exchange: Exchange) -> None:
         self._number, self._exchange = number, exchange
         self.head: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
@@ -80,7 +170,6 @@ class _Answer:
             self._exchange.moved.set()
 
     def texts(self) -> list[str]:
-        """What every choice says; empty where that cannot be read."""
         return spoken(bytes(self.whole) if self.events is None else self.events.body, self.events is not None)
 
     def _grow(self, piece: bytes) -> None:
@@ -95,8 +184,6 @@ class _Answer:
 
 
 class Exchange:
-    """Of one request of a program."""
-
     def __init__(self, sent: Obfuscated, obfuscation: Obfuscation) -> None:
         self._sent, self._obfuscation = sent, obfuscation
         self.positions = Positions(len(sent.bodies))
@@ -116,7 +203,6 @@ class Exchange:
             self.moved.set()
 
     async def response(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer to the real one: its head once all have one, and its body in time."""
         await asyncio.wait([answer.head for answer in self._answers], return_when=asyncio.FIRST_EXCEPTION)
         self._raise_failure()
         if all(answer.streamed for answer in self._answers):
@@ -166,7 +252,6 @@ class Exchange:
 
     @property
     def _error(self) -> bytes | None:
-        """An error that the server sent inside a stream."""
         errors = (answer.events.error for answer in self._answers if answer.events is not None)
         return next((error for error in errors if error is not None), None)
 
@@ -202,9 +287,8 @@ class _Whole(httpx2.AsyncByteStream):
 
 def _with_body(request: httpx2.Request, body: bytes) -> httpx2.Request:
     headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_HANDED]
-    return httpx2.Request(
-        request.method, request.url, headers=headers, content=body, extensions=dict(request.extensions)
-    )
+    more = dict(request.extensions)
+    return httpx2.Request(request.method, request.url, headers=headers, content=body, extensions=more)
 
 
 def _made(
@@ -215,8 +299,6 @@ def _made(
 
 
 class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
-    """Over any other transport: one to a verified node, or one in the clear."""
-
     def __init__(self, wire: httpx2.AsyncBaseTransport, obfuscation: Obfuscation) -> None:
         self._wire, self._obfuscation = wire, obfuscation
         self._under_way: set[asyncio.Task[None]] = set()
@@ -245,7 +327,6 @@ class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
         return nullcontext(self._obfuscation)
 
     async def aclose(self) -> None:
-        """All that is under way is cut off at once."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)

@@ -1,10 +1,6 @@
-"""`Client` and `AsyncClient`: OpenAI's own clients, whose every request goes sealed to a node that was verified.
-
-Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. The constructor verifies, before there is anything to send
-with. What would bypass the sealed transport (another HTTP client, WebSockets, another server in a copy) is refused.
-With `obfuscate` a prompt with secrets goes among made-up ones; with `insecure_plaintext` beside it to any server that
-speaks OpenAI's API, unverified and in the clear. This module knows the SDK; `sealed_transport` knows the channel.
-"""
+"""`Client` and `AsyncClient`: OpenAI's own clients, whose every request goes sealed to a verified node; what would
+bypass the seal is refused. `obfuscate` sends a prompt with secrets among made-up ones, with `insecure_plaintext` to any
+server, in the clear."""
 
 from __future__ import annotations
 
@@ -54,22 +50,17 @@ class HttpClient(httpx2.Client):
 
     def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
         self.node = server if isinstance(server, VerifiedNode) else None
-        super().__init__(
-            transport=BlockingTransport(_transport(server, obfuscate)), timeout=timeout, **_only_to(server)
-        )
+        wire = BlockingTransport(_transport(server, obfuscate))
+        super().__init__(transport=wire, timeout=timeout, **_only_to(server))
 
 
 class AsyncHttpClient(httpx2.AsyncClient):
-    """As `HttpClient`, for an event loop."""
-
     def __init__(self, server: VerifiedNode | str, timeout: Any, obfuscate: Obfuscation | None) -> None:
         self.node = server if isinstance(server, VerifiedNode) else None
         super().__init__(transport=_transport(server, obfuscate), timeout=timeout, **_only_to(server))
 
 
 class _Verified:
-    """What both clients add to OpenAI's."""
-
     _http_kind: ClassVar[type[HttpClient | AsyncHttpClient]]
 
     def __init__(
@@ -85,12 +76,7 @@ class _Verified:
         websocket_base_url: object = None,
         **options: Any,
     ) -> None:
-        """Verify the node at `base_url` (VerificationFailed if it does not prove what the policy asks for).
-
-        `policy` is a file or a Policy; without one the default of `cloister.attest.policy` holds. `obfuscate` hides
-        prompts among made-up ones; only with it may `insecure_plaintext` leave out verification and seal. Every other
-        option is OpenAI's own.
-        """
+        """`policy` is a file or a Policy; None: the default. Every option not named here is OpenAI's own."""
         _refuse_websockets(websocket_base_url)
         if http_client is None and insecure_plaintext:
             _check_plain(obfuscate, policy, allow_software_tee)
@@ -107,7 +93,6 @@ class _Verified:
         super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)  # type: ignore[call-arg]
 
     def copy(self, **options: Any) -> Self:
-        """A client with other options, for the same verified node."""
         copied: Self = super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})  # type: ignore[misc]
         return copied
 
@@ -115,7 +100,6 @@ class _Verified:
 
     @property
     def verification(self) -> Verification:
-        """The last verification: all checks with their outcomes, and the node's statements."""
         if self._node is None:
             raise SetupError("Nothing was verified: this client speaks in the clear.", hint="Ask a Cloister node.")
         return self._node.verification
@@ -130,8 +114,6 @@ class _Verified:
 
 
 class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL is an attribute
-    """`openai.OpenAI` for a verified node."""
-
     _http_kind = HttpClient
 
 
@@ -174,15 +156,13 @@ def _only_to(server: VerifiedNode | str) -> dict[str, Any]:
 
 def _check_plain(obfuscate: Obfuscation | None, policy: object, allow_software_tee: bool) -> None:
     if obfuscate is None:
-        raise SetupError(
-            "insecure_plaintext is for obfuscated prompts alone.", hint="In the clear, `openai.OpenAI` does the same."
-        )
+        hint = "In the clear, `openai.OpenAI` does the same."
+        raise SetupError("insecure_plaintext is for obfuscated prompts alone.", hint=hint)
     if policy is not None or allow_software_tee:
         raise SetupError("insecure_plaintext verifies nothing.", hint="Leave out the policy, or insecure_plaintext.")
 
 
 def _same_server(node: VerifiedNode, base_url: str | httpx2.URL) -> str:
-    """The API's address, if it is the verified node's."""
     if HttpAddress.parse(str(base_url)) != node.address:
         raise SetupError("A copy of a client speaks to the same node.", hint="Make a new client for another one.")
     return node.address.url("/v1")

@@ -1,29 +1,88 @@
 """A local OpenAI endpoint for programs in any language: their requests leave this machine sealed, obfuscated, or both.
-
-It listens on the loopback address, and only after the node was verified. Every other user and program of this machine
-can reach it too: API keys belong to the programs and pass through, sealed. It keeps and logs no request; with
-obfuscation it remembers the secrets of each caller (`client/callers.py`).
-"""
+Every user and program of this machine can reach it. So secrets are remembered by caller (API key): no
+program finds out by its own requests whether a word is another's secret."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import json
+import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 import httpx2
 
 from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
 from cloister.client.blocking import raw_pieces
-from cloister.client.callers import PerCallerTransport
 from cloister.client.downstream import Downstream, Request
 from cloister.client.message import Refusal, end_to_end
-from cloister.client.obfuscating_transport import plain_wire
+from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
 from cloister.client.sealed_transport import AsyncSealedTransport
 from cloister.client.verification import VerifiedNode
-from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError
+from cloister.client.winnow import CREDENTIALS
+from cloister.errors import CloisterError, InvalidRequest, ObfuscationRefused, ServiceUnavailable, SetupError
 from cloister.obfuscation.requests import Obfuscation
+
+MOST_CALLERS = 256
+
+
+@dataclass
+class _Caller:
+    obfuscation: Obfuscation
+    asking: int = 0
+
+    @property
+    def forgettable(self) -> bool:
+        return not self.asking and not self.obfuscation.remembers
+
+
+class Callers:
+    """`like` has the settings of the obfuscation; its memory is not used."""
+
+    def __init__(self, like: Obfuscation, most: int = MOST_CALLERS) -> None:
+        self._like, self._most = like, most
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bytes, _Caller] = {}
+
+    @contextmanager
+    def asking(self, headers: Iterable[tuple[str, str]]) -> Iterator[Obfuscation]:
+        """The memory of the caller with these headers. ObfuscationRefused where there is no room for one more."""
+        shown = sorted((name.lower(), value) for name, value in headers if name.lower() in CREDENTIALS)
+        if not shown:
+            yield self._like.another()
+            return
+        # Keys themselves are not kept.
+        caller = self._caller(hmac.digest(self._key, json.dumps(shown).encode(), hashlib.sha256))
+        caller.asking += 1
+        try:
+            yield caller.obfuscation
+        finally:
+            caller.asking -= 1
+
+    def _caller(self, name: bytes) -> _Caller:
+        if name not in self._known:
+            if len(self._known) >= self._most:
+                self._known = {each: one for each, one in self._known.items() if not one.forgettable}
+            if len(self._known) >= self._most:
+                message = f"This proxy remembers the secrets of {self._most} API keys and may forget none of them."
+                raise ObfuscationRefused(message, hint="Use one of those keys, or start the proxy again.")
+            self._known[name] = _Caller(self._like.another())
+        return self._known[name]
+
+
+class PerCallerTransport(AsyncObfuscatingTransport):
+    def __init__(self, wire: httpx2.AsyncBaseTransport, like: Obfuscation) -> None:
+        super().__init__(wire, like)
+        self._callers = Callers(like)
+
+    def _memory(self, request: httpx2.Request) -> AbstractContextManager[Obfuscation]:
+        return self._callers.asking(request.headers.multi_items())
+
 
 HOST = "127.0.0.1"
 _GRACE_S = 5.0
@@ -33,8 +92,7 @@ _LEFT_OUT = ("host", "content-length", "expect")
 
 
 class Proxy:
-    """Answers local programs with the answers of a verified node. With `obfuscation`, prompts with secrets go among
-    made-up ones, and the server may also be any URL, which gets them in the clear."""
+    """With `obfuscation` the server may also be any URL, which gets obfuscated prompts in the clear."""
 
     def __init__(self, server: VerifiedNode | str, obfuscation: Obfuscation | None = None) -> None:
         if isinstance(server, str):
@@ -54,10 +112,8 @@ class Proxy:
         try:
             server = await loop.create_server(self._connected, HOST, port)
         except OSError as wrong:
-            raise SetupError(
-                f"Cannot listen on {HOST} port {port}: {wrong.strerror}.",
-                hint="Choose another with --port (0 takes any free one).",
-            ) from None
+            hint = "Choose another with --port (0 takes any free one)."
+            raise SetupError(f"Cannot listen on {HOST} port {port}: {wrong.strerror}.", hint=hint) from None
         try:
             on_ready(f"http://{HOST}:{server.sockets[0].getsockname()[1]}")
             await self._stop.wait()
@@ -103,21 +159,13 @@ class Proxy:
         downstream.opened(b"", ended=True)
 
     def _outer(self, request: Request) -> httpx2.Request:
-        headers = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in end_to_end(request.headers)
-            if name not in _LEFT_OUT
-        ]
+        pairs = [(name, value) for name, value in end_to_end(request.headers) if name not in _LEFT_OUT]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
         try:
             if not request.path.startswith("/"):
                 raise httpx2.InvalidURL("another server's")
-            return httpx2.Request(
-                request.method,
-                self._address.url(request.path),
-                headers=headers,
-                content=request.body,
-                extensions={"timeout": _TIMEOUT.as_dict()},
-            )
+            url, timeout = self._address.url(request.path), {"timeout": _TIMEOUT.as_dict()}
+            return httpx2.Request(request.method, url, headers=headers, content=request.body, extensions=timeout)
         except httpx2.InvalidURL:
             raise InvalidRequest("The request's path is not a path of this server.") from None
 

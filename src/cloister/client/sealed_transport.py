@@ -1,15 +1,6 @@
-"""httpx2 transports that seal every request to a verified node. A transport sends nothing in the clear.
-
-A request is sealed again for every attempt. What is not sealed is not read, and what is addressed to another server is
-not sent: redirects are not followed. Closing an answer before its authenticated end ends the work on the node.
-
-Anyone on the way can deliver a request, drop its answer and send a refusal in the clear instead. A client that believed
-the refusal would have its request served again and again. So the client verifies the node again, and sends the request
-once more only if the new evidence shows that the node could not open it: the node has another channel key, or its clock
-shows a time at which the request was not valid. Every other refusal in the clear ends the request. At a level that
-hides a prompt among others even another key is not enough: a node that started again has forgotten the substitutes of
-its sessions, and would draw new ones.
-"""
+"""httpx2 transports that seal every request to a verified node, and send nothing in the clear. A refusal in the clear
+may be forged to have a request served twice. So the request is sent again only if new evidence shows that the node
+could not open it, and not at all at a level that hides a prompt among others: new substitutes would be drawn."""
 
 from __future__ import annotations
 
@@ -18,21 +9,10 @@ from contextlib import suppress
 
 import httpx2
 
-from cloister.channel.validity import CLOCKS_MAY_DIFFER_S
-from cloister.client.message import (
-    ENDPOINT,
-    HOP_BY_HOP,
-    MAX_REFUSAL_BYTES,
-    OUTER_HEADERS,
-    Refusal,
-    SealedAnswer,
-    SealedMessage,
-    is_sealed,
-    read_refusal,
-    seal_message,
-)
-from cloister.client.node_http import tls_to
-from cloister.client.verification import Verification, VerifiedNode
+from cloister.channel.envelope import CLOCKS_MAY_DIFFER_S
+from cloister.client import message as messages
+from cloister.client.message import Refusal, SealedMessage
+from cloister.client.verification import Verification, VerifiedNode, tls_to
 from cloister.client.winnow import IndexSecrets
 from cloister.errors import (
     ChannelBroken,
@@ -43,24 +23,18 @@ from cloister.errors import (
     ServiceUnavailable,
 )
 
-_CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)
-"""The connection broke. Only the seal shows whether the answer was whole."""
-
-Raising = Callable[[CloisterError, httpx2.Request], Exception]
-"""The exception to raise for an error, where the caller's library has a family of exceptions."""
-
-DENIED = (ChannelKeyUnknown, MessageExpired)
-"""Refusals in the clear that evidence can prove or disprove."""
+_CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)  # only the seal shows whether the answer was whole
+Raising = Callable[[CloisterError, httpx2.Request], Exception]  # for libraries with exceptions of one family
+DENIED = (ChannelKeyUnknown, MessageExpired)  # Refusals in the clear that evidence can prove or disprove.
 
 
 def check_denial(denial: ChannelBroken, message: SealedMessage, before: Verification, now: Verification) -> None:
     """Return if the evidence of `now` proves the denial of a message sealed by that of `before`; raise otherwise."""
     if isinstance(denial, MessageExpired):
         if not _was_invalid(message, before, now):
-            raise MessageExpired(
-                "A refusal says that the sealed request came too late. By the node's clock it was sent in time.",
-                hint="Messages are held back on the way, or the node is overloaded. It was not sent again.",
-            )
+            said = "A refusal says that the sealed request came too late. By the node's clock it was sent in time."
+            hint = "Messages are held back on the way, or the node is overloaded. It was not sent again."
+            raise MessageExpired(said, hint=hint)
     elif now.channel_key == before.channel_key:
         raise ChannelKeyUnknown(
             "A refusal says that the node does not hold its channel key. By its evidence it does.",
@@ -76,11 +50,7 @@ def check_denial(denial: ChannelBroken, message: SealedMessage, before: Verifica
 
 
 def _was_invalid(message: SealedMessage, before: Verification, now: Verification) -> bool:
-    """Whether the node's clock, as it was when the message was sealed, lies outside of the message's validity.
-
-    The time in the evidence is older by as long as the evidence was on its way, which an attacker can prolong. So the
-    clock was at `earliest_s` or up to `took_s` later.
-    """
+    """Evidence takes time to arrive, which attackers can prolong: the clock was up to `took_s` after `earliest_s`."""
     earliest_s = (now.node_ms() - before.node_ms()) / 1000
     too_old = earliest_s > message.validity.for_ms / 1000 + CLOCKS_MAY_DIFFER_S
     not_yet = earliest_s + now.took_s < -CLOCKS_MAY_DIFFER_S
@@ -92,14 +62,10 @@ def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
 
 
 class OpenedStream(httpx2.AsyncByteStream):
-    """One answer, opened as it is read."""
-
-    def __init__(
-        self, outer: httpx2.Response, message: SealedMessage, raising: Raising, request: httpx2.Request
-    ) -> None:
+    def __init__(self, outer: httpx2.Response, sent: SealedMessage, raising: Raising, request: httpx2.Request) -> None:
         self._outer = outer
-        self._sealed = is_sealed(outer.status_code, outer.headers.get("content-type", ""))
-        self._answer = SealedAnswer(message.opener, message.winnower)
+        self._sealed = messages.is_sealed(outer.status_code, outer.headers.get("content-type", ""))
+        self._answer = messages.SealedAnswer(sent.opener, sent.winnower)
         self._raising = raising
         self._request = request
         self._opened = b""
@@ -107,7 +73,6 @@ class OpenedStream(httpx2.AsyncByteStream):
         self._whole = False
 
     async def begin(self) -> httpx2.Response:
-        """Read as far as the head."""
         self._pieces = self._outer.aiter_raw()
         try:
             while (response := self._response()) is None:
@@ -144,7 +109,7 @@ class OpenedStream(httpx2.AsyncByteStream):
         """More of the answer. None is its end, which must not come before the authenticated one."""
         if not self._sealed:
             self._clear += piece or b""
-            self._whole = piece is None or len(self._clear) >= MAX_REFUSAL_BYTES
+            self._whole = piece is None or len(self._clear) >= messages.MAX_REFUSAL_BYTES
         elif piece is None:
             self._answer.finish()
             self._whole = True
@@ -155,10 +120,10 @@ class OpenedStream(httpx2.AsyncByteStream):
         """The response, once enough was taken: a sealed head, or of a refusal a little, and only to find its code."""
         if not self._sealed and self._whole:
             retry_after = self._outer.headers.get("retry-after", "")
-            return _refused(read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
+            return _refused(messages.read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
         if (head := self._answer.head) is None:
             return None
-        headers = [(name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP]
+        headers = [(name, value) for name, value in head.headers if name.lower() not in messages.HOP_BY_HOP]
         return httpx2.Response(head.status, headers=headers, stream=self, request=self._request)
 
     def _given(self) -> bytes:
@@ -195,11 +160,9 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._wire.aclose()
 
-    async def _exchange(
-        self, outer: httpx2.Request, message: SealedMessage, request: httpx2.Request
-    ) -> httpx2.Response:
+    async def _exchange(self, outer: httpx2.Request, sent: SealedMessage, request: httpx2.Request) -> httpx2.Response:
         answer = await self._wire.handle_async_request(outer)
-        return await OpenedStream(answer, message, self._raising, request).begin()
+        return await OpenedStream(answer, sent, self._raising, request).begin()
 
     def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, SealedMessage]:
         """The request on the wire, the same for every user except the ciphertext; and what opens its answer."""
@@ -207,21 +170,17 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
         address = self._node.address
         port = url.port or (443 if url.scheme == "https" else 80)
         if (url.scheme, url.host, port) != (address.scheme, address.host, address.port):
-            raise ChannelBroken(
-                "The request is for another server than the one that was verified.", hint="It was not sent anywhere."
-            )
+            said = "The request is for another server than the one that was verified."
+            raise ChannelBroken(said, hint="It was not sent anywhere.")
         path = address.endpoint(url.raw_path.decode("ascii"))
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
         key, now = verification.channel_key, verification.node_ms()
-        message = seal_message(key, request.method, path, headers, request.content, now, self._secrets)
+        message = messages.seal_message(key, request.method, path, headers, request.content, now, self._secrets)
         timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
-        outer = httpx2.Request(
-            "POST", address.url(ENDPOINT), headers=OUTER_HEADERS, content=message.envelope, extensions=timeout
-        )
-        return outer, message
+        to, outer = address.url(messages.ENDPOINT), messages.OUTER_HEADERS
+        return httpx2.Request("POST", to, headers=outer, content=message.envelope, extensions=timeout), message
 
     def _instead(self, error: CloisterError, request: httpx2.Request) -> httpx2.Response:
-        """The refusal or the exception for a request that was not answered."""
         if isinstance(error, InvalidRequest):
             return _refused(Refusal.of(error), request)
         if isinstance(error, ServiceUnavailable):

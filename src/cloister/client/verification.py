@@ -1,17 +1,13 @@
-"""Verifying a node: a fresh nonce, its evidence, every check, and the document that says how it went.
-
-The user's half of Petridish §4.1's challenge and response. What passed is believed for as long as the policy says, then
-verified again; a node that did not pass is never spoken to. No prompt is sent from here.
-
-The node's release is accepted by name, by a log, or through Sigstore. Only a development node's own log may be believed
-on first use, which proves no more than the node's word; its key is pinned then, so that a change shows.
-"""
+"""Verifying a node: a fresh nonce, its evidence, every check (the user's half of Petridish §4.1). The release is
+accepted by name, by a log, or through Sigstore; only a development node's log key may be taken on first use, and is
+pinned then."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import secrets
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,26 +16,83 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import httpx2
+import msgspec
 from msgspec.structs import replace
 
 from cloister.addresses import HttpAddress
-from cloister.attest.evidence import NONCE_BYTES, NodeEvidence, read_statement
+from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NONCE_BYTES, NodeEvidence, read_evidence, read_statement
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
-from cloister.client.node_http import ask_for_evidence
-from cloister.errors import EvidenceInvalid, VerificationFailed
+from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
-from cloister.transparency.dev_log import ORIGIN_PREFIX
 from cloister.transparency.note import Algorithm, VerifierKey
-from cloister.transparency.proof import log_origin, verify_release
+from cloister.transparency.proof import ORIGIN_PREFIX, log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
 
+
+def tls_to(address: HttpAddress) -> ssl.SSLContext:
+    """The context for https. For http one without trusted roots: cheap, and useless if it is used by mistake."""
+    if address.scheme == "https":
+        return httpx2.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+ENDPOINT = "/v1/evidence"
+CONNECT_S = 5.0
+WHOLE_S = 30.0
+Headers = tuple[tuple[str, str], ...]
+_BUSY = (408, 429, 502, 503, 504)
+_HINT = "Check the address; `cloister serve` starts a node."
+
+
+def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
+    """`since`: the log is proven from this number of entries on."""
+    too_large = EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
+    headers = (("Content-Type", "application/json"), ("Accept", "application/json"))
+    question = msgspec.json.encode({"nonce": nonce.hex(), "since": since})
+    try:
+        response, body = post(address, ENDPOINT, headers, question, WHOLE_S, MAX_EVIDENCE_BYTES, too_large)
+    except httpx2.TimeoutException:
+        raise ServiceUnavailable(f"{address} did not show its evidence in time.", hint=_HINT) from None
+    except httpx2.RequestError as wrong:
+        what = "Nothing answers" if isinstance(wrong, httpx2.ConnectError) else "No proper answer came"
+        raise ServiceUnavailable(f"{what} at {address}.", hint=_HINT) from None
+    if response.status_code in _BUSY:
+        raise ServiceUnavailable(f"{address} cannot answer now (HTTP {response.status_code}).", hint="Try again soon.")
+    if response.status_code != 200:
+        hint = "Is that a Cloister node?"
+        raise EvidenceInvalid(f"{address} shows no evidence (HTTP {response.status_code}).", hint=hint)
+    return read_evidence(body)
+
+
+def post(
+    address: HttpAddress, endpoint: str, headers: Headers, data: bytes, in_s: float, limit: int, surplus: CloisterError
+) -> tuple[httpx2.Response, bytes]:
+    timeout = httpx2.Timeout(in_s, connect=CONNECT_S).as_dict()
+    url, more = address.url(endpoint), {"timeout": timeout}
+    request = httpx2.Request("POST", url, headers=headers, content=data, extensions=more)
+    until = monotonic() + in_s
+    body = bytearray()
+    with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
+        response = wire.handle_request(request)
+        assert isinstance(response.stream, httpx2.SyncByteStream)
+        for piece in response.stream:
+            body += piece
+            if len(body) > limit:
+                raise surplus
+            if monotonic() > until:
+                raise httpx2.ReadTimeout("the answer comes too slowly")
+        response.close()
+    return response, bytes(body)
+
+
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
+Clock = Callable[[], float]
 _TRIES = 3
-KEY_MARGIN_S = 30.0
-"""The node is verified again this long before it drops the channel key: requests under way must still find the key."""
+KEY_MARGIN_S = 30.0  # verified again this long before the node drops the key: requests under way still need it
 
 
 @dataclass(frozen=True)
@@ -51,13 +104,10 @@ class Verification:
     nonce: bytes
     verdict: Verdict
     channel_key: bytes = b""
-    stated_ms: int = 0
-    """The time by the node's clock when it made its evidence; the client reckons on from when it `arrived`."""
+    stated_ms: int = 0  # by the node's clock, of its evidence; reckoned on from when it `arrived`
     arrived: float = 0.0
-    took_s: float = 0.0
-    """From the question to the evidence. The node's clock may be up to this much later than `node_ms`."""
-    key_held_s: float | None = None
-    """How long from then on the node holds the channel key, by its own word."""
+    took_s: float = 0.0  # the node's clock may be up to this much later than `node_ms`
+    key_held_s: float | None = None  # How long from then on the node holds the channel key, by its own word.
 
     def node_ms(self) -> int:
         """The time by the node's clock, or a little before: as much as the evidence took to arrive."""
@@ -69,22 +119,14 @@ class Verification:
 
     @property
     def key_id(self) -> str:
-        """The short name of the channel key; "" if there is none."""
         return key_id(self.channel_key).hex() if self.channel_key else ""
 
     def as_json(self) -> dict[str, Any]:
-        """The document: the nonce, every check with its outcome, and the node's statements."""
-        return {
-            "url": self.url,
-            "time": self.time.isoformat(timespec="seconds"),
-            "nonce": self.nonce.hex(),
-            "channel_key_id": self.key_id,
-            **self.verdict.as_json(),
-        }
+        shown = {"url": self.url, "time": self.time.isoformat(timespec="seconds"), "nonce": self.nonce.hex()}
+        return {**shown, "channel_key_id": self.key_id, **self.verdict.as_json()}
 
 
 def next_step(verdict: Verdict) -> str:
-    """What a user may do about a node that was not verified; "" if nothing."""
     broken = {check.name for check in verdict.broken}
     if "software tee" in broken:
         return "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
@@ -112,19 +154,15 @@ class NodeNotVerified(VerificationFailed):
         what = "; ".join(f"{check.name} ({check.outcome}: {check.reason})" for check in broken[:4])
         more = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
         hint = next_step(verification.verdict) or "Nothing was sent to it. `cloister verify` shows every check."
-        super().__init__(
-            f"{verification.url} is not verified: {what}{more}.", checks=tuple(each.name for each in broken), hint=hint
-        )
+        names = tuple(each.name for each in broken)
+        super().__init__(f"{verification.url} is not verified: {what}{more}.", checks=names, hint=hint)
         self.verification = verification
 
 
 def verify(
     node: HttpAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
 ) -> Verification:
-    """The verification, if it passed; NodeNotVerified (a VerificationFailed) names the checks that did not.
-
-    ServiceUnavailable if the node does not answer.
-    """
+    """The verification, if it passed; else NodeNotVerified, or ServiceUnavailable if the node does not answer."""
     verification = examine(node, policy, memory=memory, ask=ask)
     if not verification.passed:
         raise NodeNotVerified(verification)
@@ -134,7 +172,6 @@ def verify(
 def examine(
     node: HttpAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
 ) -> Verification:
-    """The verification, passed or not. The log's checkpoint is remembered if it did."""
     address = HttpAddress.parse(node) if isinstance(node, str) else node
     visit = _Visit(address, policy, memory or seen_logs(), ask)
     for _ in range(_TRIES):
@@ -147,8 +184,6 @@ def examine(
 
 @dataclass(frozen=True)
 class _Visit:
-    """One question and what becomes of the answer."""
-
     _address: HttpAddress
     _policy: Policy
     _memory: SeenLogs
@@ -235,23 +270,15 @@ def learns_on_first_use(evidence: NodeEvidence, policy: Policy) -> bool:
 
 
 def check_release(
-    evidence: NodeEvidence,
-    policy: Policy,
-    *,
-    at: datetime,
-    pinned: str | None = None,
-    seen: Checkpoint | None = None,
+    evidence: NodeEvidence, policy: Policy, *, at: datetime, pinned: str | None = None, seen: Checkpoint | None = None
 ) -> Verdict:
-    """The verdict. `pinned` is the log's key as this client met it here first, `seen` the log's last checkpoint."""
     found = Examination()
     first_use = learns_on_first_use(evidence, policy)
     if policy.measurements:
         known = evidence.measurement.hex() in {each.lower() for each in policy.measurements}
         found.check("release", known, f"{evidence.measurement.hex()} is not among the policy's measurements")
     elif not policy.names_releases and not first_use:
-        found.skipped(
-            "release", "the policy names neither measurements nor a log nor a signer, so none can be accepted"
-        )
+        found.skipped("release", "the policy names neither measurements nor a log nor a signer: none can be accepted")
     trusted = _met_here(found, evidence, pinned) if first_use else policy.release
     if trusted.logs or trusted.sigstore:
         _check_public(found, evidence, at, trusted, seen)
@@ -259,7 +286,6 @@ def check_release(
 
 
 def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) -> ReleaseTrust:
-    """The trust in the log that a development node brings along."""
     name = "log key"
     given = evidence.release.log_key if evidence.release else ""
     if not given:
@@ -289,17 +315,13 @@ def _check_public(
     found.include(verify_release(proof, evidence.measurement, at=at, trusted=trusted, seen=seen))
 
 
+Verifier = Callable[[HttpAddress, Policy], Verification]
+
+
 class VerifiedNode:
     """Holds the last verification that passed. There is no state in which it has none: making one verifies."""
 
-    def __init__(
-        self,
-        url: str,
-        policy: Policy,
-        *,
-        verifier: Callable[[HttpAddress, Policy], Verification] = verify,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, url: str, policy: Policy, *, verifier: Verifier = verify, clock: Clock = monotonic) -> None:
         self.address = HttpAddress.parse(url)
         self.policy = policy
         self._verifier = verifier
@@ -309,7 +331,6 @@ class VerifiedNode:
 
     @property
     def verification(self) -> Verification:
-        """The last one, however old."""
         return self._verification
 
     @property
@@ -318,10 +339,7 @@ class VerifiedNode:
         return self._verification if self._clock() < self._until else None
 
     def verified(self, *, after: Verification | None = None) -> Verification:
-        """A verification to rely on, made now if need be; another than `after`, which turned out to be of no use.
-
-        Raises VerificationFailed or ServiceUnavailable, and then nothing may be sent.
-        """
+        """Made now if need be; another than `after`. If it raises, nothing may be sent."""
         if (kept := self.fresh) is not None and kept is not after:
             return kept
         with self._lock:
@@ -339,6 +357,5 @@ class VerifiedNode:
         self._verification, self._until = verification, self._clock() + usable_s
 
     async def verified_beside(self, *, after: Verification | None = None) -> Verification:
-        """As `verified`, without making the event loop wait."""
         kept = self.fresh
         return kept if kept is not None and kept is not after else await asyncio.to_thread(self.verified, after=after)

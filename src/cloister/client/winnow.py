@@ -1,9 +1,6 @@
-"""The client's part at the level `obfuscated`: it draws the secret that decides the real answer's index, seals it
-with the prompt for the vault alone, and picks the real answer out of the λ+1 that come ("winnowing", §3.2).
-
-No sockets. Bytes may be cut anywhere; what is handed on is one ordinary answer. A word is handed on when all streams
-are as far, and all streams end together, so that timing does not show which one is real.
-"""
+"""The client's part at the level `obfuscated`: it draws the secret that decides the real answer's index, seals it with
+the prompt for the vault, and picks the real answer out of λ+1 ("winnowing", §3.2). Timing does not show which is
+real."""
 
 from __future__ import annotations
 
@@ -27,25 +24,18 @@ _HIDING = frozenset(level for level in get_args(VaultLevel) if LEVELS[level].obf
 _EVENT_END = b"\n\n"
 _DATA = b"data: "
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-CREDENTIALS = frozenset(("authorization", "api-key", "x-api-key"))
-"""Headers that identify the caller."""
+CREDENTIALS = frozenset(("authorization", "api-key", "x-api-key"))  # Headers that identify the caller.
 _CALLER_HEADERS = CREDENTIALS | {SESSION_HEADER.lower()}
-
 Fields = dict[str, msgspec.Raw]
 Headers = Iterable[tuple[str, str]]
 
 
 def obfuscates(levels: Iterable[str]) -> bool:
-    """Whether one of the levels that a request names is one at which its answer is one of several."""
     return not _HIDING.isdisjoint(levels)
 
 
 class IndexSecrets:
-    """The secrets that answers' places come from: one for each prompt of each caller, for the life of a client.
-
-    A prompt that is sent again has the same secret again. Its vault then draws the same substitutes in the same order:
-    an attacker that makes a client send again sees the same λ+1 prompts, and not the real one among others.
-    """
+    """One per prompt and caller: a prompt sent again has the same substitutes in the same order and shows no more."""
 
     def __init__(self) -> None:
         self._prf = Prf(new_secret())
@@ -61,8 +51,6 @@ class IndexSecrets:
 
 
 class Winnower:
-    """Of one request, whose secret it is given."""
-
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._authentic: int | None = None
@@ -70,13 +58,11 @@ class Winnower:
         self._unread = b""
         self._positions, self._numbers = Positions(0), frozenset[int]()
         self._real = 0
-        self._waiting: deque[tuple[int, bytes]] = deque()
-        """What is handed on once every stream has this number of events."""
+        self._waiting: deque[tuple[int, bytes]] = deque()  # for when every stream has this number of events
 
     @classmethod
     def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Winnower, bytes]:
-        """The request's winnower, and its prompt with what only the vault may know. Substitutes are taken out of the
-        fields. ObfuscationRefused where what is left, which others read, says a secret."""
+        """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret."""
         secret = secrets.of(headers, fields, prompt)
         hidden: dict[str, Any] = {"index_secret": b64encode(secret).decode()}
         options = _options(fields)
@@ -95,10 +81,8 @@ class Winnower:
         headers = {name.lower(): value for name, value in head.headers}
         count = headers.get(SEQUENCES_HEADER.lower(), "")
         if not (count.isascii() and count.isdigit() and 2 <= int(count[:4]) <= MOST_FAKES + 1):
-            raise ChannelBroken(
-                "The node does not say among how many answers the real one is.",
-                hint="It did not hide the prompt as asked. The answer was not read.",
-            )
+            hint = "It did not hide the prompt as asked. The answer was not read."
+            raise ChannelBroken("The node does not say among how many answers the real one is.", hint=hint)
         self._authentic = Prf(self._secret).order(REQUEST, int(count)).authentic
         self._positions, self._numbers = Positions(int(count)), frozenset(range(int(count)))
         self._streamed = headers.get("content-type", "").startswith("text/event-stream")
@@ -106,9 +90,7 @@ class Winnower:
         return InnerHead(head.status, kept)
 
     def winnow(self, data: bytes, ended: bool) -> bytes:
-        """What may be handed on of the real answer: of a whole one all, when all of it is here; of a streamed one the
-        events that all streams have as many of, so that it does not matter which stream is late (`Positions`). With
-        the authenticated end all have ended."""
+        """Of a whole answer all, at its end; of a streamed one as many events as all streams have (`Positions`)."""
         if self._authentic is None:
             return data
         self._unread += data
@@ -143,7 +125,6 @@ class Winnower:
             self._waiting.append((self._real, _DATA + self._picked(answer) + _EVENT_END))
 
     def _picked(self, answer: dict[str, Any]) -> bytes:
-        """The object with the real choice alone."""
         if choices := answer.get("choices"):
             answer["choices"] = [{**choice, "index": 0} for choice in choices if choice["index"] == self._authentic]
         return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
@@ -161,8 +142,7 @@ def _options(fields: Fields) -> dict[str, Any]:
 
 
 def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> dict[str, list[str]]:
-    """What the vault is to hold against secrets that it alone knows: of its session, or found by itself (`searched`).
-    ObfuscationRefused where something outside the prompt says a marked one."""
+    """What the vault compares with secrets that it alone knows. Refuses a marked one outside the prompt."""
     try:
         given = msgspec.json.decode(prompt)
         values = {name: msgspec.json.decode(value) for name, value in fields.items()}

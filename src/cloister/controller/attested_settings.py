@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from cloister.attest.settings import AttestedSettings, Mpc, Sandbox
+from cloister.attest.evidence import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
 from cloister.controller.external_level import load_level
 from cloister.levels import MPC

@@ -34,11 +34,10 @@ from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
 from cloister.process import interpreter
-from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import differences, measure_running, measurement, read_manifest
+from cloister.transparency.proof import Release, development_release, published_manifest
 from cloister.transparency.proof import find_release as published_at
-from cloister.transparency.proof import published_manifest
 
 MAX_WAITING = 256
 DEVELOPMENT = "development-log"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint, entry_points
 
-from cloister.attest.settings import Parties
+from cloister.attest.evidence import Parties
 from cloister.config import Settings
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.vault_queue import PendingRequest

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import socket
 
-from cloister.attest.nvidia.nvml import Nvml
-from cloister.attest.nvidia.reporter import GpuReporter
+from cloister.attest.nvidia.nvml import GpuReporter, Nvml
 from cloister.errors import CloisterError, ProtocolError, where_raised
 from cloister.messages.controller_gpu_reporter import AskGpus, FindGpus, GpusFound, GpusShown, ToGpuReporter
 from cloister.messages.generation import Failed

@@ -35,8 +35,7 @@ from cloister.process import interpreter
 from cloister.process.child import environment, inherit_everywhere
 from cloister.process.handle import ModuleHandle
 from cloister.process.hardening import signals_held
-from cloister.sealed_weights.file import WeightsBundle
-from cloister.sealed_weights.header import read_provider_key
+from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
 GRACE_S = 10.0
 KEY_HELD_S = 60.0

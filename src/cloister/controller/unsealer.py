@@ -17,8 +17,7 @@ from cloister.messages.lifecycle import start_failed
 from cloister.messages.types import VERSION
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
-from cloister.sealed_weights.file import WeightsBundle
-from cloister.sealed_weights.header import read_provider_key
+from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
 PARAMETERS = ".safetensors"
 

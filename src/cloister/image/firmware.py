@@ -1,7 +1,5 @@
-"""OVMF and the table at its end: entries by GUID (edk2, OvmfPkg/ResetVector).
-
-The table ends 32 bytes before the file does. Entries are read backwards: data, length (of the whole entry), GUID.
-"""
+"""OVMF and the table that ends 32 bytes before its end (edk2, OvmfPkg/ResetVector). Entries are read backwards: data,
+length (of the whole entry), GUID."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from cloister.errors import SetupError
 PAGE = 4096
 MAX_FIRMWARE_BYTES = 64 << 20
 FOUR_GIB = 1 << 32
-
 _AFTER_THE_TABLE = 32
 _HEAD = 18
 _FOOTER = "96b582de-1fb2-45f7-baea-a366c55a082d"
@@ -29,8 +26,6 @@ _TDX_METADATA = "e47a6535-984a-4798-865e-4685a7bf8ec2"
 
 @dataclass(frozen=True)
 class SnpSection:
-    """Memory that the host prepares for an SNP guest, in the order in which it is measured."""
-
     address: int
     size: int
     kind: int
@@ -49,8 +44,6 @@ class TdxSection:
 
 
 class Firmware:
-    """A firmware volume that ends at 4 GiB of the guest's memory."""
-
     def __init__(self, data: bytes) -> None:
         if not data or len(data) % PAGE or len(data) > MAX_FIRMWARE_BYTES:
             raise SetupError("A firmware is a whole number of pages.", hint="Name an OVMF file, such as OVMF.fd.")
@@ -93,7 +86,6 @@ class Firmware:
         return entry
 
     def _metadata(self, guid: str, signature: bytes) -> tuple[int, bytes]:
-        """How many sections there are, and the bytes that have them."""
         start = len(self.data) - self._number(guid)
         found, _, version, count = next(_records("<4sIII", self.data[max(start, 0) :], 1))
         if start < 0 or found != signature or version != 1 or count > 256:
@@ -117,7 +109,6 @@ def _read_table(data: bytes) -> dict[str, bytes]:
 
 
 def _head(data: bytes) -> tuple[int, str]:
-    """The length and the GUID that end here."""
     if len(data) < _HEAD:
         raise _damaged()
     return int.from_bytes(data[-_HEAD:-16], "little"), str(UUID(bytes_le=data[-16:]))

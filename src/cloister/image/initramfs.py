@@ -1,11 +1,6 @@
-"""A release's image: an initramfs, of which the same inputs give the same bytes on any machine.
-
-    a root folder (Python, packages, a shell; made by the tool you like) + the release's files + /init  →  cpio (newc)
-
-Names are sorted; all belongs to root, nothing has a time; of modes only "may be executed" stays; compiled Python is
-left out. The archive is not compressed: compressors differ. Reading one back says which release it starts: its source
-and /init are compared. What else is in the root folder is for those to judge who build it again.
-"""
+"""A release's image, an uncompressed cpio (newc) of a root folder, the release's files and /init: the same inputs give
+the same bytes anywhere. Names are sorted, nothing has an owner or a time. Reading one back compares source and /init
+with the release, not the rest of the root folder."""
 
 from __future__ import annotations
 
@@ -32,8 +27,6 @@ _COPIED = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in the archive. `source`: where its bytes are; `data`: they themselves."""
-
     name: str
     mode: int
     source: Path | None = None
@@ -42,7 +35,6 @@ class Entry:
 
 
 def write_image(root: Path, source: Path, manifest: bytes, out: BinaryIO) -> str:
-    """The image of this release in `out`; its SHA-256. `source` is the release's source tree."""
     entries = {entry.name: entry for entry in _entries_of(root)}
     for entry in (*_release_entries(source, manifest), *_needed()):
         if entry.mode != FOLDER and entry.name in entries:

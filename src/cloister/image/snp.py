@@ -1,10 +1,6 @@
-"""The launch digest of an SEV-SNP guest (AMD, SEV-SNP Firmware ABI, §8.17: SNP_LAUNCH_UPDATE; APM vol. 2, table B-4).
-
-    digest ← SHA-384(digest ‖ SHA-384(page) ‖ length, type, permissions ‖ address)      for every page, from zeros
-
-First the firmware's pages, then what its table asks for, among it the page with the hashes of kernel, initrd and
-command line, then the first registers (VMSA) of each processor. Virtual machine monitors differ in how they set those.
-"""
+"""The launch digest of an SEV-SNP guest (AMD, SEV-SNP Firmware ABI, §8.17; APM vol. 2, table B-4), page by page from
+zeros: digest ← SHA-384(digest ‖ SHA-384(page) ‖ length, type, permissions ‖ address). First the firmware's pages, then
+those its table asks for, then each processor's first registers, which monitors set differently."""
 
 from __future__ import annotations
 
@@ -17,21 +13,15 @@ from uuid import UUID
 from cloister.errors import SetupError
 from cloister.image.firmware import PAGE, Firmware
 
-NORMAL, VMSA, ZERO, UNMEASURED, SECRETS, CPUID = range(1, 7)
-"""Types of pages; only of the first two the content counts."""
-MEMORY, SECRETS_PAGE, CPUID_PAGE, CALLING_AREA, KERNEL_HASHES = 1, 2, 3, 4, 0x10
-"""Kinds of sections in the firmware's table."""
+NORMAL, VMSA, ZERO, UNMEASURED, SECRETS, CPUID = range(1, 7)  # Types of pages; only of the first two the content counts
+MEMORY, SECRETS_PAGE, CPUID_PAGE, CALLING_AREA, KERNEL_HASHES = 1, 2, 3, 4, 0x10  # sections of the firmware's table
 VMSA_ADDRESS = 0xFFFF_FFFF_F000
 FIRST_INSTRUCTION = 0xFFFF_FFF0
 SNP_ACTIVE = 1
 MAX_PROCESSORS = 1024
-
 PROCESSORS = {
-    "EPYC": (23, 1, 2),
-    "EPYC-Rome": (23, 49, 0),
-    "EPYC-Milan": (25, 1, 1),
-    "EPYC-Genoa": (25, 17, 0),
-    "EPYC-Turin": (26, 0, 0),
+    **{"EPYC": (23, 1, 2), "EPYC-Rome": (23, 49, 0), "EPYC-Milan": (25, 1, 1)},
+    **{"EPYC-Genoa": (25, 17, 0), "EPYC-Turin": (26, 0, 0)},
 }
 """QEMU's names (`-cpu EPYC-Milan-v2`), versions aside: family, model, stepping."""
 
@@ -91,8 +81,7 @@ def launch_digest(
     features: int = SNP_ACTIVE,
     measured: bytes | None = None,
 ) -> bytes:
-    """The digest in the guest's reports (`measurement`). `measured`: what it is after the firmware's own pages, where
-    that is known already."""
+    """`measured`: the digest after the firmware's own pages, where that is known already."""
     if not 1 <= processors <= MAX_PROCESSORS:
         raise SetupError(f"A guest has between 1 and {MAX_PROCESSORS} processors.")
     if boot is not None and KERNEL_HASHES not in {section.kind for section in firmware.snp_sections}:
@@ -113,7 +102,6 @@ def launch_digest(
 
 
 def _prepared(firmware: Firmware, boot: Boot | None, set_up: Monitor) -> Iterator[tuple[int, int, bytes]]:
-    """The pages that the firmware's table asks for: type, address, hash of the content."""
     nothing = bytes(48)
     for section in sorted(firmware.snp_sections, key=lambda each: set_up.cpuid_last and each.kind == CPUID_PAGE):
         pages = range(section.address, section.address + section.size, PAGE)
@@ -153,9 +141,8 @@ def _signature(processor: str) -> int:
     try:
         family, model, stepping = PROCESSORS[processor.rsplit("-v", 1)[0].removesuffix("-IBPB")]
     except KeyError:
-        raise SetupError(
-            f"The processor {processor} is not known here.", hint=f"Known are {', '.join(PROCESSORS)}."
-        ) from None
+        hint = f"Known are {', '.join(PROCESSORS)}."
+        raise SetupError(f"The processor {processor} is not known here.", hint=hint) from None
     return (family - 15) << 20 | (model >> 4) << 16 | 15 << 8 | (model & 15) << 4 | stepping
 
 

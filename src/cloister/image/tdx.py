@@ -1,14 +1,6 @@
-"""The registers of a TD that QEMU starts with a given kernel (`-kernel`, `-initrd`, `-append`).
-
-| register | of what | computed here |
-|---|---|---|
-| MRTD | the firmware, page by page | yes (Intel TDX Module ABI: TDH.MEM.PAGE.ADD, TDH.MR.EXTEND) |
-| RTMR0 | the firmware's variables, the table of memory, ACPI tables | no: QEMU's version and every device count |
-| RTMR1 | the kernel as QEMU hands it over, the way to it | for OVMF before edk2-stable202505 |
-| RTMR2 | command line and initrd, by the kernel's EFI stub | yes |
-
-RTMR0 is taken from the event log of such a machine, whose quote was verified; it is the same for every release there.
-"""
+"""The registers of a TD that QEMU starts with a given kernel: MRTD (Intel TDX Module ABI: TDH.MEM.PAGE.ADD,
+TDH.MR.EXTEND), RTMR1 (for OVMF before edk2-stable202505) and RTMR2. RTMR0 depends on QEMU's version and every device:
+it is taken from the event log of such a machine, whose quote was verified."""
 
 from __future__ import annotations
 
@@ -16,26 +8,17 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 
-from cloister.errors import SetupError
+from cloister.errors import EvidenceInvalid, SetupError
 from cloister.image.firmware import PAGE, Firmware, TdxSection
 
 CHUNK = 256
-EXTEND, LATER = 1, 2
-"""Attributes of a section: its content is measured; its pages are added when the TD runs already."""
-
+EXTEND, LATER = 1, 2  # Attributes of a section: its content is measured; its pages are added when the TD runs already.
 ACPI_BYTES = 0x28000
-MANY = 0xB000_0000
-"""Bytes of memory from which on QEMU's q35 leaves but 2 GiB of it below 4 GiB."""
+MANY = 0xB000_0000  # Bytes of memory from which on QEMU's q35 leaves but 2 GiB of it below 4 GiB.
 MOST_BELOW = 0x8000_0000
-INITRD_ARGUMENT = " initrd=initrd"
-"""OVMF adds it to a command line that comes with an initrd."""
-
-_STARTED = (
-    b"Calling EFI Application from Boot Option",
-    bytes(4),
-    b"Exit Boot Services Invocation",
-    b"Exit Boot Services Returned with Success",
-)
+INITRD_ARGUMENT = " initrd=initrd"  # OVMF adds it to a command line that comes with an initrd.
+_LEFT = (b"Exit Boot Services Invocation", b"Exit Boot Services Returned with Success")
+_STARTED = (b"Calling EFI Application from Boot Option", bytes(4), *_LEFT)
 
 
 def mrtd(firmware: Firmware, *, pages_first: bool = False) -> bytes:
@@ -71,7 +54,6 @@ def rtmr1(kernel: bytes, initrd_bytes: int, memory_bytes: int) -> bytes:
 
 
 def rtmr1_of(kernel_digest: bytes) -> bytes:
-    """The register after the firmware started a kernel with this digest."""
     return extended((kernel_digest, *(hashlib.sha384(event).digest() for event in _STARTED)))
 
 
@@ -128,10 +110,8 @@ def authenticode(image: bytes) -> bytes:
         signatures = directories + 4 * 8
         head = struct.unpack_from("<I", image, optional + 60)[0]
         signed = struct.unpack_from("<I", image, signatures + 4)[0]
-        placed = sorted(
-            struct.unpack_from("<II", image, optional + optional_size + 40 * number + 16)[::-1]
-            for number in range(sections)
-        )
+        headers = (optional + optional_size + 40 * number for number in range(sections))
+        placed = sorted(struct.unpack_from("<II", image, at + 16)[::-1] for at in headers)
     except struct.error:
         raise _no_image() from None
     if image[header : header + 4] != b"PE\0\0" or head > len(image) or signatures + 8 > head:
@@ -149,3 +129,70 @@ def authenticode(image: bytes) -> bytes:
 
 def _no_image() -> SetupError:
     return SetupError("The kernel is no whole PE image.", hint="It needs an EFI stub: CONFIG_EFI_STUB.")
+
+
+MAX_LOG_BYTES = 1 << 20
+_REGISTERS, _NO_ACTION, _SHA384, _DIGEST_BYTES = 4, 3, 0x000C, 48
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+        self._end = len(data.rstrip(data[-1:])) if data[-1:] in (b"\xff", b"\0") else len(data)
+
+    def take(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise EvidenceInvalid("The event log ends within an event.")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self, count: int) -> int:
+        return int.from_bytes(self.take(count), "little")
+
+    @property
+    def ended(self) -> bool:
+        """At its end, or where only padding follows."""
+        return self._at >= self._end
+
+
+def rtmr0_of(log: bytes) -> bytes:
+    """From zeros, RTMR0 = SHA-384(RTMR0 ‖ digest) for each of its events (TDG.MR.RTMR.EXTEND)."""
+    register, events = bytes(_DIGEST_BYTES), [digest for index, digest in _events(log) if index == 0]
+    if not events:
+        raise SetupError("The event log has no event of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
+    for digest in events:
+        register = hashlib.sha384(register + digest).digest()
+    return register
+
+
+def _events(data: bytes) -> list[tuple[int, bytes]]:
+    """Register and digest of each event. The first event names the algorithms."""
+    log, events = _Reader(data), []
+    sizes = _digest_sizes(log)
+    while not log.ended:
+        register, kind = log.number(4), log.number(4)
+        digests: dict[int, bytes] = {}
+        for _ in range(log.number(4)):
+            algorithm = log.number(2)
+            if algorithm not in sizes or algorithm in digests:
+                raise EvidenceInvalid("An event of the log has digests that the log does not announce.")
+            digests[algorithm] = log.take(sizes[algorithm])
+        log.take(log.number(4))
+        if kind == _NO_ACTION:
+            continue
+        if not 1 <= register <= _REGISTERS or _SHA384 not in digests:
+            raise EvidenceInvalid("The event log is not of a TD's registers.")
+        events.append((register - 1, digests[_SHA384]))
+    return events
+
+
+def _digest_sizes(log: _Reader) -> dict[int, int]:
+    _, kind, _, size = log.number(4), log.number(4), log.take(20), log.number(4)
+    spec = _Reader(log.take(size))
+    if kind != _NO_ACTION or spec.take(16) != b"Spec ID Event03\0":
+        raise EvidenceInvalid("The event log does not begin as TCG's do.", hint="It is a CCEL table.")
+    spec.take(8)
+    sizes = {spec.number(2): spec.number(2) for _ in range(min(spec.number(4), 16))}
+    if sizes.get(_SHA384) != _DIGEST_BYTES:
+        raise EvidenceInvalid("The event log has no SHA-384 digests.")
+    return sizes

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.stream import Mailbox, TokenStream
-from cloister.channel.envelope import InnerRequest
+from cloister.channel.envelope import InnerRequest, Validity
 from cloister.channel.sealing import seal_request
-from cloister.channel.validity import Validity
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api

@@ -1,15 +1,11 @@
-"""Weights encrypted and signed at rest (Petridish §5, the second way): a model's folder as one encrypted file.
-
-"CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed note) ‖ chunks: AES-256-GCM, 1 MiB of plaintext each, under
-a key derived from the content key, the header's salt and the header itself. A chunk's nonce is its number and whether
-it is the last, so that none can be left out, moved, repeated, cut off or brought from another file. Every chunk is
-authenticated before any byte of it is used; the digest of all is checked at the end.
-
-Knows files and keys. The caller decides where the plaintext goes.
-"""
+"""Weights encrypted and signed at rest (Petridish §5): "CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed
+note) ‖ chunks, AES-256-GCM under a key derived from content key, salt and header. A chunk's nonce is its number and
+whether it is the last. Every chunk is authenticated before any byte of it is used."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import os
 import secrets
@@ -17,26 +13,121 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
+import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Meta, Struct
 
 from cloister.channel.sealing import TAG_BYTES
-from cloister.errors import ModelCorrupt, ModelNotFound, SetupError
-from cloister.sealed_weights.header import (
-    CHUNK_BYTES,
-    MAX_HEADER_BYTES,
-    VERSION,
-    WeightsFile,
-    WeightsHeader,
-    key_check,
-    read_header,
-    sign_header,
-)
-from cloister.transparency.note import SigningKey, VerifierKey
+from cloister.errors import EvidenceInvalid, ModelCorrupt, ModelNotFound, ModelUnsupported, SetupError
+from cloister.files import read_private, write_private
+from cloister.transparency.note import MAX_NOTE_CHARACTERS, Algorithm, Note, SigningKey, VerifierKey, read_note
+
+KEY_BYTES = 32
+_PREFIX = b"CLOISTER+WEIGHTS+KEY+"
+
+
+def new_content_key(path: Path) -> bytes:
+    """A fresh key in a new file that its owner alone can read; an existing file is never overwritten."""
+    key = secrets.token_bytes(KEY_BYTES)
+    write_private(path, _PREFIX + base64.b64encode(key) + b"\n")
+    return key
+
+
+def read_content_key(path: Path) -> bytes:
+    """The key in the file. One that others could have read or changed is refused."""
+    data = read_private(path, 256, "content key")
+    try:
+        key = base64.b64decode(data.removesuffix(b"\n").removeprefix(_PREFIX), validate=True)
+    except binascii.Error:
+        key = b""
+    if not data.startswith(_PREFIX) or len(key) != KEY_BYTES:
+        raise SetupError(f"{path} does not hold a content key.", hint="`cloister weights key` makes one.")
+    return key
+
+
+def key_check(content_key: bytes | bytearray) -> bytes:
+    """A name for the key that does not reveal it."""
+    return hashlib.sha256(b"cloister weights key check v1\0" + content_key).digest()[:8]
+
+
+VERSION = 1
+MAX_HEADER_BYTES = 4 * MAX_NOTE_CHARACTERS
+CHUNK_BYTES = 1 << 20
+_TITLE = "cloister sealed weights v1\n"
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Size = Annotated[int, Meta(ge=0, le=2**48)]
+
+
+class WeightsFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")]
+    size: Size
+
+
+class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    digest: Digest  # SHA-256 of all files' bytes, one after the other.
+    files: Annotated[tuple[WeightsFile, ...], Meta(min_length=1, max_length=1024)]
+    key_check: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    salt: Digest  # Derives this file's own key from the content key, which may seal several files.
+    chunk_bytes: Annotated[int, Meta(ge=4096, le=1 << 24)] = CHUNK_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def chunks(self) -> int:
+        """At least one; the last is marked as such."""
+        return max(1, -(-self.total_bytes // self.chunk_bytes))
+
+
+def sign_header(header: WeightsHeader, key: SigningKey) -> str:
+    text = f"{_TITLE}{msgspec.json.encode(header).decode()}\n"
+    if len(text) > MAX_NOTE_CHARACTERS // 2:
+        raise ModelUnsupported("The model has too many files to be sealed.", hint="Merge its shards.")
+    return str(Note(text, (key.sign(text),)))
+
+
+def read_header(note: str, provider: VerifierKey) -> WeightsHeader:
+    """The header; ModelCorrupt unless the provider signed exactly this."""
+    try:
+        signed = read_note(note)
+    except EvidenceInvalid:
+        raise ModelCorrupt("The header of the sealed weights is malformed.", hint=_FETCH_AGAIN) from None
+    if not provider.signed(signed):
+        raise ModelCorrupt(f"The weights are not signed by {provider.name}, or were changed since.", hint=_FETCH_AGAIN)
+    if not signed.text.startswith(_TITLE):
+        raise ModelCorrupt("What the provider signed is not a header of sealed weights.", hint=_FETCH_AGAIN)
+    try:
+        header = msgspec.json.decode(signed.text[len(_TITLE) :], type=WeightsHeader)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ModelCorrupt("The header of the sealed weights does not decode.", hint="Update Cloister.") from None
+    if header.version != VERSION:
+        raise ModelCorrupt(f"The sealed weights have version {header.version}, not {VERSION}.", hint="Update Cloister.")
+    if len({file.name for file in header.files}) != len(header.files) or header.total_bytes > 2**48:
+        raise ModelCorrupt("The header of the sealed weights names a file twice, or too much.", hint=_FETCH_AGAIN)
+    return header
+
+
+def read_provider_key(text: str) -> VerifierKey:
+    try:
+        key = VerifierKey.parse(text.strip())
+    except EvidenceInvalid:
+        hint = "Copy it whole; `cloister weights key` printed it."
+        raise SetupError("The provider's key is not `name+hash+base64`.", hint=hint) from None
+    if key.algorithm is not Algorithm.ED25519:
+        raise SetupError("The provider's key is a witness's, not one that signs weights.")
+    return key
+
+
+_FETCH_AGAIN = "Fetch the file from the provider again, and check the provider's key."
+
 
 MAGIC = b"CLOISTER WEIGHTS 1\n"
 _LENGTH = struct.Struct(">I")
@@ -53,12 +144,10 @@ def seal_weights(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> WeightsHeader:
-    """Seal these files of a model's folder into `out`, which appears only when it is whole."""
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
-        described = tuple(
-            WeightsFile(path.name, os.fstat(file.fileno()).st_size) for path, file in zip(paths, files, strict=True)
-        )
+        sizes = [os.fstat(file.fileno()).st_size for file in files]
+        described = tuple(WeightsFile(path.name, size) for path, size in zip(paths, sizes, strict=True))
         digest = _digest(files)
         salt = secrets.token_bytes(32)
         header = WeightsHeader(VERSION, model, digest, described, key_check(content_key), salt, chunk_bytes)
@@ -107,7 +196,6 @@ class WeightsBundle:
 
     @classmethod
     def open(cls, path: Path, provider: VerifierKey) -> WeightsBundle:
-        """The bundle in a file; `close` it."""
         try:
             file = path.open("rb")
         except OSError as reason:
@@ -122,14 +210,10 @@ class WeightsBundle:
         self._file.close()
 
     def opens_with(self, content_key: bytes | bytearray) -> bool:
-        """Whether this is the key of these weights."""
         return secrets.compare_digest(key_check(content_key), self.header.key_check)
 
     def unpack(self, content_key: bytes | bytearray, create: Callable[[WeightsFile], int]) -> None:
-        """Decrypt every file into the descriptor that `create` gives for it, which is closed when the file is whole.
-
-        ModelCorrupt as soon as anything is not as the provider sealed it: then nothing written so far may be used.
-        """
+        """`create` gives a file's descriptor. After ModelCorrupt nothing written so far may be used."""
         if not self.opens_with(content_key):
             raise SetupError("The key is not the one these weights are sealed with.", hint="Use the key of this file.")
         chunks = self._opened_chunks(content_key)
@@ -191,7 +275,6 @@ def _digest(files: Sequence[BinaryIO]) -> bytes:
 
 
 def _chunks(files: Sequence[BinaryIO], header: WeightsHeader) -> Iterator[bytes]:
-    """All files' bytes, one after the other, cut into chunks; exactly as many as the header says."""
     pieces = iter(files)
     file = next(pieces)
     for number in range(header.chunks):

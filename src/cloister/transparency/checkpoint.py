@@ -1,27 +1,24 @@
-"""C2SP checkpoints (a log's name, its number of entries and the root over them, as a signed note), and what a verifier
-trusts: logs by key, a quorum of witnesses, and perhaps a Sigstore identity.
-"""
+"""C2SP checkpoints (a log's name, size and root, as a signed note), and what a verifier trusts."""
 
 from __future__ import annotations
 
 import base64
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec import Struct
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.merkle import EMPTY_ROOT, HASH_BYTES, MAX_SIZE
 from cloister.transparency.note import Algorithm, Note, VerifierKey, exact_base64, read_note, signed_at
-from cloister.transparency.provenance import Predicate
 
+Predicate = Literal["https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2"]
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a log claims to be at one moment."""
-
     origin: str
     size: int
     root: bytes
@@ -44,18 +41,15 @@ class SignedCheckpoint:
         return str(self.note)
 
     def signed_by(self, log: VerifierKey) -> bool:
-        """Whether this log signed it, under its own name."""
         return log.algorithm is Algorithm.ED25519 and log.name == self.checkpoint.origin and log.signed(self.note)
 
     def cosigned_by(self, witness: VerifierKey) -> int | None:
-        """When this witness signed it, in Unix seconds; None if it did not."""
         if witness.algorithm is not Algorithm.COSIGNATURE or not witness.signed(self.note):
             return None
         return max(signed_at(line) for line in witness.signatures_on(self.note))
 
 
 def read_checkpoint(data: str) -> SignedCheckpoint:
-    """The checkpoint, or EvidenceInvalid."""
     note = read_note(data)
     lines = note.text[:-1].split("\n")
     if len(lines) < 3 or not all(lines):
@@ -72,18 +66,12 @@ def read_checkpoint(data: str) -> SignedCheckpoint:
 class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
     """The accepted signer of releases through Sigstore, and the roots to check signatures with. Nothing is fetched."""
 
-    trusted_root: bytes
-    """The JSON of Sigstore's trusted root (`trusted_root.json`)."""
-    identity: str
-    """The signer: an e-mail address or a workflow's address, exactly."""
-    issuer: str
-    """The OIDC issuer's address, exactly: it vouched for the identity."""
-    repository: str = ""
-    """The source repository's address, exactly; "" accepts any. An identity may build from any of its repositories."""
-    ref: str = ""
-    """The branch or tag it was built from (`refs/tags/v1.2`), exactly."""
-    workflow: str = ""
-    """The build's own definition: its file's address with `@` and its ref, exactly."""
+    trusted_root: bytes  # The JSON of Sigstore's trusted root (`trusted_root.json`).
+    identity: str  # The signer: an e-mail address or a workflow's address, exactly.
+    issuer: str  # The OIDC issuer's address, exactly: it vouched for the identity.
+    repository: str = ""  # exact address; "" accepts any: an identity may have several
+    ref: str = ""  # The branch or tag it was built from (`refs/tags/v1.2`), exactly.
+    workflow: str = ""  # The build's own definition: its file's address with `@` and its ref, exactly.
     predicates: tuple[Predicate, ...] = ("https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.2")
     """Types of predicate that make an in-toto statement a release's."""
 
@@ -100,13 +88,10 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
 
     logs: tuple[str, ...] = ()
     witnesses: tuple[str, ...] = ()
-    quorum: int | None = None
-    """How many of the witnesses must have signed; None for all."""
+    quorum: int | None = None  # How many of the witnesses must have signed; None for all.
     sigstore: SigstoreTrust | None = None
-    max_checkpoint_age_s: float = USUAL_CHECKPOINT_AGE_S
-    """How long ago the quorum of witnesses may have signed. More than usual is a relaxation."""
-    minimum_version: str = ""
-    """The oldest release that is accepted, however it is shown to be public."""
+    max_checkpoint_age_s: float = USUAL_CHECKPOINT_AGE_S  # since the quorum signed; more than usual is a relaxation
+    minimum_version: str = ""  # The oldest release that is accepted, however it is shown to be public.
 
     @property
     def needed(self) -> int:
@@ -116,14 +101,11 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
         return _keys(self.logs, Algorithm.ED25519, "log")
 
     def witness_keys(self) -> tuple[VerifierKey, ...]:
-        """The witnesses' keys, a quorum of which must be possible."""
         keys = _keys(self.witnesses, Algorithm.COSIGNATURE, "witness")
         distinct = len({key.public for key in keys})
         if distinct != len(keys) or not 0 <= self.needed <= distinct:
-            raise SetupError(
-                f"A quorum of {self.needed} is asked of {distinct} different witnesses.",
-                hint="List every witness once, and no more in the quorum than there are.",
-            )
+            hint = "List every witness once, and no more in the quorum than there are."
+            raise SetupError(f"A quorum of {self.needed} is asked of {distinct} different witnesses.", hint=hint)
         return keys
 
 

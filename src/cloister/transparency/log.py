@@ -1,12 +1,5 @@
-"""A log in a plain folder that any static web server can host; nothing in the folder is secret.
-
-    checkpoint        the signed tree head, written last
-    vkey              the log's verifier key
-    tile/…            C2SP tlog-tiles
-    manifest/<hex>    the releases' manifests, by measurement (see `proof`)
-
-Knows entries as bytes. The signing key lies elsewhere and is handed in when something is appended.
-"""
+"""A log in a plain folder that any static web server can host: `checkpoint` (written last), `vkey`, `tile/…` (C2SP
+tlog-tiles), `manifest/<hex>` (see `proof`). Nothing in it is secret; the signing key is handed in."""
 
 from __future__ import annotations
 
@@ -15,18 +8,10 @@ from pathlib import Path
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, only_one, write_whole
+from cloister.transparency import note as notes
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.merkle import consistency_proof, inclusion_proof
-from cloister.transparency.note import (
-    MAX_KEY_CHARACTERS,
-    MAX_NOTE_CHARACTERS,
-    MAX_SIGNATURES,
-    Note,
-    Signature,
-    SigningKey,
-    VerifierKey,
-)
-from cloister.transparency.tiles import Tiles
+from cloister.transparency.merkle import Tiles, consistency_proof, inclusion_proof
+from cloister.transparency.note import Note, Signature, SigningKey, VerifierKey
 
 _CHECKPOINT = "checkpoint"
 _KEY = "vkey"
@@ -58,10 +43,10 @@ class Log:
     def open(cls, folder: Path) -> Log:
         """The log in this folder. Checking its checkpoint against the key beside it shows damage, not deceit."""
         try:
-            key = VerifierKey.parse(_read(folder, _KEY, MAX_KEY_CHARACTERS).removesuffix("\n"))
+            key = VerifierKey.parse(_read(folder, _KEY, notes.MAX_KEY_CHARACTERS).removesuffix("\n"))
         except EvidenceInvalid as wrong:
             raise EvidenceInvalid(f"{folder / _KEY} holds no log's key: {wrong.message}", hint=wrong.hint) from None
-        signed = read_checkpoint(_read(folder, _CHECKPOINT, MAX_NOTE_CHARACTERS))
+        signed = read_checkpoint(_read(folder, _CHECKPOINT, notes.MAX_NOTE_CHARACTERS))
         if not signed.signed_by(key):
             raise EvidenceInvalid(f"The checkpoint in {folder} is not signed by the log's key.")
         return cls(folder, key, signed)
@@ -79,7 +64,6 @@ class Log:
         return self.append_all((entry,), key)
 
     def append_all(self, entries: Sequence[bytes], key: SigningKey) -> int:
-        """Add entries; the first one's index."""
         if key.verifier != self.key:
             raise SetupError("The key is not this log's.", hint=f"Give the key of {self.key.name}.")
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
@@ -92,31 +76,27 @@ class Log:
         return now.checkpoint.size
 
     def attach(self, cosignature: Signature) -> None:
-        """Put a witness's signature under the checkpoint, in place of an older one by the same key."""
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
             signer = (cosignature.name, cosignature.key_id)
             if signer == (self.key.name, self.key.key_id):
                 raise EvidenceInvalid("A log does not witness itself.")
             kept = [line for line in now.signed.note.signatures if (line.name, line.key_id) != signer]
-            if len(kept) >= MAX_SIGNATURES:
-                raise EvidenceInvalid(f"The checkpoint has {MAX_SIGNATURES} signatures already.")
+            if len(kept) >= notes.MAX_SIGNATURES:
+                raise EvidenceInvalid(f"The checkpoint has {notes.MAX_SIGNATURES} signatures already.")
             note = Note(now.signed.note.text, (*kept, cosignature))
             write_whole(self.folder / _CHECKPOINT, str(note).encode())
             self._become(Log.open(self.folder))
 
     def find(self, entry: bytes) -> int | None:
-        """The entry's index, if it is in the log."""
         return self.tiles.find(entry)
 
     def inclusion(self, index: int) -> tuple[bytes, ...]:
-        """The proof that entry `index` is under the checkpoint."""
         if not 0 <= index < self.checkpoint.size:
             raise EvidenceInvalid(f"The log has no entry {index}: it has {self.checkpoint.size}.")
         return inclusion_proof(self.tiles.subtree, index, self.checkpoint.size)
 
     def consistency(self, since: int) -> tuple[bytes, ...]:
-        """The proof that the tree of `since` entries is the beginning of this one."""
         if not 0 <= since <= self.checkpoint.size:
             raise EvidenceInvalid(f"The log never had {since} entries: it has {self.checkpoint.size}.")
         return consistency_proof(self.tiles.subtree, since, self.checkpoint.size)
@@ -135,10 +115,8 @@ def _read(folder: Path, name: str, limit: int) -> str:
         with (folder / name).open("rb") as file:
             data = file.read(4 * limit + 1)
     except OSError as reason:
-        raise SetupError(
-            f"There is no log in {folder}: {name} cannot be read ({reason.strerror}).",
-            hint="`cloister log create` makes one.",
-        ) from None
+        message = f"There is no log in {folder}: {name} cannot be read ({reason.strerror})."
+        raise SetupError(message, hint="`cloister log create` makes one.") from None
     try:
         return data.decode()
     except UnicodeDecodeError:

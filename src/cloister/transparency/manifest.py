@@ -1,8 +1,6 @@
-"""A release's manifest: which bytes it is made of. The same tree gives the same manifest, byte for byte, anywhere.
-
-Names and SHA-256 of files only: no times, owners, modes or machines. A node's report is bound to `measurement`, the
-manifest's own SHA-256. This module does not know logs; it reads source files and runs none of them.
-"""
+"""A release's manifest: names and SHA-256 of its files, nothing else, so that the same tree gives the same bytes
+anywhere; its lock file of packages; and its entry in a log. A node's report is bound to `measurement`, the manifest's
+SHA-256."""
 
 from __future__ import annotations
 
@@ -12,6 +10,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,36 @@ from msgspec.structs import replace
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import sha256_of
-from cloister.transparency.packages import Packages
+
+MAX_LOCK_BYTES = 262144
+_LINE = re.compile(r"(\S+==\S+|kernels) sha256:([0-9a-f]{64})(?: (.{1,1024}))?")
+
+
+class Packages(Struct, frozen=True):
+    packages: dict[str, str]
+    kernels: dict[str, str]
+
+    def encoded(self) -> bytes:
+        lines = [f"{name} sha256:{each}" for name, each in sorted(self.packages.items())]
+        lines += [f"kernels sha256:{each} {built}" for each, built in sorted(self.kernels.items())]
+        return "".join(line + "\n" for line in lines).encode()
+
+
+def read_packages(data: bytes) -> Packages:
+    packages: dict[str, str] = {}
+    kernels: dict[str, str] = {}
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        if (match := _LINE.fullmatch(line)) is None or (match[3] is None) == (match[1] == "kernels"):
+            hint = "Make it: cloister release lock."
+            raise SetupError(f"Line {number} of the lock file names no package by its hash.", hint=hint)
+        if match[1] == "kernels":
+            kernels[match[2]] = match[3]
+        elif packages.setdefault(match[1], match[2]) != match[2]:
+            raise SetupError(f"Line {number} of the lock file contradicts an earlier one.")
+    return Packages(packages, kernels)
+
 
 FORMAT = "cloister-release/v1"
 MAX_MANIFEST_BYTES = 262144
@@ -30,7 +59,6 @@ SOURCES = "src/"
 PACKAGE = SOURCES + "cloister"
 PROJECT_FILE = "pyproject.toml"
 LOCK_FILE = "constraints.txt"
-
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z.+!-]{0,63}\Z")]
 FileName = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -40,19 +68,13 @@ _IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a release consists of. Paths are relative to the source tree, with slashes."""
-
     format: str
     version: Version
     files: dict[FileName, Sha256]
-    lock: Sha256 | None
-    """The file that pins every dependency."""
-    image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None
-    """The container or machine image, where there is one."""
-    packages: dict[PackageName, Sha256] | None = None
-    """What it runs with, Python included: `cloister release lock`. A node serves no release without them."""
-    kernels: dict[Sha256, Built] | None = None
-    """The built libraries of kernels that it may load, and what built them."""
+    lock: Sha256 | None  # The file that pins every dependency.
+    image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None  # container or machine image
+    packages: dict[PackageName, Sha256] | None = None  # Python too (`cloister release lock`); nodes need it
+    kernels: dict[Sha256, Built] | None = None  # The built libraries of kernels that it may load, and what built them.
 
     def encoded(self) -> bytes:
         """The one way to write it: sorted, indented for people who compare releases, a newline at the end."""
@@ -81,13 +103,11 @@ def read_manifest(data: bytes) -> Manifest:
 def build_manifest(
     source: Path, *, also: Sequence[str] = (), image: str | None = None, packages: Packages | None = None
 ) -> Manifest:
-    """The manifest of a source tree: the folder that has `src/cloister` in it. `also` names packages beside it that
-    belong to the release: the code of levels that are distributions by themselves."""
+    """`also` names packages beside `src/cloister` that belong to the release: levels that are distributions."""
     package = source / PACKAGE
     if not (package / "__init__.py").is_file():
-        raise SetupError(
-            f"{source} is not a source tree of Cloister.", hint=f"Name the folder that has {PACKAGE} in it."
-        )
+        hint = f"Name the folder that has {PACKAGE} in it."
+        raise SetupError(f"{source} is not a source tree of Cloister.", hint=hint)
     if image is not None and not _IMAGE.fullmatch(image):
         raise SetupError("An image is named by its digest.", hint="Like: sha256:<64 hex digits>")
     made = _manifest_of(package, source, image, also)
@@ -97,18 +117,15 @@ def build_manifest(
 
 
 def measure_running(also: Sequence[str] = ()) -> Manifest:
-    """The manifest of the package that runs, and of these beside it; with the project's files in a source tree."""
     return _checked(_manifest_of(_running_package(), _running_tree(), None, also))
 
 
 def packages_beside(manifest: Manifest) -> tuple[str, ...]:
-    """The packages that a release has beside `cloister`."""
     folders = {path.split("/")[1] for path in manifest.files if path.startswith(SOURCES)}
     return tuple(sorted(folders - {"cloister"}))
 
 
 def source_of_running() -> Path:
-    """The source tree this program runs from, if it does."""
     tree = _running_tree()
     if tree is None:
         raise SetupError("This program does not run from a source tree.", hint="Name one with --source DIR.")
@@ -116,10 +133,7 @@ def source_of_running() -> Path:
 
 
 def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
-    """How the running package's files differ from the release's, a line each; empty if they are the same.
-
-    An installed package has no project or lock file beside it, so those count only where both have them.
-    """
+    """A line each. An installed package has no project or lock file, so those count only where both have them."""
     found = []
     for path in _compared(release, running):
         wanted, here = release.files.get(path), running.files.get(path)
@@ -136,20 +150,15 @@ def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
 
 
 def _compared(release: Manifest, running: Manifest) -> list[str]:
-    return sorted(
-        path
-        for path in release.files.keys() | running.files.keys()
-        if path.startswith(SOURCES) or (path in release.files and path in running.files)
-    )
+    both = release.files.keys() & running.files.keys()
+    either = release.files.keys() | running.files.keys()
+    return sorted(path for path in either if path.startswith(SOURCES) or path in both)
 
 
 def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
     """Other installed packages do not count: a release's processes cannot import them."""
-    return [
-        f"{name} is {'another' if name in here else 'missing'}"
-        for name, each in sorted(wanted.items())
-        if here.get(name) != each
-    ]
+    others = (name for name, each in sorted(wanted.items()) if here.get(name) != each)
+    return [f"{name} is {'another' if name in here else 'missing'}" for name in others]
 
 
 def _running_package() -> Path:
@@ -167,11 +176,8 @@ def _manifest_of(package: Path, beside: Path | None, image: str | None, also: Se
     if absent := [name for name in also if not (root / name / "__init__.py").is_file()]:
         raise SetupError(f"{absent[0]} is not in {root}.", hint="Install it in the same way as cloister.")
     try:
-        files = {
-            f"{SOURCES}{path.relative_to(root).as_posix()}": sha256_of(path)
-            for folder in (package, *(root / name for name in also))
-            for path in _files_of(folder)
-        }
+        paths = [path for folder in (package, *(root / name for name in also)) for path in _files_of(folder)]
+        files = {f"{SOURCES}{path.relative_to(root).as_posix()}": sha256_of(path) for path in paths}
         lock = None
         if beside is not None:
             if (beside / PROJECT_FILE).is_file():
@@ -220,8 +226,51 @@ def _version_of(source: bytes) -> str:
 
 
 def _checked(manifest: Manifest) -> Manifest:
-    """The manifest, if readers accept it."""
     try:
         return read_manifest(manifest.encoded())
     except (EvidenceInvalid, UnicodeEncodeError) as wrong:
         raise SetupError(f"No manifest can be made of this source tree: {wrong}") from None
+
+
+_RELEASE = re.compile(
+    r"cloister release\n([0-9A-Za-z][0-9A-Za-z.+!-]{0,63})\nsha256:([0-9a-f]{64})\n(?:expires (\d{4}-\d\d-\d\d)\n)?"
+)
+_REVOCATION = re.compile(r"cloister revocation\nsha256:([0-9a-f]{64})\n")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A release with this measurement; `expires` is the last day on which a client accepts it."""
+
+    version: str
+    measurement: bytes
+    expires: date | None = None
+
+    def encoded(self) -> bytes:
+        last = f"expires {self.expires.isoformat()}\n" if self.expires else ""
+        return f"cloister release\n{self.version}\nsha256:{self.measurement.hex()}\n{last}".encode()
+
+
+@dataclass(frozen=True)
+class Revoked:
+    measurement: bytes
+
+    def encoded(self) -> bytes:
+        return f"cloister revocation\nsha256:{self.measurement.hex()}\n".encode()
+
+
+def entry_of(manifest: bytes, expires: date | None = None) -> bytes:
+    return Published(read_manifest(manifest).version, measurement(manifest), expires).encoded()
+
+
+def read_entry(entry: bytes) -> Published | Revoked | None:
+    try:
+        text = entry.decode("ascii")
+        if found := _RELEASE.fullmatch(text):
+            last = date.fromisoformat(found[3]) if found[3] else None
+            return Published(found[1], bytes.fromhex(found[2]), last)
+        if found := _REVOCATION.fullmatch(text):
+            return Revoked(bytes.fromhex(found[1]))
+    except ValueError:
+        pass
+    return None

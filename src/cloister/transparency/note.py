@@ -1,9 +1,5 @@
-"""C2SP signed notes, a text and lines that sign it, and their keys: Ed25519 for logs (algorithm 0x01), timestamped
-cosignatures for witnesses (0x04).
-
-A verifier key is written `name+hash+base64`, a signing key `PRIVATE+KEY+name+hash+base64`. A signing key lies in a
-file that its owner alone can read. Knows texts, not trees.
-"""
+"""C2SP signed notes and their keys: Ed25519 for logs (0x01), timestamped cosignatures for witnesses (0x04). Keys are
+written `name+hash+base64` and `PRIVATE+KEY+name+hash+base64`."""
 
 from __future__ import annotations
 
@@ -30,8 +26,6 @@ _DASH = "— "
 
 @dataclass(frozen=True)
 class Signature:
-    """One line under a note: the signer (a name and four bytes of key id), and the signature."""
-
     name: str
     key_id: bytes
     value: bytes
@@ -68,7 +62,6 @@ def read_note(data: str) -> Note:
 
 
 def read_signature(line: str) -> Signature:
-    """One signature line without its newline."""
     name, space, encoded = line.removeprefix(_DASH).partition(" ")
     if not line.startswith(_DASH) or not space or not is_name(name):
         raise EvidenceInvalid("A signature line is not `— name base64`.")
@@ -93,7 +86,6 @@ def exact_base64(text: str) -> bytes | None:
 
 
 def _encodable(text: str) -> str:
-    """The text, if it is valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -118,24 +110,20 @@ class Algorithm(IntEnum):
 
 @dataclass(frozen=True)
 class VerifierKey:
-    """A name and a public key."""
-
     name: str
     algorithm: Algorithm
     public: bytes
 
     @property
     def key_id(self) -> bytes:
-        return hashlib.sha256(self.name.encode() + b"\n" + bytes([self.algorithm]) + self.public).digest()[
-            :KEY_ID_BYTES
-        ]
+        named = self.name.encode() + b"\n" + bytes([self.algorithm]) + self.public
+        return hashlib.sha256(named).digest()[:KEY_ID_BYTES]
 
     def __str__(self) -> str:
         return _written(self.name, self.key_id, self.algorithm, self.public)
 
     @classmethod
     def parse(cls, text: str) -> VerifierKey:
-        """The key, or EvidenceInvalid."""
         name, written, algorithm, public = _read(text)
         key = cls(name, algorithm, public)
         if key.key_id.hex() != written:
@@ -143,7 +131,6 @@ class VerifierKey:
         return key
 
     def signatures_on(self, note: Note) -> tuple[Signature, ...]:
-        """The note's lines that claim to be this key's."""
         mine = (self.name, self.key_id)
         return tuple(signature for signature in note.signatures if (signature.name, signature.key_id) == mine)
 
@@ -198,7 +185,6 @@ class SigningKey:
         return VerifierKey(self.name, self.algorithm, public)
 
     def private_text(self) -> str:
-        """What goes into the key's file, and nowhere else."""
         return _PRIVATE + _written(self.name, self.verifier.key_id, self.algorithm, self.seed)
 
     def sign(self, text: str, *, at: datetime | None = None) -> Signature:
@@ -226,9 +212,8 @@ def read_key_file(path: Path, algorithm: Algorithm) -> SigningKey:
     try:
         key = SigningKey.parse(data.decode().removesuffix("\n"))
     except (EvidenceInvalid, UnicodeDecodeError):
-        raise SetupError(
-            f"{path} does not hold a signing key.", hint="Restore it from where you keep it safe."
-        ) from None
+        hint = "Restore it from where you keep it safe."
+        raise SetupError(f"{path} does not hold a signing key.", hint=hint) from None
     if key.algorithm is not algorithm:
         kinds = {Algorithm.ED25519: "a log", Algorithm.COSIGNATURE: "a witness"}
         raise SetupError(f"{path} holds the key of {kinds[key.algorithm]}, not of {kinds[algorithm]}.")
@@ -253,10 +238,8 @@ def _read(text: str) -> tuple[str, str, Algorithm, bytes]:
     written, _, encoded = rest.partition("+")
     key = exact_base64(encoded)
     if len(text) > MAX_KEY_CHARACTERS or not is_name(name) or not _HASH.fullmatch(written) or not key:
-        raise EvidenceInvalid(
-            "A key of a signed note is not `name+hash+base64`.",
-            hint="Copy the whole line that the command which made it printed, like example.com/releases+957d5196+AUwk…",
-        )
+        hint = "Copy the whole line that the command which made it printed, like example.com/releases+957d5196+AUwk…"
+        raise EvidenceInvalid("A key of a signed note is not `name+hash+base64`.", hint=hint)
     try:
         name.encode()
         algorithm = Algorithm(key[0])

@@ -1,25 +1,14 @@
-"""The proof that a release is in a public log: made for a node's evidence, checked by its clients.
-
-The log has a short entry that names version and measurement; the manifest lies in a file beside it, because it would
-outgrow the 64 KiB that C2SP allows an entry.
-
-`verify_release` is pure: it gets the trust and the last checkpoint seen; it fetches and writes nothing. Its checks:
-
-    release manifest     the manifest hashes to the measurement the machine's report is bound to
-    release version …    not too old, not expired; see `freshness`
-    log checkpoint       a trusted log signed the checkpoint, under its own name
-    log inclusion        the release is in the tree under the checkpoint
-    log witnesses        enough trusted witnesses cosigned the checkpoint
-    log revocation       all entries after the release's are shown, and none of them revokes it
-    log freshness        the witnesses signed lately
-    log consistency      the tree continues the one seen last: no fork, no rollback
-    sigstore …           in their place, where Sigstore is accepted and the proof has a bundle and no checkpoint
-"""
+"""The proof that a release is in a public log, and `verify_release`, which is pure: it fetches and writes nothing. The
+entry names version and measurement; the manifest, too large for C2SP's 64 KiB, lies beside it. Where Sigstore is
+accepted and there is no checkpoint, the checks `sigstore …` take the place of `log …`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import UTC, date, datetime
+import re
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -28,15 +17,78 @@ from msgspec import Meta, Struct
 
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.files import make_folder, needed, write_whole
-from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint, read_checkpoint
-from cloister.transparency.entry import Published, Revoked, entry_of, read_entry
-from cloister.transparency.freshness import check_age, check_expiry, check_version
+from cloister.files import make_folder, needed, only_one, write_whole
+from cloister.transparency.checkpoint import (
+    USUAL_CHECKPOINT_AGE_S,
+    Checkpoint,
+    ReleaseTrust,
+    SignedCheckpoint,
+    read_checkpoint,
+)
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import MAX_MANIFEST_BYTES, read_manifest
+from cloister.transparency.manifest import (
+    MAX_MANIFEST_BYTES,
+    Published,
+    Revoked,
+    entry_of,
+    measure_running,
+    measurement,
+    read_entry,
+    read_manifest,
+)
 from cloister.transparency.manifest import measurement as measurement_of
 from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion, verify_rest
-from cloister.transparency.note import SigningKey
+from cloister.transparency.note import Algorithm, SigningKey, new_key_file, read_key_file
+
+CLOCKS_MAY_DIFFER = timedelta(minutes=5)
+
+
+def order_of(version: str) -> tuple[int, ...] | None:
+    """The key that versions are ordered by; None for one that is more than numbers and dots."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,7}", version, re.ASCII):
+        return None
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def check_version(found: Examination, version: str, trusted: ReleaseTrust) -> None:
+    if not trusted.minimum_version:
+        found.skipped("release version", f"{version}; the policy asks for none", required=False)
+        return
+    least, have = order_of(trusted.minimum_version), order_of(version)
+    if least is None:
+        raise SetupError(f"minimum_version is numbers and dots, not {trusted.minimum_version!r}.", hint="Like: 1.2.0")
+    new_enough = have is not None and have >= least
+    found.check("release version", new_enough, f"{version} is not {trusted.minimum_version} or newer", version)
+
+
+def check_expiry(found: Examination, expires: date | None, at: datetime) -> None:
+    if expires is None:
+        found.skipped("release expiry", "the log gives it no last day", required=False)
+    else:
+        day = at.astimezone(UTC).date()
+        found.check("release expiry", day <= expires, f"its last day was {expires}", f"to {expires}")
+
+
+def check_age(found: Examination, cosigned: Iterable[int], trusted: ReleaseTrust, at: datetime) -> None:
+    """A checkpoint is as old as the oldest signature of its quorum, the newest being counted first."""
+    name = "log freshness"
+    if not trusted.needed:
+        found.skipped(name, "the policy names no witness, so the checkpoint's age is unknown", required=False)
+        return
+    times = sorted(cosigned, reverse=True)
+    if len(times) < trusted.needed:
+        found.skipped(name, "too few witnesses signed")
+        return
+    age = at.timestamp() - times[trusted.needed - 1]
+    usual = -CLOCKS_MAY_DIFFER.total_seconds() <= age <= min(trusted.max_checkpoint_age_s, USUAL_CHECKPOINT_AGE_S)
+    relaxed = not usual and 0 < age <= trusted.max_checkpoint_age_s
+    days = f"witnessed {age / 86400:.1f} days ago"
+    allowed = f"log.max_checkpoint_age_s {trusted.max_checkpoint_age_s:.0f}" if relaxed else ""
+    found.check(name, usual, days, days, allowed_by=allowed)
+
 
 _FOLDER = "manifest"
 
@@ -54,9 +106,7 @@ def find_release(log: Log, measured: bytes) -> tuple[int, Published] | None:
 
 
 def publish(log: Log, manifest: bytes, key: SigningKey, *, expires: date | None = None) -> tuple[int, bool]:
-    """Put a release into the log unless it is there, with this last day if one is given; its index, and whether it is
-    new. What was revoked stays revoked.
-    """
+    """The entry's index, and whether it is new. What was revoked stays revoked."""
     entry, measured = entry_of(manifest, expires), measurement_of(manifest)
     if Revoked(measured).encoded() in log.tiles.entries():
         raise SetupError("This release was revoked, and stays so.", hint="Publish a new version.")
@@ -71,7 +121,6 @@ def publish(log: Log, manifest: bytes, key: SigningKey, *, expires: date | None 
 
 
 def revoke(log: Log, measured: bytes, key: SigningKey) -> tuple[int, bool]:
-    """Take back the release with this measurement; the revocation's index, and whether it is new."""
     entry = Revoked(measured).encoded()
     if (place := log.find(entry)) is not None:
         return place, False
@@ -81,7 +130,6 @@ def revoke(log: Log, measured: bytes, key: SigningKey) -> tuple[int, bool]:
 
 
 def published_manifest(log: Log, measured: bytes) -> bytes:
-    """The manifest with this measurement, as it lies beside the log."""
     try:
         with (log.folder / _FOLDER / measured.hex()).open("rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
@@ -94,15 +142,11 @@ def published_manifest(log: Log, measured: bytes) -> bytes:
 
 MAX_PROOF_BYTES = 1 << 20
 MAX_LATER_ENTRIES = 2048
-
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest, its place in the log, and proofs against a signed checkpoint, as evidence and files carry them.
-
-    `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
-    """
+    """`consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint."""
 
     manifest: Annotated[bytes, Meta(max_length=262144)]
     index: Annotated[int, Meta(ge=0)] = 0
@@ -110,12 +154,10 @@ class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: Annotated[str, Meta(max_length=65536)] = ""
     since: Annotated[int, Meta(ge=0)] = 0
     consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
-    expires: date | None = None
-    """The release's last day, as its entry has it."""
+    expires: date | None = None  # The release's last day, as its entry has it.
     later: Annotated[tuple[Annotated[bytes, Meta(max_length=256)], ...], Meta(max_length=MAX_LATER_ENTRIES)] = ()
     """Every entry after the release's: a revocation would be among them."""
-    log_key: Annotated[str, Meta(max_length=1024)] = ""
-    """The log's verifier key as the node knows it. A client compares it with its own, or pins it on first use."""
+    log_key: Annotated[str, Meta(max_length=1024)] = ""  # as the node knows it; compared, or pinned on first use
     sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
 
 
@@ -124,64 +166,41 @@ def write_proof(proof: ReleaseProof) -> bytes:
 
 
 def read_proof(data: bytes) -> ReleaseProof:
-    """The proof, or EvidenceInvalid."""
     return decode_evidence(data, ReleaseProof, "A release's proof", limit=MAX_PROOF_BYTES)
 
 
 def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProof:
-    """The proof for a client that last saw the log with `since` entries.
-
-    A log that never had as many has no such proof: the client gets one from the beginning, and will notice.
-    """
+    """For a client that last saw `since` entries. If the log never had as many, it gets a proof from 0, and notices."""
     log = Log.open(log_dir)
     found = find_release(log, measurement_of(manifest))
     if found is None:
-        raise SetupError(
-            f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}, or was revoked there.",
-            hint="Put it there with `cloister log append`, or serve a release that is.",
-        )
+        message = f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}, or was revoked there."
+        raise SetupError(message, hint="Put it there with `cloister log append`, or serve a release that is.")
     index, release = found
     later = tuple(log.tiles.entries())[index + 1 :]
     if len(later) > MAX_LATER_ENTRIES:
-        raise SetupError(
-            f"{len(later)} entries follow the release's: it is too old to prove.", hint="Serve a newer one."
-        )
+        hint = "Serve a newer one."
+        raise SetupError(f"{len(later)} entries follow the release's: it is too old to prove.", hint=hint)
     known = since if 0 <= since <= log.checkpoint.size else 0
-    proof = ReleaseProof(
-        manifest=manifest,
-        index=index,
-        inclusion=log.inclusion(index),
-        checkpoint=str(log.signed),
-        since=known,
-        consistency=log.consistency(known),
-        expires=release.expires,
-        later=later,
-        log_key=str(log.key),
-    )
+    inclusion, consistency = log.inclusion(index), log.consistency(known)
+    placed = ReleaseProof(manifest, index, inclusion, str(log.signed), known, consistency)
+    proof = msgspec.structs.replace(placed, expires=release.expires, later=later, log_key=str(log.key))
     leaf = leaf_hash(release.encoded())
     if not verify_inclusion(index, log.checkpoint.size, leaf, proof.inclusion, log.checkpoint.root):
-        raise EvidenceInvalid(
-            "The log's tiles do not add up to its checkpoint.", hint="`cloister log audit` says more."
-        )
+        hint = "`cloister log audit` says more."
+        raise EvidenceInvalid("The log's tiles do not add up to its checkpoint.", hint=hint)
     return proof
 
 
 def verify_release(
     proof: ReleaseProof, measurement: bytes, *, at: datetime, trusted: ReleaseTrust, seen: Checkpoint | None
 ) -> Verdict:
-    """Whether the release with this measurement is public, and to be accepted at this time. `seen`: the last checkpoint
-    of the same log, if any.
-    """
+    """`seen`: the last checkpoint of the same log, if any."""
     found = Examination()
     version = read_manifest(proof.manifest).version
-    found.check(
-        "release manifest",
-        measurement_of(proof.manifest) == measurement,
-        "the manifest is not that of the measurement in the evidence",
-        found=f"version {version}",
-    )
-    found.claim("release_version", version)
-    found.claim("release_measurement", measurement_of(proof.manifest).hex())
+    reason = "the manifest is not that of the measurement in the evidence"
+    found.check("release manifest", measurement_of(proof.manifest) == measurement, reason, found=f"version {version}")
+    found.claim(release_version=version, release_measurement=measurement_of(proof.manifest).hex())
     check_version(found, version, trusted)
     if proof.checkpoint:
         _verify_in_log(found, proof, at, trusted, seen)
@@ -205,17 +224,12 @@ def _verify_in_log(
 ) -> None:
     signed = read_checkpoint(proof.checkpoint)
     now = signed.checkpoint
-    found.claim("log_origin", now.origin)
-    found.claim("log_size", now.size)
-    found.claim("log_index", proof.index)
+    found.claim(log_origin=now.origin, log_size=now.size, log_index=proof.index)
     _check_signature(found, proof, signed, trusted)
     leaf = leaf_hash(entry_of(proof.manifest, proof.expires))
-    if found.check(
-        "log inclusion",
-        verify_inclusion(proof.index, now.size, leaf, proof.inclusion, now.root),
-        "the release is not in the log: its proof does not lead to the checkpoint's root",
-        found=f"entry {proof.index} of {now.size}",
-    ):
+    included = verify_inclusion(proof.index, now.size, leaf, proof.inclusion, now.root)
+    reason = "the release is not in the log: its proof does not lead to the checkpoint's root"
+    if found.check("log inclusion", included, reason, f"entry {proof.index} of {now.size}"):
         _check_revocation(found, proof, now)
         check_expiry(found, proof.expires, at)
     check_age(found, check_witnesses(found, signed, trusted), trusted, at)
@@ -251,11 +265,9 @@ def _check_revocation(found: Examination, proof: ReleaseProof, now: Checkpoint) 
 
 
 def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> Collection[int]:
-    """The check `log witnesses`; the times at which trusted witnesses signed."""
-    cosigned = {
-        witness.name: when for witness in trusted.witness_keys() if (when := signed.cosigned_by(witness)) is not None
-    }
-    found.claim("log_witnesses", {name: _utc(when) for name, when in cosigned.items()})
+    signed_at = {witness.name: signed.cosigned_by(witness) for witness in trusted.witness_keys()}
+    cosigned = {name: when for name, when in signed_at.items() if when is not None}
+    found.claim(log_witnesses={name: _utc(when) for name, when in cosigned.items()})
     if not trusted.needed:
         found.skipped("log witnesses", "the policy names no witnesses", required=False)
         return cosigned.values()
@@ -282,12 +294,9 @@ def _check_consistency(found: Examination, proof: ReleaseProof, now: Checkpoint,
     elif seen.size == 0:
         found.check(name, not proof.consistency, "a proof from the empty log is not empty", found="was empty")
     else:
-        found.check(
-            name,
-            verify_consistency(seen.size, now.size, seen.root, now.root, proof.consistency),
-            f"forked: the log's {now.size} entries do not begin with the {seen.size} last seen",
-            found=f"continues the {seen.size} entries last seen",
-        )
+        holds = verify_consistency(seen.size, now.size, seen.root, now.root, proof.consistency)
+        reason = f"forked: the log's {now.size} entries do not begin with the {seen.size} last seen"
+        found.check(name, holds, reason, found=f"continues the {seen.size} entries last seen")
 
 
 def _utc(seconds: int) -> str:
@@ -295,3 +304,52 @@ def _utc(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return str(seconds)
+
+
+ORIGIN_PREFIX = "development/"
+_KEY = "log.key"
+_LOG = "log"
+
+
+@dataclass(frozen=True)
+class Release:
+    manifest: bytes
+    log_dir: Path
+    log_key: str
+
+    @property
+    def measurement(self) -> bytes:
+        return measurement(self.manifest)
+
+    def prove(self, since: int = 0) -> ReleaseProof:
+        return prove_release(self.log_dir, self.manifest, since)
+
+
+def development_release(folder: Path, also: Sequence[str] = ()) -> Release:
+    manifest = measure_running(also).encoded()
+    kept = f"The development log cannot be kept in {folder}"
+    try:
+        with needed(kept):
+            make_folder(folder, mode=0o700)
+        with needed(kept), only_one(folder / ".lock"):
+            log = _log_in(folder)
+            key = read_key_file(folder / _KEY, Algorithm.ED25519)
+            if key.verifier != log.key:
+                raise EvidenceInvalid("its key is not the log's.")
+            publish(log, manifest, key)
+    except EvidenceInvalid as wrong:
+        hint = "Remove the folder: it is made again, with a new key."
+        raise SetupError(f"The development log in {folder} is damaged: {wrong.message}", hint=hint) from None
+    return Release(manifest, log.folder, str(log.key))
+
+
+def _log_in(folder: Path) -> Log:
+    """The folder's log. A partial log that a crash left is made again: no client can have seen it."""
+    key_file, log_dir = folder / _KEY, folder / _LOG
+    if not key_file.exists():
+        new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))
+    if not (log_dir / "checkpoint").exists():
+        if (log_dir / "tile").exists():
+            raise EvidenceInvalid("its checkpoint is gone.")
+        return Log.create(log_dir, read_key_file(key_file, Algorithm.ED25519))
+    return Log.open(log_dir)

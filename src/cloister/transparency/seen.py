@@ -1,14 +1,6 @@
-"""A client's memory on disk: the last checkpoint of every log, and the log keys it took on first use, by place.
-
-Without this memory a log could be forked or rolled back between two visits. So it is one file, replaced whole, readable
-by its owner alone; if it cannot be read or decoded, nothing is guessed. How one visit uses it:
-
-    last = memory.last(origin)                 before asking: `since` is last.size, or 0
-    … verify_release(…, seen=last) …           pure
-    memory.remember(signed, after=last)        SeenMoved: another program remembered more meanwhile; ask once more
-
-A checkpoint must be verified before it is remembered; this module cannot tell.
-"""
+"""A client's memory in one file, replaced whole: the last checkpoint of every log, and the log keys taken on first use.
+Without it a log could be forked or rolled back between two visits. What cannot be read is not guessed. A checkpoint
+must be verified before it is remembered."""
 
 from __future__ import annotations
 
@@ -39,15 +31,11 @@ class SeenMoved(VerificationFailed):
 
 class _Memory(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
-    checkpoints: dict[str, Annotated[str, Meta(max_length=MAX_NOTE_CHARACTERS)]] = {}
-    """Origin → checkpoint with signatures: the proof against a log that lies."""
-    keys: dict[str, Annotated[str, Meta(max_length=MAX_KEY_CHARACTERS)]] = {}
-    """Place (a node's address) → the log key taken there on first use."""
+    checkpoints: dict[str, Annotated[str, Meta(max_length=MAX_NOTE_CHARACTERS)]] = {}  # origin → signed checkpoint
+    keys: dict[str, Annotated[str, Meta(max_length=MAX_KEY_CHARACTERS)]] = {}  # node's address → key of first use
 
 
 class SeenLogs:
-    """The memory in one file, made when there is something to remember."""
-
     def __init__(self, file: Path) -> None:
         self._file = file
 
@@ -59,35 +47,28 @@ class SeenLogs:
         return self._read().keys.get(place)
 
     def remember(self, signed: SignedCheckpoint, *, after: Checkpoint | None) -> None:
-        """Keep a verified checkpoint that continues `after`."""
         now = signed.checkpoint
         with self._held():
             memory = self._read()
             before = self._checkpoint(memory, now.origin)
             if (before.checkpoint if before else None) != after:
-                raise SeenMoved(
-                    "Another program saw more of the log meanwhile.", checks=(_CHECK,), hint="Verify the node again."
-                )
+                hint = "Verify the node again."
+                raise SeenMoved("Another program saw more of the log meanwhile.", checks=(_CHECK,), hint=hint)
             if after is not None and (now.size < after.size or (now.size == after.size and now.root != after.root)):
-                raise VerificationFailed(
-                    f"The log {now.origin!a} took back what it showed before.",
-                    checks=(_CHECK,),
-                    hint=f"Do not trust it. What it signed before is kept in {self._file}.",
-                )
+                message = f"The log {now.origin!a} took back what it showed before."
+                hint = f"Do not trust it. What it signed before is kept in {self._file}."
+                raise VerificationFailed(message, checks=(_CHECK,), hint=hint)
             if signed != before:
-                self._write(
-                    msgspec.structs.replace(memory, checkpoints={**memory.checkpoints, now.origin: str(signed)})
-                )
+                checkpoints = {**memory.checkpoints, now.origin: str(signed)}
+                self._write(msgspec.structs.replace(memory, checkpoints=checkpoints))
 
     def pin(self, place: str, key: VerifierKey) -> None:
         with self._held():
             memory = self._read()
             if memory.keys.get(place, str(key)) != str(key):
-                raise VerificationFailed(
-                    f"The log at {place!a} has another key than on first use.",
-                    checks=("log checkpoint",),
-                    hint=f"If that is meant to be so, remove the place from {self._file}.",
-                )
+                message = f"The log at {place!a} has another key than on first use."
+                hint = f"If that is meant to be so, remove the place from {self._file}."
+                raise VerificationFailed(message, checks=("log checkpoint",), hint=hint)
             self._write(msgspec.structs.replace(memory, keys={**memory.keys, place: str(key)}))
 
     @contextmanager
@@ -137,7 +118,6 @@ class SeenLogs:
         write_whole(self._file, data, mode=0o600)
 
     def _damaged(self, how: str) -> SetupError:
-        return SetupError(
-            f"The memory of logs {how}, so a log that took something back would not be noticed.",
-            hint=f"Restore {self._file}. If you remove it, the logs are met as if for the first time.",
-        )
+        message = f"The memory of logs {how}, so a log that took something back would not be noticed."
+        hint = f"Restore {self._file}. If you remove it, the logs are met as if for the first time."
+        return SetupError(message, hint=hint)

@@ -1,13 +1,5 @@
-"""Witnesses and auditors of a log. A witness signs a checkpoint only if it continues the last one that it signed, so
-that all clients see the same log. An auditor recomputes the whole log from its entries alone.
-
-C2SP tlog-cosignature, by the rules of tlog-witness. A witness stores what it signs before its signature leaves. It
-knows the keys of logs, and not what is in them. The auditor's checks, beside those of `proof`:
-
-    log entries       all entries together hash to the checkpoint's root
-    log tiles         every tile a client may ask for is what the entries make it
-    log manifests     every release the log names lies beside it, and none that was revoked comes again
-"""
+"""Witnesses and auditors of a log. A witness signs a checkpoint only if it continues the last one that it signed, and
+stores it before its signature leaves (C2SP tlog-cosignature, tlog-witness). An auditor recomputes the whole log."""
 
 from __future__ import annotations
 
@@ -18,14 +10,12 @@ from pathlib import Path
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint
-from cloister.transparency.entry import Revoked, read_entry
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import read_manifest
-from cloister.transparency.merkle import EMPTY_ROOT, fold, leaf_hash, verify_consistency
+from cloister.transparency.manifest import Revoked, read_entry, read_manifest
+from cloister.transparency.merkle import EMPTY_ROOT, TILE_WIDTH, fold, leaf_hash, verify_consistency
 from cloister.transparency.note import Signature, SigningKey, VerifierKey
 from cloister.transparency.proof import check_witnesses, published_manifest
 from cloister.transparency.seen import SeenLogs
-from cloister.transparency.tiles import TILE_WIDTH
 
 STATE_FILE = "witnessed.json"
 
@@ -45,13 +35,11 @@ class Witness:
         self._memory.pin(log.name, log)
 
     def cosign(self, signed: SignedCheckpoint, consistency: Sequence[bytes], *, at: datetime) -> Signature:
-        """Sign the checkpoint, or raise VerificationFailed that says what is wrong with it."""
         now = signed.checkpoint
         known = self._memory.pinned(now.origin)
         if known is None:
-            raise VerificationFailed(
-                f"This witness does not know the log {now.origin!a}.", checks=("log checkpoint",), hint="Give its key."
-            )
+            message = f"This witness does not know the log {now.origin!a}."
+            raise VerificationFailed(message, checks=("log checkpoint",), hint="Give its key.")
         if not signed.signed_by(VerifierKey.parse(known)):
             raise VerificationFailed("The checkpoint is not signed by the log's key.", checks=("log checkpoint",))
         last = self._memory.last(now.origin)
@@ -65,7 +53,6 @@ class Witness:
         return self._key.sign(now.text, at=at)
 
     def visit(self, log: Log, *, at: datetime) -> Signature:
-        """Sign the checkpoint of the log in a folder, proofs computed from its tiles."""
         last = self.last(log.origin)
         reachable = last is not None and last.size <= log.checkpoint.size
         return self.cosign(log.signed, log.consistency(last.size) if last and reachable else (), at=at)
@@ -78,15 +65,10 @@ def _continues(last: Checkpoint, now: Checkpoint, consistency: Sequence[bytes]) 
 
 
 def audit(folder: Path, *, trusted: ReleaseTrust, earlier: Checkpoint | None = None) -> Verdict:
-    """Check everything in the log against its checkpoint, and that against one seen earlier.
-
-    Without a trusted log key the log's own is used, and reported as not checked.
-    """
+    """Without a trusted log key the log's own is used, and reported as not checked."""
     log = Log.open(folder)
     found = Examination()
-    found.claim("log_origin", log.origin)
-    found.claim("log_size", log.checkpoint.size)
-    found.claim("log_root", log.checkpoint.root.hex())
+    found.claim(log_origin=log.origin, log_size=log.checkpoint.size, log_root=log.checkpoint.root.hex())
     _check_key(found, log, trusted)
     try:
         entries = list(log.tiles.entries())
@@ -94,12 +76,8 @@ def audit(folder: Path, *, trusted: ReleaseTrust, earlier: Checkpoint | None = N
         found.failed("log entries", wrong.message)
         return found.verdict()
     leaves = [leaf_hash(entry) for entry in entries]
-    found.check(
-        "log entries",
-        fold(leaves) == log.checkpoint.root,
-        "the entries do not hash to the checkpoint's root",
-        found=f"{len(entries)} recomputed",
-    )
+    reason = "the entries do not hash to the checkpoint's root"
+    found.check("log entries", fold(leaves) == log.checkpoint.root, reason, found=f"{len(entries)} recomputed")
     _check_tiles(found, log, leaves)
     _check_manifests(found, log, entries)
     check_witnesses(found, log.signed, trusted)
@@ -112,12 +90,9 @@ def _check_key(found: Examination, log: Log, trusted: ReleaseTrust) -> None:
         found.skipped("log key", "no key was given to compare the log's own with", required=False)
         found.passed("log checkpoint", "signed by the key beside the log")
         return
-    found.check(
-        "log checkpoint",
-        any(log.signed.signed_by(key) for key in trusted.log_keys()),
-        "the checkpoint is not signed by a trusted key",
-        found=f"signed by {log.key.name}",
-    )
+    holds = any(log.signed.signed_by(key) for key in trusted.log_keys())
+    shown = f"signed by {log.key.name}"
+    found.check("log checkpoint", holds, "the checkpoint is not signed by a trusted key", found=shown)
 
 
 def _check_tiles(found: Examination, log: Log, leaves: list[bytes]) -> None:
@@ -162,8 +137,7 @@ def _check_manifests(found: Examination, log: Log, entries: list[bytes]) -> None
             found.failed("log manifests", wrong.message)
             return
     found.passed("log manifests", f"{len(releases)} releases")
-    found.claim("releases", releases)
-    found.claim("revoked", revoked)
+    found.claim(releases=releases, revoked=revoked)
 
 
 def _check_earlier(found: Examination, now: Checkpoint, leaves: list[bytes], earlier: Checkpoint | None) -> None:
@@ -176,9 +150,5 @@ def _check_earlier(found: Examination, now: Checkpoint, leaves: list[bytes], ear
         found.failed(name, f"rolled back: {now.size} entries now, {earlier.size} earlier")
     else:
         root = fold(leaves[: earlier.size]) if earlier.size else EMPTY_ROOT
-        found.check(
-            name,
-            root == earlier.root,
-            f"forked: the first {earlier.size} entries are not those of the earlier checkpoint",
-            found=f"continues the {earlier.size} entries seen earlier",
-        )
+        reason = f"forked: the first {earlier.size} entries are not those of the earlier checkpoint"
+        found.check(name, root == earlier.root, reason, found=f"continues the {earlier.size} entries seen earlier")

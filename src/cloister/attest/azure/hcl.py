@@ -1,9 +1,6 @@
-"""The bytes of an HCL report, taken apart: header, the hardware's report, runtime data. Checks only their form.
-
-Microsoft, "Azure CVM guest attestation design", as its open paravisor (OpenHCL, `igvm_attest`) writes it: 32 bytes of
-header, 1184 for the report, then five numbers and the runtime data, JSON. All numbers are little-endian; the rest of
-the TPM's index is zeros.
-"""
+"""The bytes of an HCL report (OpenHCL, `igvm_attest`: 32 bytes of header, 1184 for the hardware's report, five numbers,
+little-endian, the runtime data, JSON, then zeros) and of a TPM's quote (TCG TPM 2.0 Library part 2, §10.12; big-
+endian), taken apart; checks only their form."""
 
 from __future__ import annotations
 
@@ -17,7 +14,82 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric import rsa
 from msgspec import Meta, Struct
 
-from cloister.errors import EvidenceInvalid
+from cloister.errors import CloisterError, EvidenceInvalid
+
+MAX_QUOTE_BYTES: Final = 1024
+TPM_MAGIC: Final = b"\xffTCG"
+QUOTE: Final = 0x8018
+TPM_SHA256: Final = 0x000B
+CLOCK_BYTES: Final = 17
+PCRS: Final = 24
+
+
+@dataclass(frozen=True)
+class TpmQuote:
+    """What the TPM signed: `nonce` is the client's, `digest` is over the PCRs `selected`, lowest first (SHA-256)."""
+
+    nonce: bytes
+    selected: tuple[int, ...]
+    digest: bytes
+
+    def covers(self, pcrs: dict[int, bytes]) -> bool:
+        if tuple(sorted(pcrs)) != self.selected:
+            return False
+        return hashlib.sha256(b"".join(pcrs[index] for index in self.selected)).digest() == self.digest
+
+
+class Reader:
+    """Takes a TPM's bytes apart, front to back; raises `wrong` where the data ends early."""
+
+    def __init__(self, data: bytes, wrong: type[CloisterError] = EvidenceInvalid) -> None:
+        self._data = data
+        self._wrong = wrong
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        if count > len(self._data) - self.at:
+            raise self._wrong("The TPM's data ends early.")
+        self.at += count
+        return self._data[self.at - count : self.at]
+
+    def number(self, count: int) -> int:
+        return int.from_bytes(self.take(count), "big")
+
+    def sized(self) -> bytes:
+        return self.take(self.number(2))
+
+    def nested(self) -> Reader:
+        return Reader(self.sized(), self._wrong)
+
+    def selection(self) -> tuple[int, ...]:
+        if self.number(4) != 1 or self.number(2) != TPM_SHA256:
+            raise self._wrong("The TPM's data is not over one bank of SHA-256.")
+        bitmap = int.from_bytes(self.take(self.number(1)), "little")
+        if bitmap >> PCRS:
+            raise self._wrong("The TPM's data is over PCRs that no TPM has.")
+        return tuple(index for index in range(PCRS) if bitmap >> index & 1)
+
+
+def quote_nonce(report_data: bytes) -> bytes:
+    """The quote's nonce for the 64 bytes of a node's binding. A TPM whose longest hash is SHA-384 takes at most 50."""
+    return hashlib.sha256(report_data).digest()
+
+
+def read_tpm_quote(data: bytes) -> TpmQuote:
+    if len(data) > MAX_QUOTE_BYTES:
+        raise EvidenceInvalid(f"A TPM's quote may have at most {MAX_QUOTE_BYTES} bytes.")
+    quote = Reader(data)
+    if quote.take(4) != TPM_MAGIC or quote.number(2) != QUOTE:
+        raise EvidenceInvalid("This is not a TPM's quote.")
+    quote.sized()
+    nonce = quote.sized()
+    quote.take(CLOCK_BYTES + 8)
+    selected = quote.selection()
+    digest = quote.sized()
+    if quote.at != len(data):
+        raise EvidenceInvalid("The TPM's quote has too many bytes.")
+    return TpmQuote(nonce, selected, digest)
+
 
 MAGIC: Final = b"HCLA"
 MAX_BYTES: Final = 16384
@@ -37,8 +109,6 @@ class _Key(Struct, frozen=True):
 
 
 class RuntimeData(Struct, frozen=True, rename="kebab"):
-    """The paravisor's description of the guest: the vTPM's keys, the VM's configuration, 64 bytes from the guest."""
-
     keys: Annotated[tuple[_Key, ...], Meta(max_length=16)]
     vm_configuration: dict[str, Any] = {}
     user_data: Annotated[str, Meta(max_length=128)] = ""
@@ -50,13 +120,11 @@ class HclReport:
 
     tee: Literal["sev-snp", "tdx"]
     report: bytes
-    report_data: bytes
-    """What the hardware's report data must be: the hash of the runtime data, then zeros."""
+    report_data: bytes  # What the hardware's report data must be: the hash of the runtime data, then zeros.
     runtime: RuntimeData
 
 
 def read_hcl(data: bytes) -> HclReport:
-    """The report, or EvidenceInvalid."""
     if len(data) > MAX_BYTES:
         raise EvidenceInvalid(f"An HCL report may have at most {MAX_BYTES} bytes.")
     start = HEADER_BYTES + REPORT_BYTES + _REQUEST.size

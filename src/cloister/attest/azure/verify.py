@@ -1,14 +1,9 @@
-"""Whether evidence of an Azure confidential VM proves what a policy asks for.
-
-Evidence is JSON with the HCL report, the TPM quote, and the VCEK or the TD quote, as a node and the tools of
-Confidential Containers write it, or an HCL report alone. `cloister.attest.snp` and `cloister.attest.tdx` judge the
-hardware's report.
-"""
+"""Whether evidence of an Azure confidential VM proves what a policy asks for: JSON with the HCL report, the TPM quote,
+and VCEK or TD quote, or an HCL report alone. `attest.snp` and `attest.tdx` judge the hardware's report."""
 
 from __future__ import annotations
 
 import base64
-import hmac
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.hashes import SHA256
 from msgspec import Meta, Struct
 
-from cloister.attest.azure.hcl import MAGIC, HclReport, attestation_key, read_hcl
-from cloister.attest.azure.tpm import PCRS, TpmQuote, read_tpm_quote
+from cloister.attest.azure.hcl import MAGIC, PCRS, HclReport, TpmQuote, attestation_key, read_hcl, read_tpm_quote
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.report import AMD_ROOTS, Product
 from cloister.attest.tdx import TdxPolicy, verify_tdx
@@ -31,9 +25,7 @@ from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid
 
 MAX_EVIDENCE_BYTES = 262144
-
-Blob = Annotated[str, Meta(max_length=131072)]
-"""Hex or base64."""
+Blob = Annotated[str, Meta(max_length=131072)]  # Hex or base64.
 
 
 class _Quote(Struct, frozen=True):
@@ -52,9 +44,7 @@ class _Document(Struct, frozen=True):
 class AzurePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """What the guest must be, by its vTPM. The hardware and the paravisor are `[snp]`'s and `[tdx]`'s to name."""
 
-    pcrs: dict[str, tuple[str, ...]] = {}
-    """Accepted values (hex, SHA-256 bank) by the number of the PCR; those not named may be anything. Without any,
-    nothing passes: hardware and paravisor do not name the guest."""
+    pcrs: dict[str, tuple[str, ...]] = {}  # hex values (SHA-256) by number; without any nothing passes
 
     def __post_init__(self) -> None:
         for index, values in self.pcrs.items():
@@ -76,11 +66,7 @@ def verify_azure(
     snp_roots: Mapping[Product, str] = AMD_ROOTS,
     tdx_roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
-    """The verdict on the evidence at a time: hardware, runtime data, the vTPM's key, its quote.
-
-    `certificates` are AMD's, with revocation lists among them; `collateral` is Intel's. EvidenceInvalid if the evidence
-    is malformed.
-    """
+    """`certificates` are AMD's, with revocation lists among them; `collateral` is Intel's."""
     document = _Document(evidence.hex()) if evidence.startswith(MAGIC) else _read_document(evidence)
     hcl = read_hcl(_bytes(document.hcl_report))
     found = Examination()
@@ -97,9 +83,8 @@ def verify_azure(
         found.include(_about_runtime_data(verdict))
     else:
         found.skipped("quote", "a TD report alone proves nothing: its quote is missing")
-    found.claim("platform", "azure")
-    found.claim("vm_configuration", {key: str(value)[:80] for key, value in hcl.runtime.vm_configuration.items()})
-    found.claim("user_data", hcl.runtime.user_data)
+    configuration = {key: str(value)[:80] for key, value in hcl.runtime.vm_configuration.items()}
+    found.claim(platform="azure", vm_configuration=configuration, user_data=hcl.runtime.user_data)
     _examine_tpm(hcl, document.tpm_quote, nonce, policy, found)
     return found.verdict()
 
@@ -107,13 +92,11 @@ def verify_azure(
 def _about_runtime_data(verdict: Verdict) -> Verdict:
     """The same verdict with the check `report data` renamed: here it compares the runtime data."""
     reason = "the hardware's report is not over this runtime data"
-    return Verdict(
-        tuple(
-            replace(one, name="runtime data", reason=one.reason and reason) if one.name == "report data" else one
-            for one in verdict.checks
-        ),
-        verdict.claims,
+    renamed = (
+        replace(one, name="runtime data", reason=one.reason and reason) if one.name == "report data" else one
+        for one in verdict.checks
     )
+    return Verdict(tuple(renamed), verdict.claims)
 
 
 def _examine_tpm(
@@ -133,10 +116,7 @@ def _examine_tpm(
     except InvalidSignature:
         signed = False
     found.check("tpm quote", signed, "the vTPM's quote is not signed by the key the runtime data names")
-    if nonce is None:
-        found.skipped("nonce", "nothing to compare with was given", required=False)
-    else:
-        found.check("nonce", hmac.compare_digest(read.nonce, nonce), "the vTPM's quote answers another nonce")
+    found.compare("nonce", read.nonce, nonce, "the vTPM's quote answers another nonce")
     _examine_pcrs(read, [_bytes(one) for one in quote.pcrs], policy, found)
 
 
@@ -146,15 +126,12 @@ def _examine_pcrs(quote: TpmQuote, values: list[bytes], policy: AzurePolicy, fou
     pcrs = {index: value for index, value in zip(numbers, values, strict=False) if index in quote.selected}
     quoted = len(numbers) == len(values) and quote.covers(pcrs)
     found.check("pcrs quoted", quoted, "the values given are not those the vTPM quoted")
-    found.claim("pcrs", {str(index): value.hex() for index, value in pcrs.items()})
+    found.claim(pcrs={str(index): value.hex() for index, value in pcrs.items()})
     if not policy.pcrs:
         found.skipped("pcrs", "the policy names no [azure] pcrs: any guest of Azure's could be this one")
         return
-    wrong = [
-        index
-        for index, accepted in policy.pcrs.items()
-        if pcrs.get(int(index), b"").hex() not in {one.lower() for one in accepted}
-    ]
+    lowered = {int(index): {one.lower() for one in accepted} for index, accepted in policy.pcrs.items()}
+    wrong = [str(index) for index, accepted in lowered.items() if pcrs.get(index, b"").hex() not in accepted]
     found.check("pcrs", quoted and not wrong, f"not in the policy: {', '.join(wrong) or 'not quoted'}")
 
 

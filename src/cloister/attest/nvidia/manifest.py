@@ -1,8 +1,5 @@
-"""NVIDIA's reference integrity manifests (RIM): the golden measurements of one driver or one VBIOS, signed XML.
-
-ISO/IEC 19770-2 (SWID tags) as the TCG RIM information model has them, one enveloped XML signature (ECDSA P-384) and its
-certificate chain within. Only what the signature covers is read. Whether a GPU measures the same is not judged here.
-"""
+"""NVIDIA's reference integrity manifests (RIM): the golden measurements of one driver or one VBIOS. SWID tags (ISO/IEC
+19770-2, TCG RIM) under one enveloped XML signature; only what the signature covers is read."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ from cloister.errors import EvidenceInvalid
 MAX_MANIFEST_BYTES = 262144
 MAX_INDEX = 255
 MAX_ALTERNATIVES = 64
-
 _SWID: Final = "{http://standards.iso.org/iso/19770/-2/2015/schema.xsd}"
 _SHA384: Final = "{http://www.w3.org/2001/04/xmlenc#sha384}"
 _DSIG: Final = "{http://www.w3.org/2000/09/xmldsig#}"
@@ -37,8 +33,7 @@ _DSIG: Final = "{http://www.w3.org/2000/09/xmldsig#}"
 class Manifest:
     """What one manifest accepts: values by index, counted from 0. An index without values is not to be compared."""
 
-    version: str
-    """Of the driver (`550.144.03`) or of the VBIOS (`96.00.5E.00.01`)."""
+    version: str  # Of the driver (`550.144.03`) or of the VBIOS (`96.00.5E.00.01`).
     product: str
     golden: Mapping[int, frozenset[bytes]]
     chain: tuple[x509.Certificate, ...]
@@ -68,19 +63,13 @@ def _embedded_chain(data: bytes) -> bytes:
         texts = [one.text or "" for one in root.iterfind(f"./{_DSIG}Signature//{_DSIG}X509Certificate")]
         if not texts:
             raise EvidenceInvalid("The reference manifest carries no certificate beside a signature.")
-        return b"".join(
-            x509.load_der_x509_certificate(base64.b64decode("".join(text.split()), validate=True)).public_bytes(
-                Encoding.PEM
-            )
-            for text in texts
-        )
+        ders = (base64.b64decode("".join(text.split()), validate=True) for text in texts)
+        return b"".join(x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in ders)
     except EvidenceInvalid:
         raise
     except Exception as wrong:  # two libraries with more ways to refuse than they name
-        raise EvidenceInvalid(
-            f"The reference manifest does not decode ({type(wrong).__name__}).",
-            hint="It is NVIDIA's signed XML (SoftwareIdentity), of a driver or a VBIOS.",
-        ) from None
+        hint = "It is NVIDIA's signed XML (SoftwareIdentity), of a driver or a VBIOS."
+        raise EvidenceInvalid(f"The reference manifest does not decode ({type(wrong).__name__}).", hint=hint) from None
 
 
 def _parser() -> Any:
@@ -88,7 +77,6 @@ def _parser() -> Any:
 
 
 def _signed_part(data: bytes, leaf: x509.Certificate, at: datetime) -> Any:
-    """The tree that the leaf's key signed; None if it did not."""
     key = leaf.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         return None

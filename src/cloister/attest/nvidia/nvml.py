@@ -1,56 +1,44 @@
-"""NVIDIA's management library (NVML), as far as evidence needs it: the confidential mode, reports, certificate chains.
-
-Three structures and six functions of `nvml.h` (drivers from 535 on), called by ctypes: NVIDIA's own binding has 430
-functions, and a release lists every file it runs with (docs/adr/0012). The library answers slowly, or not at all: call
-it in a process that may be killed. Its answers are not verified here.
-"""
+"""NVIDIA's management library (NVML, `nvml.h`, drivers from 535 on) by ctypes, as far as evidence needs it
+(docs/adr/0012). It may answer slowly or not at all: call it in a process that may be killed. Its answers are not
+verified here."""
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import hmac
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_uint, c_uint8, c_void_p
 from typing import Any, Final, Protocol
 
-from cloister.errors import GpuNotConfidential, NoGpu, SetupError
+import msgspec
+
+from cloister.attest.chain import read_certificates
+from cloister.attest.nvidia.spdm import MAX_BUNDLE_BYTES, read_report
+from cloister.errors import EvidenceInvalid, GpuNotConfidential, NoGpu, SetupError
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 NONCE_BYTES: Final = 32
 REPORT_BYTES: Final = 0x2000
 CHAIN_BYTES: Final = 0x1400
-
 _SUCCESS, _NOT_SUPPORTED, _NO_PERMISSION, _DRIVER_NOT_LOADED, _FUNCTION_NOT_FOUND = 0, 3, 4, 9, 13
 _PRODUCTION = 2
 
 
 class _SystemState(Structure):
-    """nvmlConfComputeSystemState_t."""
-
     _fields_ = (("environment", c_uint), ("feature", c_uint), ("developer_tools", c_uint))
 
 
 class _Certificate(Structure):
-    """nvmlConfComputeGpuCertificate_t."""
-
-    _fields_ = (
-        ("identity_size", c_uint),
-        ("attestation_size", c_uint),
-        ("identity_chain", c_uint8 * 0x1000),
-        ("attestation_chain", c_uint8 * CHAIN_BYTES),
-    )
+    _sizes = (("identity_size", c_uint), ("attestation_size", c_uint))
+    _fields_ = (*_sizes, ("identity_chain", c_uint8 * 0x1000), ("attestation_chain", c_uint8 * CHAIN_BYTES))
 
 
 class _AttestationReport(Structure):
     """nvmlConfComputeGpuAttestationReport_t. The nonce is the caller's; all else is the answer."""
 
-    _fields_ = (
-        ("has_cec_report", c_uint),
-        ("size", c_uint),
-        ("cec_size", c_uint),
-        ("nonce", c_uint8 * NONCE_BYTES),
-        ("report", c_uint8 * REPORT_BYTES),
-        ("cec_report", c_uint8 * 0x1000),
-    )
+    _sizes = (("has_cec_report", c_uint), ("size", c_uint), ("cec_size", c_uint), ("nonce", c_uint8 * NONCE_BYTES))
+    _fields_ = (*_sizes, ("report", c_uint8 * REPORT_BYTES), ("cec_report", c_uint8 * 0x1000))
 
 
 _ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
@@ -79,8 +67,6 @@ class Gpus(Protocol):
 
 
 class Nvml:
-    """The driver of this machine. NoGpu where it has none."""
-
     def __init__(self, library: str = LIBRARY) -> None:
         try:
             self._library = ctypes.CDLL(library)
@@ -103,10 +89,8 @@ class Nvml:
                 "evidence of the GPU: --gpu-evidence none.",
             )
         if state.developer_tools:
-            raise GpuNotConfidential(
-                "This machine's GPUs are in the mode for developers, which protects nothing.",
-                hint="Set the confidential mode to `on`, not to `devtools`.",
-            )
+            message = "This machine's GPUs are in the mode for developers, which protects nothing."
+            raise GpuNotConfidential(message, hint="Set the confidential mode to `on`, not to `devtools`.")
         if state.environment != _PRODUCTION:
             raise GpuNotConfidential("This machine's GPUs are not in NVIDIA's environment for production.")
 
@@ -137,7 +121,6 @@ class Nvml:
             raise _refusal(name, code, self._words(code))
 
     def _words(self, code: int) -> str:
-        """NVIDIA's description of a code, in ASCII."""
         describe = getattr(self._library, "nvmlErrorString", None)
         if describe is None:
             return ""
@@ -155,9 +138,44 @@ def _refusal(name: str, code: int, words: str) -> SetupError:
     if code == _DRIVER_NOT_LOADED:
         return NoGpu("NVIDIA's driver is not loaded.")
     if code in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND):
-        return GpuNotConfidential(
-            f"This machine's GPU or driver has no confidential mode ({name}: {words or 'no such function'}).",
-            hint="It takes a Hopper or later with driver 535 or later, in a confidential VM.",
-        )
+        message = f"This machine's GPU or driver has no confidential mode ({name}: {words or 'no such function'})."
+        advice = "It takes a Hopper or later with driver 535 or later, in a confidential VM."
+        return GpuNotConfidential(message, hint=advice)
     hint = "Run as a user with access to /dev/nvidia*." if code == _NO_PERMISSION else None
     return SetupError(f"NVIDIA's driver refuses {name} with code {code} ({words}).", hint=hint)
+
+
+MAX_GPUS = 16
+
+
+class GpuReporter:
+    """`gpus` answer for all GPUs of the machine, also for those that compute nothing: one that is not shown could."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self.count = gpus.count()
+        if not self.count:
+            raise NoGpu("NVIDIA's driver knows no GPU here.")
+        if self.count > MAX_GPUS:
+            raise SetupError(f"Evidence shows at most {MAX_GPUS} GPUs, and this machine has {self.count}.")
+        gpus.check_confidential()
+
+    def show(self, nonce: bytes) -> bytes:
+        self._gpus.check_confidential()
+        if (count := self._gpus.count()) != self.count:
+            raise SetupError(f"This machine had {self.count} GPUs when the node started, and now has {count}.")
+        shown = msgspec.json.encode([self._entry(index, nonce) for index in range(count)])
+        if len(shown) > MAX_BUNDLE_BYTES:
+            raise SetupError(f"The GPUs' evidence has {len(shown)} bytes; {MAX_BUNDLE_BYTES} are read.")
+        return shown
+
+    def _entry(self, index: int, nonce: bytes) -> dict[str, str]:
+        report, chain = self._gpus.report(index, nonce), self._gpus.chain(index).rstrip(b"\0")
+        try:
+            answered = read_report(report).nonce
+            certificates = read_certificates(chain)
+        except EvidenceInvalid as wrong:
+            raise SetupError(f"GPU {index} shows what cannot be read: {wrong.message}") from None
+        if not hmac.compare_digest(answered, nonce) or not certificates:
+            raise SetupError(f"GPU {index} answers another nonce, or has no certificate.")
+        return {"evidence": base64.b64encode(report).decode(), "certificate": base64.b64encode(chain).decode()}

@@ -1,8 +1,5 @@
-"""OCSP responses that were fetched before: the status of a chain's certificates by NVIDIA's responder, and when.
-
-RFC 6960 §2.2, §4.2.2.2: a response counts if the certificate's issuer signed it, or a responder that this issuer named.
-Nothing is fetched here. An answer without `nextUpdate` counts for a day.
-"""
+"""OCSP responses that were fetched before (RFC 6960 §2.2, §4.2.2.2): one counts if the certificate's issuer signed it,
+or a responder that this issuer named; without `nextUpdate` for a day. Nothing is fetched here."""
 
 from __future__ import annotations
 
@@ -25,6 +22,7 @@ from cloister.errors import EvidenceInvalid
 MAX_RESPONSES = 512
 MAX_RESPONSE_BYTES = 16384
 WITHOUT_NEXT_UPDATE = timedelta(days=1)
+Responses = Sequence[ocsp.OCSPResponse]
 REVOKED = "the OCSP response says revoked"
 _HASHES = (hashes.SHA1, hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
@@ -55,14 +53,8 @@ def _read(data: bytes) -> ocsp.OCSPResponse:
 
 
 def examine_revocation(
-    chain: Sequence[x509.Certificate],
-    responses: Sequence[ocsp.OCSPResponse],
-    at: datetime,
-    found: Examination,
-    *,
-    required: bool,
+    chain: Sequence[x509.Certificate], responses: Responses, at: datetime, found: Examination, *, required: bool
 ) -> None:
-    """Add the check `revocation` for this chain (its root last, which has no status)."""
     wrong, unanswered = [], []
     for certificate, issuer in pairwise(chain):
         problems = [_problem(one, issuer, at) for one in responses if _is_about(one, certificate, issuer)]
@@ -84,11 +76,9 @@ def _is_about(response: ocsp.OCSPResponse, certificate: x509.Certificate, issuer
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(algorithm, _HASHES):
         return False
     point = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    return (
-        response.serial_number == certificate.serial_number
-        and response.issuer_key_hash == _digest(algorithm, point)
-        and response.issuer_name_hash == _digest(algorithm, issuer.subject.public_bytes())
-    )
+    name_hash = _digest(algorithm, issuer.subject.public_bytes())
+    same_issuer = response.issuer_key_hash == _digest(algorithm, point) and response.issuer_name_hash == name_hash
+    return same_issuer and response.serial_number == certificate.serial_number
 
 
 def _digest(algorithm: hashes.HashAlgorithm, data: bytes) -> bytes:
@@ -112,14 +102,8 @@ def _problem(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime
 
 
 def _responders(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime) -> list[x509.Certificate]:
-    """The certificates beside the response of responders that the issuer named."""
-    return [
-        one
-        for one in response.certificates
-        if signed_directly(one, issuer)
-        and one.not_valid_before_utc <= at <= one.not_valid_after_utc
-        and _may_answer(one)
-    ]
+    named = (one for one in response.certificates if signed_directly(one, issuer) and _may_answer(one))
+    return [one for one in named if one.not_valid_before_utc <= at <= one.not_valid_after_utc]
 
 
 def _may_answer(certificate: x509.Certificate) -> bool:

@@ -1,9 +1,5 @@
-"""Whether GPUs' own reports fulfil a policy: signature, root, nonce, chip, versions, firmware, revocation.
-
-Firmware is compared with measurements the policy names, or with NVIDIA's reference manifests; revocation with OCSP
-responses. Manifests and responses are handed in, nothing is fetched. NVIDIA's service does both for its tokens
-(`cloister.attest.nvidia.token`).
-"""
+"""Whether GPUs' reports fulfil a policy: signature, root, nonce, chip, versions, firmware (by the policy's measurements
+or NVIDIA's reference manifests), revocation (by OCSP responses). Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -19,38 +15,81 @@ from cryptography.x509.ocsp import OCSPResponse
 from msgspec import Struct
 
 from cloister.attest.chain import ecdsa_signed, find_chain, key_fingerprint, read_certificates, subject
+from cloister.attest.nvidia import spdm
 from cloister.attest.nvidia.ocsp import examine_revocation, read_responses
-from cloister.attest.nvidia.policy import SWITCH, GpuPolicy, examine_versions
-from cloister.attest.nvidia.spdm import (
-    FWID,
-    NVDEC0_STATUS,
-    DeviceEvidence,
-    GpuReport,
-    architecture,
-    certified_fwid,
-    describe,
-    driver_version,
-    read_bundle,
-    vbios_version,
-)
+from cloister.attest.nvidia.spdm import DeviceEvidence, GpuReport, architecture
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
 
 if TYPE_CHECKING:
     from cloister.attest.nvidia.manifest import Manifest
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from cloister.attest.nvidia.spdm import Architecture
+
+VERSION = "[0-9]+([.][0-9]+)*"
+SWITCH: Architecture = "LS10"
+
+
+class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Defaults accept any confidential GPU of NVIDIA whose firmware is known good."""
+
+    architectures: tuple[Architecture, ...] = ("HOPPER", "BLACKWELL")
+    min_gpus: Annotated[int, Meta(ge=1, le=64)] = 1  # NVSwitches (LS10) count only if nothing else is accepted
+    min_driver: Annotated[str, Meta(pattern=f"^({VERSION})?$")] = ""  # Such as `550.90.07`.
+    vbios: tuple[str, ...] = ()  # The VBIOS versions accepted, such as `96.00.9F.00.01`; empty: any.
+    require_fwid: bool = False  # of reports by older drivers; other firmware is always refused
+    measurements: dict[str, tuple[str, ...]] = {}  # hex by index from 0, as manifests count; SPDM's is one more
+    allow_unmeasured: bool = False  # relaxation: firmware compared with neither measurements nor manifests
+    allow_unseen: bool = False  # Relaxation: accept a node in a TEE that computes on a GPU and shows no evidence of it.
+    require_ocsp: bool = False  # for each certificate that NVIDIA issued to a GPU or a manifest
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(f"({VERSION})?", self.min_driver):
+            raise ValueError("min_driver is a version such as 550.90.07")
+        for index, values in self.measurements.items():
+            hexadecimal = values and all(re.fullmatch("([0-9a-fA-F]{2})+", one) for one in values)
+            if not hexadecimal or not re.fullmatch("[0-9]{1,3}", index):
+                raise ValueError("measurements: hexadecimal values by the number of the measurement")
+
+    def relaxations(self) -> tuple[str, ...]:
+        return tuple(name for name in ("allow_unmeasured", "allow_unseen") if getattr(self, name))
+
+    def counted(self, known: list[Architecture | None]) -> int:
+        if set(self.architectures) == {SWITCH}:
+            return len(known)
+        return sum(one != SWITCH for one in known)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part[:9]) for part in version.split("."))
+
+
+def _check_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination, known: Architecture | None) -> None:
+    if policy.min_driver and known != SWITCH:
+        ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
+        found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)
+    else:
+        reason = "a switch has none" if known == SWITCH else "the policy names no floor"
+        found.skipped("driver", reason, required=False)
+    if policy.vbios:
+        accepted = vbios.upper() in {one.upper() for one in policy.vbios}
+        found.check("vbios", accepted, f"{vbios or 'unknown'} is not one the policy accepts", vbios)
+    else:
+        found.skipped("vbios", "the policy names none", required=False)
+
 
 MAX_MANIFESTS = 64
-NVDEC0_INDEX: Final = 35
-"""Measured only where the video decoder is on."""
+NVDEC0_INDEX: Final = 35  # Measured only where the video decoder is on.
 NVDEC0_OFF: Final = b"\x55"
-
 NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"})
 """The key of `NVIDIA Device Identity CA`."""
 
 
 class References(Struct, frozen=True):
-    """What reports are compared with: NVIDIA's manifests (XML), and OCSP responses (DER)."""
-
     manifests: tuple[bytes, ...] = ()
     ocsp: tuple[bytes, ...] = ()
     manifest_roots: frozenset[str] = frozenset({"dec1dc316477aa851eebdf51327ae9f864bc8d89254657ed1e7eb9168af1e1a3"})
@@ -68,7 +107,7 @@ def verify_gpu_reports(
     roots: frozenset[str] = NVIDIA_ROOTS,
 ) -> Verdict:
     """The verdict on all reports at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
-    devices = read_bundle(evidence, chain)
+    devices = spdm.read_bundle(evidence, chain)
     answers = read_responses(references.ocsp)
     found = Examination()
     manifests = _verify_manifests(references, answers, at, policy, found)
@@ -84,18 +123,16 @@ def verify_gpu_reports(
         keys += [key_fingerprint(leaf)] if leaf else []
         found.include(Verdict(verdict.checks))
     count = policy.counted([one.get("architecture") for one in described])
-    found.check(
-        "gpu count", count >= policy.min_gpus, f"{count} reported, the policy asks for {policy.min_gpus}", str(count)
-    )
+    holds = count >= policy.min_gpus
+    found.check("gpu count", holds, f"{count} reported, the policy asks for {policy.min_gpus}", str(count))
     found.check("gpus distinct", len(set(keys)) == len(keys), "one GPU reported more than once")
-    found.claim("gpus", described)
+    found.claim(gpus=described)
     return found.verdict()
 
 
 def _verify_manifests(
     references: References, answers: Sequence[OCSPResponse], at: datetime, policy: GpuPolicy, found: Examination
 ) -> tuple[Manifest, ...] | None:
-    """The manifests that hold; None if none was given."""
     if not references.manifests:
         return None
     if len(references.manifests) > MAX_MANIFESTS:
@@ -123,20 +160,15 @@ def _examine_device(
     found: Examination,
 ) -> x509.Certificate | None:
     report = device.report
-    for name, value in describe(report.opaque).items():
-        found.claim(name, value)
-    found.claim("nonce", report.nonce.hex())
+    found.claim(**spdm.describe(report.opaque), nonce=report.nonce.hex())
     chain = _examine_signature(device, at, policy, roots, found)
-    if nonce is None:
-        found.skipped("nonce", "nothing to compare with was given", required=False)
-    else:
-        found.check("nonce", hmac.compare_digest(report.nonce, nonce), "the report answers another nonce")
+    found.compare("nonce", report.nonce, nonce, "the report answers another nonce")
     if device.stated_nonce:
         same = device.stated_nonce.lower().removeprefix("0x") == report.nonce.hex()
         found.check("stated nonce", same, "the report has another nonce than is written beside it")
     leaf = chain[0] if chain else None
     known = architecture(subject(leaf)) if leaf else None
-    examine_versions(driver_version(report.opaque), vbios_version(report.opaque), policy, found, known)
+    _check_versions(spdm.driver_version(report.opaque), spdm.vbios_version(report.opaque), policy, found, known)
     if chain:  # the GPU itself issued its leaf
         examine_revocation(chain[1:], answers, at, found, required=policy.require_ocsp)
     return leaf
@@ -157,8 +189,7 @@ def _examine_signature(
     leaf, report = chain[0], device.report
     signed = ecdsa_signed(leaf.public_key(), ec.SECP384R1, SHA384(), report.signature, report.signed)
     found.check("signature", signed, "the report is not signed by the GPU's key")
-    found.claim("chip", subject(leaf))
-    found.claim("serial", f"{leaf.serial_number:X}")
+    found.claim(chip=subject(leaf), serial=f"{leaf.serial_number:X}")
     _examine_architecture(leaf, device.stated_architecture, policy, found)
     _examine_firmware(leaf, device.report, policy, found)
     return chain
@@ -166,18 +197,15 @@ def _examine_signature(
 
 def _examine_architecture(leaf: x509.Certificate, stated: str, policy: GpuPolicy, found: Examination) -> None:
     known = architecture(subject(leaf))
-    found.claim("architecture", known)
-    found.check(
-        "architecture",
-        known in policy.architectures and stated.upper() in ("", known),
-        f"{subject(leaf)} is {known or 'no GPU that is known'}, stated is {stated[:32] or 'nothing'}; "
-        f"the policy accepts {', '.join(policy.architectures)}",
-        str(known),
-    )
+    found.claim(architecture=known)
+    named = f"{subject(leaf)} is {known or 'no GPU that is known'}, stated is {stated[:32] or 'nothing'}"
+    reason = f"{named}; the policy accepts {', '.join(policy.architectures)}"
+    holds = known in policy.architectures and stated.upper() in ("", known)
+    found.check("architecture", holds, reason, str(known))
 
 
 def _examine_firmware(leaf: x509.Certificate, report: GpuReport, policy: GpuPolicy, found: Examination) -> None:
-    certified, reported = certified_fwid(leaf), report.opaque.get(FWID)
+    certified, reported = spdm.certified_fwid(leaf), report.opaque.get(spdm.FWID)
     if certified is None or reported is None:
         missing = "report" if reported is None else "certificate"
         found.skipped("firmware", f"the {missing} names no firmware", required=policy.require_fwid)
@@ -186,19 +214,12 @@ def _examine_firmware(leaf: x509.Certificate, report: GpuReport, policy: GpuPoli
 
 
 def _examine_measurements(
-    report: GpuReport,
-    policy: GpuPolicy,
-    manifests: tuple[Manifest, ...] | None,
-    found: Examination,
-    *,
-    switch: bool,
+    report: GpuReport, policy: GpuPolicy, manifests: tuple[Manifest, ...] | None, found: Examination, *, switch: bool
 ) -> None:
     if policy.measurements:
-        wrong = [
-            index
-            for index, accepted in policy.measurements.items()
-            if report.measurements.get(int(index) + 1, b"").hex() not in {one.lower() for one in accepted}
-        ]
+        lowered = {index: {one.lower() for one in accepted} for index, accepted in policy.measurements.items()}
+        measured = {index: report.measurements.get(int(index) + 1, b"").hex() for index in lowered}
+        wrong = [index for index, accepted in lowered.items() if measured[index] not in accepted]
         found.check("measurements", not wrong, f"not in the policy: {', '.join(wrong)}")
     if manifests is not None:
         _examine_golden(report, manifests, found, switch=switch)
@@ -213,8 +234,8 @@ def _examine_measurements(
 
 def _examine_golden(report: GpuReport, manifests: Sequence[Manifest], found: Examination, *, switch: bool) -> None:
     """Driver and VBIOS each against the manifest of the version the report names; a switch has no driver."""
-    versions = {} if switch else {"driver": driver_version(report.opaque)}
-    versions["vbios"] = vbios_version(report.opaque)
+    versions = {} if switch else {"driver": spdm.driver_version(report.opaque)}
+    versions["vbios"] = spdm.vbios_version(report.opaque)
     compared: dict[str, Mapping[int, frozenset[bytes]]] = {}
     for name, version in versions.items():
         ours = [one for one in manifests if one.version.upper() == version.upper()]
@@ -223,12 +244,8 @@ def _examine_golden(report: GpuReport, manifests: Sequence[Manifest], found: Exa
             continue
         golden = min((one.golden for one in ours), key=lambda one: len(_deviating(report, one)))
         wrong = _deviating(report, golden)
-        found.check(
-            f"{name} manifest",
-            not wrong,
-            f"measures otherwise than NVIDIA's manifest of {version} at {', '.join(map(str, wrong))}",
-            f"{len(golden)} measurements of {version}",
-        )
+        reason = f"measures otherwise than NVIDIA's manifest of {version} at {', '.join(map(str, wrong))}"
+        found.check(f"{name} manifest", not wrong, reason, f"{len(golden)} measurements of {version}")
         compared[name] = golden
     both = set.intersection(*map(set, compared.values())) if len(compared) == 2 else set()
     if both:
@@ -237,9 +254,6 @@ def _examine_golden(report: GpuReport, manifests: Sequence[Manifest], found: Exa
 
 def _deviating(report: GpuReport, golden: Mapping[int, frozenset[bytes]]) -> list[int]:
     """Where the report is not as the manifest has it. Manifests count from 0, SPDM from 1."""
-    off = report.opaque.get(NVDEC0_STATUS) == NVDEC0_OFF
-    return [
-        index
-        for index, accepted in golden.items()
-        if report.measurements.get(index + 1) not in accepted and not (off and index == NVDEC0_INDEX)
-    ]
+    off = report.opaque.get(spdm.NVDEC0_STATUS) == NVDEC0_OFF
+    wrong = [index for index, accepted in golden.items() if report.measurements.get(index + 1) not in accepted]
+    return [index for index in wrong if not (off and index == NVDEC0_INDEX)]

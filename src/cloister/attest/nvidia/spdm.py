@@ -1,12 +1,6 @@
-"""The bytes of a GPU's report, taken apart, and what the GPU is by them and by its certificate. Checks only their form.
-
-Reports come as NVIDIA's JSON of several, or as one with its chain beside it. Statements in the JSON are compared with
-the reports.
-
-DMTF DSP0274 (SPDM) 1.1 §10.11: the GET_MEASUREMENTS request, which holds the asker's nonce, then the MEASUREMENTS
-response. The signature covers both, up to itself. The opaque data is NVIDIA's list of (type, size, value). All numbers
-are little-endian.
-"""
+"""The bytes of a GPU's report, taken apart; checks only their form. DMTF DSP0274 (SPDM) 1.1 §10.11: the
+GET_MEASUREMENTS request with the asker's nonce, then the MEASUREMENTS response; the signature covers both, up to
+itself. The opaque data is NVIDIA's list of (type, size, value). All numbers are little-endian."""
 
 from __future__ import annotations
 
@@ -46,7 +40,6 @@ class GpuReport:
 
 
 def read_report(data: bytes) -> GpuReport:
-    """The report, or EvidenceInvalid."""
     if len(data) > MAX_REPORT_BYTES:
         raise EvidenceInvalid(f"A GPU report may have at most {MAX_REPORT_BYTES} bytes.")
     request, response = data[:REQUEST_BYTES], data[REQUEST_BYTES:]
@@ -64,13 +57,9 @@ def read_report(data: bytes) -> GpuReport:
     if len(response) < end or response[end:] not in (b"", b"\0"):  # some tools end a Hopper's report as if it were text
         raise EvidenceInvalid(f"The GPU report has {len(data)} bytes, which is not what its own lengths add up to.")
     data = data[: REQUEST_BYTES + end]
-    return GpuReport(
-        nonce=request[4:36],
-        measurements=MappingProxyType(_read_measurements(response[8:record_end], blocks)),
-        opaque=MappingProxyType(_read_opaque(response[opaque_start:opaque_end])),
-        signed=data[:-SIGNATURE_BYTES],
-        signature=data[-SIGNATURE_BYTES:],
-    )
+    measurements = MappingProxyType(_read_measurements(response[8:record_end], blocks))
+    opaque = MappingProxyType(_read_opaque(response[opaque_start:opaque_end]))
+    return GpuReport(request[4:36], measurements, opaque, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
 
 
 def _read_measurements(record: bytes, blocks: int) -> dict[int, bytes]:
@@ -127,7 +116,6 @@ class DeviceEvidence(Struct, frozen=True):
 
 
 def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
-    """The devices' evidence, or EvidenceInvalid. `chain` (PEM) serves those that bring none."""
     if len(data) > MAX_BUNDLE_BYTES:
         raise EvidenceInvalid(f"GPU evidence may have at most {MAX_BUNDLE_BYTES} bytes.")
     if data.startswith(bytes((VERSION, GET_MEASUREMENTS))):
@@ -138,15 +126,10 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
     entries = _read_entries(text)
     if not entries:
         raise EvidenceInvalid("The GPU evidence is of no GPU.")
-    return tuple(
-        DeviceEvidence(
-            read_report(_decode_text(entry.evidence.encode())),
-            _decode_chain(entry.certificate.encode()) or chain or b"",
-            entry.arch,
-            entry.nonce,
-        )
-        for entry in entries
-    )
+    reports = [read_report(_decode_text(entry.evidence.encode())) for entry in entries]
+    chains = [_decode_chain(entry.certificate.encode()) or chain or b"" for entry in entries]
+    together = zip(reports, chains, entries, strict=True)
+    return tuple(DeviceEvidence(report, pem, entry.arch, entry.nonce) for report, pem, entry in together)
 
 
 def _read_entries(text: bytes) -> tuple[_Entry, ...]:
@@ -174,24 +157,15 @@ def _decode_base64(text: bytes) -> bytes:
         raise EvidenceInvalid("GPU evidence or its certificate is neither hex nor base64.") from None
 
 
-Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
-"""LS10 is the NVSwitch that ties GPUs together; it reports in the same form."""
-
+Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]  # LS10 is the NVSwitch; it reports in the same form
 DRIVER_VERSION: Final = 3
 VBIOS_VERSION: Final = 6
 NVDEC0_STATUS: Final = 11
 FWID: Final = 20
 _TEXTS: Final = {15: "chip_sku", 16: "chip_sku_mod", 17: "project", 18: "project_sku", 19: "project_sku_mod"}
 _BYTES: Final = {
-    4: "gpu_info",
-    13: "cpr_info",
-    14: "board_id",
-    NVDEC0_STATUS: "nvdec0_status",
-    FWID: "fwid",
-    21: "protected_pcie",
-    33: "system_enable",
-    34: "opaque_version",
-    36: "features",
+    **{4: "gpu_info", 13: "cpr_info", 14: "board_id", NVDEC0_STATUS: "nvdec0_status", FWID: "fwid"},
+    **{21: "protected_pcie", 33: "system_enable", 34: "opaque_version", 36: "features"},
 }
 
 _CHIPS: Final[tuple[tuple[str, Architecture], ...]] = (("GH", "HOPPER"), ("GB", "BLACKWELL"), ("LS_10 ", "LS10"))
@@ -221,7 +195,6 @@ def vbios_version(opaque: Mapping[int, bytes]) -> str:
 
 
 def describe(opaque: Mapping[int, bytes]) -> dict[str, Any]:
-    """The report's opaque data as claims."""
     claims: dict[str, Any] = {"driver_version": driver_version(opaque), "vbios_version": vbios_version(opaque)}
     claims |= {name: _text(opaque[kind]) for kind, name in _TEXTS.items() if kind in opaque}
     claims |= {name: opaque[kind].hex() for kind, name in _BYTES.items() if kind in opaque}

@@ -1,8 +1,5 @@
-"""Certificates and revocation lists of AMD's keys, and which of them lead from a report's signer up to AMD's root.
-
-They come as PEM, DER, or the table a host hands its guests (GHCB specification; `auxblob` of the kernel's TSM reports):
-GUIDs with offsets, then the certificates. Whether one is trusted is not decided here.
-"""
+"""Certificates and revocation lists of AMD's keys: PEM, DER, or the table a host hands its guests (GHCB specification),
+and which of them lead from a report's signer up to AMD's root. Whether one is trusted is not decided here."""
 
 from __future__ import annotations
 
@@ -20,13 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import (
-    ecdsa_signed,
-    is_authority,
-    key_fingerprint,
-    signature_is_whole,
-    signed_directly,
-)
+from cloister.attest.chain import ecdsa_signed, is_authority, key_fingerprint, signature_is_whole, signed_directly
 from cloister.attest.snp.report import Product, Report, Tcb, product_of_name
 from cloister.errors import EvidenceInvalid
 
@@ -45,7 +36,6 @@ _WANTED = {guid.bytes for guid in _KNOWN} | {guid.bytes_le for guid in _KNOWN}
 
 
 def read_table(blob: bytes) -> list[bytes]:
-    """The certificates and revocation lists in a table; entries of unknown kinds are skipped."""
     found: list[bytes] = []
     for place in range(_MAX_ENTRIES):
         if len(blob) < (place + 1) * _ENTRY.size:
@@ -64,20 +54,16 @@ MAX_BUNDLE_BYTES = 1 << 18
 MAX_CERTIFICATES = 32
 AMD_EXTENSIONS = "1.3.6.1.4.1.3704.1."
 _PADDING = b"\0 \r\n\t"
-
 _Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Certificates and revocation lists, in any order."""
-
     certificates: tuple[x509.Certificate, ...]
     revocation_lists: tuple[x509.CertificateRevocationList, ...]
 
 
 def read_bundle(pieces: Sequence[bytes]) -> Bundle:
-    """Read certificates and revocation lists out of PEM, DER or certificate tables."""
     if sum(map(len, pieces)) > MAX_BUNDLE_BYTES:
         raise EvidenceInvalid(f"Certificates may have at most {MAX_BUNDLE_BYTES} bytes in all.")
     ders = list(islice((der for piece in pieces for der in _ders(piece)), MAX_CERTIFICATES + 1))
@@ -121,7 +107,6 @@ def _pem(piece: bytes) -> Iterator[bytes]:
 
 
 def _concatenated(piece: bytes) -> Iterator[bytes]:
-    """Split DER values that follow each other; padding after the last is dropped, as tables may have it."""
     while piece.strip(_PADDING):
         if len(piece) < 4 or piece[:2] != b"\x30\x82":
             raise EvidenceInvalid("This is not a DER certificate.")
@@ -161,7 +146,6 @@ def _revocation_list(der: bytes) -> x509.CertificateRevocationList:
 
 
 def _signed_as_amd_does(found: x509.Certificate | x509.CertificateRevocationList) -> bool:
-    """RSA-PSS with SHA-384."""
     pss = found.signature_algorithm_oid == x509.SignatureAlgorithmOID.RSASSA_PSS
     return pss and isinstance(found.signature_hash_algorithm, SHA384)
 
@@ -176,18 +160,15 @@ def _parsed(what: str, parse: Callable[[], _Parsed]) -> _Parsed:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Its one common name; empty if it has none or several."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
 
 def issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    """Whether the other's key signed this certificate, as AMD signs."""
     return is_authority(by) and _signed_as_amd_does(certificate) and signed_directly(certificate, by)
 
 
 def revocations_issued(listed: x509.CertificateRevocationList, by: x509.Certificate) -> bool:
-    """Whether the other's key signed this list, as AMD signs."""
     key = by.public_key()
     if listed.issuer != by.subject or not _signed_as_amd_does(listed) or not isinstance(key, RSAPublicKey):
         return False
@@ -200,8 +181,6 @@ _HWID_BYTES = (8, 64)  # Turin's chips have eight, those before sixty-four
 
 @dataclass(frozen=True)
 class Chain:
-    """The certificates found; None where one was not."""
-
     leaf: x509.Certificate | None
     intermediate: x509.Certificate | None
     root: x509.Certificate | None
@@ -211,13 +190,10 @@ def find_chain(report: Report, certificates: Sequence[x509.Certificate], pinned:
     """Pick those that belong together from certificates in any order; the right one where several fit."""
     kind = LEAF_NAMES.get(report.signing_key)
     leaf = _choose([one for one in certificates if common_name(one) == kind], lambda one: signed_by(report, one))
-    intermediate = leaf and _choose(
-        [one for one in certificates if one.subject == leaf.issuer], lambda one: issued(leaf, by=one)
-    )
-    root = intermediate and _choose(
-        [one for one in certificates if one.subject == intermediate.issuer],
-        lambda one: key_fingerprint(one) in pinned.values(),
-    )
+    issuers = [one for one in certificates if leaf and one.subject == leaf.issuer]
+    intermediate = leaf and _choose(issuers, lambda one: issued(leaf, by=one))
+    roots = [one for one in certificates if intermediate and one.subject == intermediate.issuer]
+    root = intermediate and _choose(roots, lambda one: key_fingerprint(one) in pinned.values())
     return Chain(leaf, intermediate, root)
 
 
@@ -232,12 +208,10 @@ def authority_name(report: Report, product: Product) -> str:
 
 
 def product_in(leaf: x509.Certificate) -> Product | None:
-    """The chip's product by the certificate."""
     return product_of_name(_text(_extension(leaf, "2")))
 
 
 def provider_in(leaf: x509.Certificate) -> str:
-    """The provider that this VLEK belongs to."""
     return _text(_extension(leaf, "5"))
 
 
@@ -259,10 +233,8 @@ def chip_in(leaf: x509.Certificate) -> bytes | None:
     return value if len(value) in _HWID_BYTES else None
 
 
-def _choose(
-    candidates: Sequence[x509.Certificate], right: Callable[[x509.Certificate], bool]
-) -> x509.Certificate | None:
-    return next(filter(right, candidates), candidates[0] if candidates else None)
+def _choose(several: Sequence[x509.Certificate], right: Callable[[x509.Certificate], bool]) -> x509.Certificate | None:
+    return next(filter(right, several), several[0] if several else None)
 
 
 def _extension(leaf: x509.Certificate, number: str) -> bytes:

@@ -1,18 +1,18 @@
-"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23); the chips it
-may be of. Only reads; verifies nothing.
-"""
+"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23), and the policy
+for an SEV-SNP machine. Verifies nothing."""
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict, replace
 
 from cloister.errors import EvidenceInvalid
 
@@ -68,7 +68,6 @@ class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
         return cls(bootloader=packed[0], tee=packed[1], snp=packed[6], microcode=packed[7])
 
     def below(self, floor: Tcb) -> list[str]:
-        """The components that are older than `floor`."""
         least = asdict(floor)
         return [f"{name} {mine} < {least[name]}" for name, mine in asdict(self).items() if mine < least[name]]
 
@@ -80,7 +79,6 @@ REPORT_BYTES = 1184
 SIGNED_BYTES = 0x2A0
 VERSIONS = range(2, 6)
 ECDSA_P384_SHA384 = 1
-
 SigningKey = Literal["vcek", "vlek", "none", "unknown"]
 _SIGNING_KEYS: dict[int, SigningKey] = {0: "vcek", 1: "vlek", 7: "none"}
 _LAYOUT = struct.Struct("<IIQ16s16sII8sQI4x64s48s32s48s48s64x8s3s21x64s8s3sx3sx176x144s")
@@ -103,16 +101,12 @@ class PlatformInfo(IntFlag):
 
     SMT = 1 << 0
     CIPHERTEXT_HIDING = 1 << 4
-    ALIAS_CHECK_COMPLETE = 1 << 5
-    """The firmware looked for memory that answers at two addresses."""
+    ALIAS_CHECK_COMPLETE = 1 << 5  # The firmware looked for memory that answers at two addresses.
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the signature is over, then the fields under the specification's names and in its order, as in `_LAYOUT`.
-
-    TCBs stay packed: their layout depends on the product.
-    """
+    """The specification's names in the order of `_LAYOUT`. TCBs stay packed: their layout depends on the product."""
 
     signed: bytes
     version: int
@@ -131,12 +125,10 @@ class Report:
     id_key_digest: bytes
     author_key_digest: bytes
     reported_tcb: bytes
-    cpuid: bytes
-    """Family, model, stepping; since version 3."""
+    cpuid: bytes  # Family, model, stepping; since version 3.
     chip_id: bytes
     committed_tcb: bytes
-    current_firmware: bytes
-    """Build, minor, major."""
+    current_firmware: bytes  # Build, minor, major.
     committed_firmware: bytes
     signature: bytes
 
@@ -150,12 +142,10 @@ class Report:
 
     @property
     def product(self) -> Product | None:
-        """None where the report does not say it."""
         return product_of_cpuid(self.cpuid[0], self.cpuid[1]) if self.has_cpuid else None
 
 
 def read_report(data: bytes) -> Report:
-    """The report in these bytes, or EvidenceInvalid."""
     if len(data) != REPORT_BYTES:
         raise EvidenceInvalid(f"An SEV-SNP report has {REPORT_BYTES} bytes; this has {len(data)}.")
     report = Report(data[:SIGNED_BYTES], *_LAYOUT.unpack_from(data))
@@ -174,8 +164,80 @@ _ANSWER_HEAD = 32  # MSG_REPORT_RSP: status, size of the report, 24 reserved byt
 
 
 def unwrap_report(data: bytes) -> tuple[bytes, bytes]:
-    """A report and the certificate table that came with it (empty if none did)."""
     if data[:4] == bytes(4) and data[4:8] == REPORT_BYTES.to_bytes(4, "little"):
         data = data[_ANSWER_HEAD:]
     table = data[REPORT_BYTES:]
     return data[:REPORT_BYTES], table if any(table) else b""
+
+
+FLOORS_DATE = "2026-01"  # AMD publishes bulletins and no status, so the floors below age with the release
+_FLOORS: Final[Mapping[Product, Tcb]] = {
+    "Milan": Tcb(snp=0x18),  # AMD-SB-3019
+    "Genoa": Tcb(snp=0x1B),  # AMD-SB-3020
+    "Turin": Tcb(snp=0x04),  # AMD-SB-3020
+}
+_MICROCODE: Final[Mapping[tuple[int, int, int], int]] = {
+    (0x19, 0x01, 1): 0xDB,  # Milan, AMD-SB-3019
+    (0x19, 0x11, 1): 0x56,  # Genoa, AMD-SB-3027
+    (0x19, 0x11, 2): 0x51,  # Genoa-X, AMD-SB-3027
+    (0x1A, 0x02, 1): 0x51,  # Turin, AMD-SB-3027
+}
+"""By family, model and stepping, which reports name since version 3. Other processors have a floor of firmware only."""
+
+
+def shipped_floor(report: Report, product: Product) -> Tcb:
+    floor = _FLOORS[product]
+    family, model, stepping = report.cpuid
+    microcode = _MICROCODE.get((family, model, stepping)) if report.has_cpuid else None
+    return floor if microcode is None else replace(floor, microcode=microcode)
+
+
+Hex16 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{32}\Z")]
+Hex32 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
+Hex48 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{96}\Z")]
+Hex64 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{128}\Z")]
+
+
+class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """An absent list asks nothing, an empty one accepts nothing. Without `measurements` nothing passes."""
+
+    measurements: tuple[Hex48, ...] = ()  # Launch digests.
+    host_data: tuple[Hex32, ...] | None = None
+    family_ids: tuple[Hex16, ...] | None = None
+    image_ids: tuple[Hex16, ...] | None = None
+    id_key_digests: tuple[Hex48, ...] | None = None
+    author_key_digests: tuple[Hex48, ...] | None = None
+    chip_ids: tuple[Hex64, ...] | None = None
+    csp_ids: tuple[str, ...] | None = None  # Whose VLEK is accepted.
+    products: tuple[Product, ...] = ("Milan", "Genoa", "Turin")
+    signing_keys: tuple[Literal["vcek", "vlek"], ...] = ("vcek", "vlek")
+    vmpl: tuple[Annotated[int, Meta(ge=0, le=3)], ...] = (0,)  # above 0 runs what was not measured: a relaxation
+    minimum_guest_svn: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0
+    minimum_tcb: Tcb = Tcb()  # for every product; both add to the floors that ship with the release
+    minimum_tcb_of: dict[Product, Tcb] = field(default_factory=dict)
+    allow_debug: bool = False
+    allow_migration_agent: bool = False
+    allow_hidden_chip_id: bool = False  # relaxation: the certificate's cannot be compared then
+    allow_old_tcb: bool = False  # below the shipped floors; levels that are all zero never pass
+    allow_missing_revocation_list: bool = False
+    require_smt_off: bool = False
+    require_single_socket: bool = False
+    require_ciphertext_hiding: bool = False
+    require_alias_check: bool = False
+    require_committed_firmware: bool = False  # Refuse firmware that its owner may still roll back.
+
+    def __post_init__(self) -> None:
+        # msgspec heeds patterns when it converts, not when it is called; a mistyped value must not just never match.
+        for name, digits in _DIGITS.items():
+            if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
+                raise ValueError(f"{name}: each has {digits} hexadecimal digits")
+
+    def relaxations(self) -> tuple[str, ...]:
+        allowed = [name for name, value in asdict(self).items() if name.startswith("allow_") and value]
+        return (*allowed, *(f"vmpl {level}" for level in self.vmpl if level))
+
+
+_DIGITS = {
+    **{"measurements": 96, "id_key_digests": 96, "author_key_digests": 96},
+    **{"host_data": 64, "family_ids": 32, "image_ids": 32, "chip_ids": 128},
+}

@@ -1,43 +1,21 @@
-"""The verdict on an SEV-SNP report: one named check for each thing that could be wrong with it.
-
-A check that needs a missing certificate is skipped and required: the verdict is then incomplete and does not pass.
-"""
+"""The verdict on an SEV-SNP report. A check that needs a missing certificate is skipped and required: nothing
+passes."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from cryptography.x509 import CertificateRevocationList as RevocationList
 
 from cloister.attest.chain import key_fingerprint
-from cloister.attest.snp.certificate import (
-    Chain,
-    authority_name,
-    chip_in,
-    common_name,
-    find_chain,
-    issued,
-    product_in,
-    provider_in,
-    read_bundle,
-    revocations_issued,
-    signed_by,
-    tcb_in,
-)
-from cloister.attest.snp.policy import FLOORS_DATE, SnpPolicy, shipped_floor
-from cloister.attest.snp.report import (
-    AMD_ROOTS,
-    ECDSA_P384_SHA384,
-    GuestPolicy,
-    PlatformInfo,
-    Product,
-    Report,
-    Tcb,
-    read_report,
-)
+from cloister.attest.snp import certificate
+from cloister.attest.snp import report as snp_report
+from cloister.attest.snp.certificate import Chain, common_name, issued
+from cloister.attest.snp.report import GuestPolicy, PlatformInfo, Product, Report, SnpPolicy, Tcb
 from cloister.checks import Examination, Verdict
+
+Roots = Mapping[Product, str]
 
 
 def verify_snp(
@@ -47,38 +25,27 @@ def verify_snp(
     at: datetime,
     policy: SnpPolicy,
     report_data: bytes | None,
-    roots: Mapping[Product, str] = AMD_ROOTS,
+    roots: Roots = snp_report.AMD_ROOTS,
 ) -> Verdict:
-    """Check a report against certificates (PEM, DER or a host's table, in any order; revocation lists among them).
-
-    `report_data` is the client's 64 bytes, None to skip this check. EvidenceInvalid if the report or a certificate is
-    malformed.
-    """
-    read = read_report(report)
-    bundle = read_bundle(certificates)
+    """Certificates and revocation lists have any order. `report_data`: the client's 64 bytes; None skips the check."""
+    read = snp_report.read_report(report)
+    bundle = certificate.read_bundle(certificates)
     found = Examination()
-    chain = find_chain(read, bundle.certificates, roots)
+    chain = certificate.find_chain(read, bundle.certificates, roots)
     _claim(found, read)
     product = _check_product(found, read, chain, policy)
     _check_chain(found, read, chain, product, at, roots)
     _check_revocation(found, chain, bundle.revocation_lists, at, policy)
     _check_signature(found, read, chain, policy)
-    _check_leaf_fits(found, read, chain, product, policy)
+    _check_leaf(found, read, chain, product, policy)
     check_demands(found, read, product, policy)
-    if report_data is None:
-        found.skipped("report data", "no nonce was given", required=False)
-    else:
-        found.check(
-            "report data",
-            hmac.compare_digest(read.report_data, report_data),
-            "the report was made for another nonce or key",
-        )
+    found.compare("report data", read.report_data, report_data, "the report was made for another nonce or key")
     return found.verdict()
 
 
 def _check_product(found: Examination, report: Report, chain: Chain, policy: SnpPolicy) -> Product | None:
     """Report (since version 3) and certificate may both name the chip; they must not disagree."""
-    certified = product_in(chain.leaf) if chain.leaf else None
+    certified = certificate.product_in(chain.leaf) if chain.leaf else None
     product = report.product if report.has_cpuid else certified
     if report.has_cpuid and product is None:
         family, model, _ = report.cpuid
@@ -91,17 +58,12 @@ def _check_product(found: Examination, report: Report, chain: Chain, policy: Snp
         found.skipped("product", "a report of version 2 does not say; its certificate would")
     else:
         found.check("product", product in policy.products, f"{product} is not accepted", product)
-        found.claim("product", product)
+        found.claim(product=product)
     return product
 
 
 def _check_chain(
-    found: Examination,
-    report: Report,
-    chain: Chain,
-    product: Product | None,
-    at: datetime,
-    roots: Mapping[Product, str],
+    found: Examination, report: Report, chain: Chain, product: Product | None, at: datetime, roots: Roots
 ) -> None:
     leaf, intermediate, root = chain.leaf, chain.intermediate, chain.root
     if root:
@@ -124,7 +86,7 @@ def _check_chain(
         found.failed("certificate chain", f"{names[1]} is not signed by the {names[2]} given")
     elif not issued(root, by=root):
         found.failed("certificate chain", f"{names[2]} is not signed by itself")
-    elif product is None or names[1] != authority_name(report, product):
+    elif product is None or names[1] != certificate.authority_name(report, product):
         found.failed("certificate chain", f"{names[1]} does not sign for a {kind} of {product}")
     else:
         found.passed("certificate chain", " → ".join(names))
@@ -152,7 +114,7 @@ def _check_revocation(
         for one in (chain.intermediate, chain.root)
         if one and any(each.get_revoked_certificate_by_serial_number(one.serial_number) for each in ours)
     ]
-    if not all(revocations_issued(one, by=chain.root) for one in ours):
+    if not all(certificate.revocations_issued(one, by=chain.root) for one in ours):
         found.failed("revocation", "the revocation list is not signed by the root")
     elif revoked:
         found.failed("revocation", f"revoked: {', '.join(revoked)}")
@@ -168,21 +130,16 @@ def _check_signature(found: Examination, report: Report, chain: Chain, policy: S
         found.failed("signing key", "the report is not signed" if key == "none" else "signed by an unknown key")
     else:
         found.check("signing key", key in policy.signing_keys, f"a {key.upper()} is not accepted", key.upper())
-    if report.signature_algorithm != ECDSA_P384_SHA384:
+    if report.signature_algorithm != snp_report.ECDSA_P384_SHA384:
         found.failed("report signature", f"algorithm {report.signature_algorithm} is not known")
     elif not chain.leaf:
         found.skipped("report signature", f"no {key.upper()} certificate was given")
     else:
-        found.check(
-            "report signature",
-            signed_by(report, chain.leaf),
-            f"not made by the key of the {common_name(chain.leaf)} given: report altered, or certificate swapped",
-        )
+        reason = f"not made by the key of the {common_name(chain.leaf)} given: report altered, or certificate swapped"
+        found.check("report signature", certificate.signed_by(report, chain.leaf), reason)
 
 
-def _check_leaf_fits(
-    found: Examination, report: Report, chain: Chain, product: Product | None, policy: SnpPolicy
-) -> None:
+def _check_leaf(found: Examination, report: Report, chain: Chain, product: Product | None, policy: SnpPolicy) -> None:
     """The key was derived for one set of patch levels and, if a VCEK, for one chip: the report must name the same."""
     leaf = chain.leaf
     if not leaf or not product:
@@ -190,17 +147,17 @@ def _check_leaf_fits(
         found.skipped("certificate TCB", reason)
         found.skipped("chip id", reason)
         return
-    certified, reported = tcb_in(leaf, product), Tcb.unpack(report.reported_tcb, product)
+    certified, reported = certificate.tcb_in(leaf, product), Tcb.unpack(report.reported_tcb, product)
     reason = f"certificate: {certified or 'incomplete'}; report: {reported}"
     found.check("certificate TCB", certified == reported, reason, str(reported))
     if report.signing_key == "vlek":
-        provider = provider_in(leaf)
-        found.claim("csp_id", provider)
+        provider = certificate.provider_in(leaf)
+        found.claim(csp_id=provider)
         found.skipped("chip id", "a VLEK speaks for a provider, not for a chip", required=False)
         if policy.csp_ids is not None:
             found.check("provider", provider in policy.csp_ids, f"{provider!r} is not accepted", provider)
         return
-    chip = chip_in(leaf)
+    chip = certificate.chip_in(leaf)
     if policy.allow_hidden_chip_id and not any(report.chip_id):
         found.check("chip id", False, "the host hides it", allowed_by="allow_hidden_chip_id")
     else:
@@ -208,25 +165,15 @@ def _check_leaf_fits(
         found.check("chip id", same, "the certificate is another chip's", report.chip_id.rstrip(b"\0").hex()[:16])
 
 
-_CLAIMED_BYTES = (
-    *("measurement", "report_data", "host_data", "family_id", "image_id"),
-    *("id_key_digest", "author_key_digest", "chip_id"),
-)
+_IDS = ("host_data", "family_id", "image_id", "id_key_digest", "author_key_digest", "chip_id")
 
 
 def _claim(found: Examination, report: Report) -> None:
-    for name, value in {
-        "tee": "sev-snp",
-        "version": report.version,
-        "guest_svn": report.guest_svn,
-        "vmpl": report.vmpl,
-        "guest_policy": f"{report.policy:#x}",
-        "platform_info": f"{report.platform_info:#x}",
-        "signing_key": report.signing_key,
-        **{name: getattr(report, name).hex() for name in _CLAIMED_BYTES},
-        "firmware": ".".join(map(str, reversed(report.current_firmware))),
-    }.items():
-        found.claim(name, value)
+    found.claim(tee="sev-snp", version=report.version, guest_svn=report.guest_svn, vmpl=report.vmpl)
+    found.claim(guest_policy=f"{report.policy:#x}", platform_info=f"{report.platform_info:#x}")
+    found.claim(**{name: getattr(report, name).hex() for name in ("measurement", "report_data", *_IDS)})
+    firmware = ".".join(map(str, reversed(report.current_firmware)))
+    found.claim(signing_key=report.signing_key, firmware=firmware)
 
 
 _HOST = 0xFFFFFFFF  # the VMPL of a report that the host asked for, not the guest
@@ -238,35 +185,22 @@ def check_demands(found: Examination, report: Report, product: Product | None, p
     _check_values(found, report, policy)
     level = "the host" if report.vmpl == _HOST else f"VMPL {report.vmpl}"
     relaxed = f"vmpl {report.vmpl}" if report.vmpl and report.vmpl in policy.vmpl else ""
-    found.check(
-        "vmpl",
-        report.vmpl in policy.vmpl and not relaxed,
-        f"asked for by {level}, not by VMPL 0, which was measured at launch",
-        level,
-        allowed_by=relaxed,
-    )
+    reason = f"asked for by {level}, not by VMPL 0, which was measured at launch"
+    found.check("vmpl", report.vmpl in policy.vmpl and not relaxed, reason, level, allowed_by=relaxed)
     if policy.minimum_guest_svn:
         enough = report.guest_svn >= policy.minimum_guest_svn
         found.check("guest svn", enough, f"{report.guest_svn} < {policy.minimum_guest_svn}")
 
 
 def _check_settings(found: Examination, report: Report, policy: SnpPolicy) -> None:
-    """The guest's policy and the platform: a name, whether it is asked for, whether it holds, and what if not."""
     guest, platform = GuestPolicy(report.policy), PlatformInfo(report.platform_info)
     meant = GuestPolicy.ALWAYS in guest and not guest & GuestPolicy.WITHOUT_MEANING
     found.check("guest policy", meant, f"{report.policy:#x} has bits set or clear that have no meaning")
-    found.check(
-        "debug",
-        GuestPolicy.DEBUG not in guest,
-        "the host may read the guest's memory: debugging is on",
-        allowed_by="allow_debug" if policy.allow_debug else "",
-    )
-    found.check(
-        "migration agent",
-        GuestPolicy.MIGRATION_AGENT not in guest,
-        "the guest may be moved by an agent whose own report this is not",
-        allowed_by="allow_migration_agent" if policy.allow_migration_agent else "",
-    )
+    why = "the host may read the guest's memory: debugging is on"
+    found.check("debug", GuestPolicy.DEBUG not in guest, why, allowed_by="allow_debug" if policy.allow_debug else "")
+    why = "the guest may be moved by an agent whose own report this is not"
+    allowed = "allow_migration_agent" if policy.allow_migration_agent else ""
+    found.check("migration agent", GuestPolicy.MIGRATION_AGENT not in guest, why, allowed_by=allowed)
     alone = not (GuestPolicy.SMT in guest or PlatformInfo.SMT in platform)
     one_socket = GuestPolicy.SINGLE_SOCKET in guest
     hidden, searched = PlatformInfo.CIPHERTEXT_HIDING in platform, PlatformInfo.ALIAS_CHECK_COMPLETE in platform
@@ -296,14 +230,10 @@ def _check_tcb(found: Examination, report: Report, product: Product | None, poli
         found.check("tcb floor", not old, ", ".join(dict.fromkeys(old)), str(reported))
     else:
         found.skipped("tcb floor", "the policy names none", required=False)
-    vulnerable = reported.below(shipped_floor(report, product))
-    found.check(
-        "shipped tcb floor",
-        not vulnerable,
-        f"{', '.join(vulnerable)}: {product} was known to be vulnerable there by {FLOORS_DATE}",
-        f"of {FLOORS_DATE}",
-        allowed_by="allow_old_tcb" if policy.allow_old_tcb else "",
-    )
+    vulnerable = reported.below(snp_report.shipped_floor(report, product))
+    reason = f"{', '.join(vulnerable)}: {product} was known to be vulnerable there by {snp_report.FLOORS_DATE}"
+    allowed = "allow_old_tcb" if policy.allow_old_tcb else ""
+    found.check("shipped tcb floor", not vulnerable, reason, f"of {snp_report.FLOORS_DATE}", allowed_by=allowed)
 
 
 def _check_values(found: Examination, report: Report, policy: SnpPolicy) -> None:

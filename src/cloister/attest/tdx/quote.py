@@ -1,8 +1,5 @@
-"""The bytes of a TDX quote, taken apart, and the policy for a TDX node. Checks only the bytes' form.
-
-Intel TDX DCAP Quoting Library API, appendix A: header, body (TD report 1.0 in version 4; 1.0, 1.5 or 1.5 extended in
-version 5), then the signature data with the QE's report and the PCK certificate chain. All numbers little-endian.
-"""
+"""The bytes of a TDX quote, taken apart (Intel TDX DCAP Quoting Library API, appendix A; little-endian), and the policy
+for a TDX node. Checks only the bytes' form."""
 
 from __future__ import annotations
 
@@ -22,11 +19,9 @@ KEY_ECDSA_P256 = 2
 CERTIFICATION_QE_REPORT = 6
 CERTIFICATION_PCK_CHAIN = 5
 QE_REPORT_BYTES = 384
-
 _TD_10 = struct.Struct("<16s48s48s8sQ8s48s48s48s48s48s48s48s48s64s")
 _TD_15 = struct.Struct("<16s48s")
-_BODIES: Final = {2: ("1.0", 584), 3: ("1.5", 648), 4: ("1.5 extended", 885)}
-"""The version of a TD report and its size, by the body type of version 5."""
+_BODIES: Final = {2: ("1.0", 584), 3: ("1.5", 648), 4: ("1.5 extended", 885)}  # by the body type of version 5
 
 
 @dataclass(frozen=True)
@@ -55,8 +50,6 @@ class TdReport:
 
 @dataclass(frozen=True)
 class QeReport:
-    """The quoting enclave's own report: its data binds the attestation key, a PCK signs it."""
-
     signed: bytes
     signature: bytes
     auth_data: bytes
@@ -131,42 +124,27 @@ def _read_signature_data(data: bytes) -> tuple[bytes, bytes, QeReport, bytes]:
         raise EvidenceInvalid(f"The quote is certified by data of type {kind}, not by the QE's report.")
     inner = _Reader(outer.take(outer.number(4, "certification data"), "certification data"))
     outer.done("signature data")
-    qe = QeReport(
-        inner.take(QE_REPORT_BYTES, "QE report"),
-        inner.take(64, "QE report's signature"),
-        inner.take(inner.number(2, "QE authentication data"), "QE authentication data"),
-    )
+    signed, signed_by = inner.take(QE_REPORT_BYTES, "QE report"), inner.take(64, "QE report's signature")
+    data_name = "QE authentication data"
+    qe = QeReport(signed, signed_by, inner.take(inner.number(2, data_name), data_name))
     kind = inner.number(2, "PCK certification data")
     chain = inner.take(inner.number(4, "PCK certification data"), "PCK certification data")
     inner.done("certification data")
     return signature, key, qe, chain if kind == CERTIFICATION_PCK_CHAIN else b""
 
 
-Status = Literal[
-    "UpToDate",
-    "SWHardeningNeeded",
-    "ConfigurationNeeded",
-    "ConfigurationAndSWHardeningNeeded",
-    "OutOfDate",
-    "OutOfDateConfigurationNeeded",
-    "TDRelaunchAdvised",
-    "TDRelaunchAdvisedConfigurationNeeded",
-]
+_Warned = Literal["SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded"]
+_Old = Literal["OutOfDate", "OutOfDateConfigurationNeeded", "TDRelaunchAdvised", "TDRelaunchAdvisedConfigurationNeeded"]
+Status = Literal["UpToDate"] | _Warned | _Old
 """Intel's words for a platform's TCB. `Revoked` is not among them: no policy can accept it."""
 
-Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]
-"""A measurement of 48 bytes in hex."""
-
+Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]  # A measurement of 48 bytes in hex.
 REGISTERS = ("mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "mrseam", "mrconfigid", "mrowner", "mrownerconfig")
 ANY = "any"
 
 
 class Launch(Struct, frozen=True, forbid_unknown_fields=True):
-    """One way to start that is accepted, whole: one platform's MRTD does not go with another's RTMR0.
-
-    MRTD is the firmware, RTMR0 its settings, RTMR1 boot loader and kernel, RTMR2 command line and initial disk. Where
-    RTMR0 cannot be predicted (it holds the machine's memory map), `rtmr0 = "any"` is a relaxation.
-    """
+    """Accepted as a whole. MRTD: firmware, RTMR0: its settings, RTMR1: loader and kernel, RTMR2: command and initrd."""
 
     mrtd: Register
     rtmr0: Annotated[str, Meta(pattern=f"^([0-9a-fA-F]{{96}}|{ANY})$")]
@@ -187,38 +165,27 @@ class Launch(Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{name}: a register has 96 hexadecimal digits")
 
     def differences(self, report: TdReport) -> list[str]:
-        """The registers in which a report is not of this launch."""
         named = {name: getattr(self, name) for name in REGISTERS if getattr(self, name) not in (None, ANY)}
         return [name for name, value in named.items() if getattr(report, name) != bytes.fromhex(value)]
 
 
-Word = Annotated[str, Meta(pattern="^[0-9a-fA-F]{16}$")]
-"""Eight bytes as a number in hex, as `cloister attest check` shows them."""
+Word = Annotated[str, Meta(pattern="^[0-9a-fA-F]{16}$")]  # as `cloister attest check` shows them
 
 
 class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """A list names what is accepted: an empty one accepts nothing. A list that is absent asks nothing, except
-    `launches`: any software in a real TD could say what a release says, so without them nothing passes.
-    """
+    """An absent list asks nothing, an empty one accepts nothing. Without `launches` nothing passes."""
 
     launches: tuple[Launch, ...] = ()
     td_attributes: tuple[Word, ...] | None = None
     xfam: tuple[Word, ...] | None = None
-    fmspcs: tuple[Annotated[str, Meta(pattern="^[0-9a-fA-F]{12}$")], ...] | None = None
-    """Which models of processor, by the number Intel gives their TCB."""
+    fmspcs: tuple[Annotated[str, Meta(pattern="^[0-9a-fA-F]{12}$")], ...] | None = None  # models of processor
     accepted_statuses: tuple[Status, ...] = ("UpToDate",)
-    refused_advisories: tuple[str, ...] = ()
-    """Intel's advisories (`INTEL-SA-…`) that must not apply to the platform."""
-    accepted_advisories: tuple[str, ...] | None = None
-    """If given, no advisory may apply but these."""
-    min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0
-    """Collateral older than this `tcbEvaluationDataNumber` is refused, even if it has not expired."""
-    min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""
-    """Hex of 16 bytes, each a minimum."""
-    require_sept_ve_disable: bool = False
-    """Refuse its absence by name, and whatever `allow_sept_ve` says. dcap-qvl refuses it with the collateral."""
-    allow_sept_ve: bool = False
-    """Relaxation: accept a TD whose host may take pages from it and make it fault, as Azure's paravisor runs them."""
+    refused_advisories: tuple[str, ...] = ()  # Intel's advisories (`INTEL-SA-…`) that must not apply to the platform.
+    accepted_advisories: tuple[str, ...] | None = None  # If given, no advisory may apply but these.
+    min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0  # Intel's `tcbEvaluationDataNumber` of the collateral
+    min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""  # Hex of 16 bytes, each a minimum.
+    require_sept_ve_disable: bool = False  # whatever `allow_sept_ve` says
+    allow_sept_ve: bool = False  # relaxation: its host may take pages and make it fault (Azure's paravisor)
 
     def __post_init__(self) -> None:
         for name, digits in (("td_attributes", 16), ("xfam", 16), ("fmspcs", 12)):
@@ -228,7 +195,6 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
 
     def relaxations(self) -> tuple[str, ...]:
-        """What this policy lets go that the default does not."""
         statuses = [f"accepted_statuses {status}" for status in self.accepted_statuses if status != "UpToDate"]
         unset = any(each.rtmr0 == ANY for each in self.launches)
         exposed = self.allow_sept_ve and not self.require_sept_ve_disable

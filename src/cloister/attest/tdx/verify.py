@@ -1,9 +1,6 @@
-"""Whether a TDX quote proves what a policy asks for: a list of checks, each with its outcome.
-
-The signatures from the quote up to Intel's root are checked here. Only Intel's collateral (the JSON that dcap-qvl reads
-and writes) can tell the state of the platform: its TCB, its quoting enclave, revocations. dcap-qvl judges it at a time
-that is passed in. Without collateral those checks are skipped and nothing passes.
-"""
+"""Whether a TDX quote proves what a policy asks for. Only Intel's collateral (PCS API v4) tells the platform's TCB,
+enclave and revocations; dcap-qvl judges it at a time that is passed in. Without it those checks are skipped and nothing
+passes. A TD without SEPT_VE_DISABLE gets no status from dcap-qvl: `read_levels` reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import hmac
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import dcap_qvl  # type: ignore[import-untyped]
 from cryptography import x509
@@ -22,15 +19,64 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.chain import ecdsa_signed, find_chain, read_certificates
 from cloister.attest.tdx.quote import ANY, Quote, TdReport, TdxPolicy, read_quote
-from cloister.attest.tdx.tcb import read_levels
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
+
+_WORSE: Final = (
+    *("UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded"),
+    *("OutOfDate", "OutOfDateConfigurationNeeded", "Revoked"),
+)
+
+
+def read_levels(data: bytes, quote: Quote, collateral: bytes) -> tuple[str, tuple[str, ...], int]:
+    """Status, advisories and evaluation number. ValueError, LookupError or TypeError where collateral does not say."""
+    document = json.loads(collateral)
+    tcb_info, enclave = json.loads(document["tcb_info"]), json.loads(document["qe_identity"])
+    svn, enclave_svn = quote.report.tee_tcb_svn, int.from_bytes(quote.qe.signed[258:260], "little")
+    levels = [_platform_level(tcb_info, data, svn), _module_level(tcb_info, svn)]
+    levels.append(_reached(enclave["tcbLevels"], enclave_svn))
+    found = [level for level in levels if level is not None]
+    status = max((str(level["tcbStatus"]) for level in found), key=_WORSE.index)
+    advisories = dict.fromkeys(str(each) for level in found for each in level.get("advisoryIDs", ()))
+    numbers = (int(one["tcbEvaluationDataNumber"]) for one in (tcb_info, enclave))
+    return status, tuple(advisories), min(numbers)
+
+
+def _platform_level(tcb_info: dict[str, Any], data: bytes, tee_tcb_svn: bytes) -> dict[str, Any]:
+    platform = dcap_qvl.Quote.parse(data).pck_extension()
+    if platform is None:
+        raise ValueError("the quote does not carry its PCK certificate")
+    have = (*platform.cpu_svn, platform.pce_svn, *tee_tcb_svn)
+    for level in sorted(tcb_info["tcbLevels"], key=_numbers, reverse=True):
+        if all(ours >= theirs for ours, theirs in zip(have, _numbers(level), strict=True)):
+            return dict(level)
+    raise ValueError("no level is reached")
+
+
+def _numbers(level: dict[str, Any]) -> tuple[int, ...]:
+    tcb = level["tcb"]
+    sgx, tdx = ([int(one["svn"]) for one in tcb[f"{kind}tcbcomponents"]] for kind in ("sgx", "tdx"))
+    return (*sgx, int(tcb["pcesvn"]), *tdx)
+
+
+def _module_level(tcb_info: dict[str, Any], tee_tcb_svn: bytes) -> dict[str, Any] | None:
+    """Modules of version 0 have no identity."""
+    identities = tcb_info.get("tdxModuleIdentities") or ()
+    if not tee_tcb_svn[1] or not identities:
+        return None
+    name = f"TDX_{tee_tcb_svn[1]:02X}"
+    (identity,) = (one for one in identities if str(one["id"]).upper() == name)
+    return _reached(identity["tcbLevels"], tee_tcb_svn[0])
+
+
+def _reached(levels: list[dict[str, Any]], svn: int) -> dict[str, Any]:
+    return max((one for one in levels if one["tcb"]["isvsvn"] <= svn), key=lambda one: int(one["tcb"]["isvsvn"]))
+
 
 MAX_COLLATERAL_BYTES = 262144
 MAX_REASON = 200
 NO_LEVEL = "No matching TCB level"
-EXPOSED = "SEPT_VE_DISABLE is not enabled"
-"""dcap-qvl checks this last: it reports any other problem instead."""
+EXPOSED = "SEPT_VE_DISABLE is not enabled"  # dcap-qvl checks this last: it reports any other problem instead.
 
 
 class CollateralRefused(Exception):
@@ -39,36 +85,25 @@ class CollateralRefused(Exception):
 
 @dataclass(frozen=True)
 class Standing:
-    """Intel's status of the platform that a quote is from."""
-
     status: str
     advisories: tuple[str, ...]
     evaluation: int
     report: dict[str, Any]
 
     def agrees_with(self, report: TdReport) -> bool:
-        """Whether dcap-qvl read the same report as we did."""
-        return all(
-            self.report.get(name) == value.hex()
-            for name, value in (
-                *(("mr_td", report.mrtd), ("rt_mr0", report.rtmr0), ("rt_mr1", report.rtmr1)),
-                *(("rt_mr2", report.rtmr2), ("rt_mr3", report.rtmr3), ("report_data", report.report_data)),
-                ("td_attributes", report.td_attributes.to_bytes(8, "little")),
-            )
-        )
+        names = {"mr_td": "mrtd", "report_data": "report_data", **{f"rt_mr{at}": f"rtmr{at}" for at in range(4)}}
+        same = all(self.report.get(theirs) == getattr(report, ours).hex() for theirs, ours in names.items())
+        return same and self.report.get("td_attributes") == report.td_attributes.to_bytes(8, "little").hex()
 
 
 def read_collateral(data: bytes) -> dcap_qvl.QuoteCollateralV3:
-    """The collateral, or EvidenceInvalid."""
     if len(data) > MAX_COLLATERAL_BYTES:
         raise EvidenceInvalid(f"Collateral may have at most {MAX_COLLATERAL_BYTES} bytes.")
     try:
         return dcap_qvl.QuoteCollateralV3.from_json(data.decode())
     except ValueError as wrong:
-        raise EvidenceInvalid(
-            f"The collateral is not the JSON dcap-qvl writes ({type(wrong).__name__}).",
-            hint="Fetch it with dcap_qvl.get_collateral and store its to_json().",
-        ) from None
+        message = f"The collateral is not the JSON dcap-qvl writes ({type(wrong).__name__})."
+        raise EvidenceInvalid(message, hint="Fetch it with dcap_qvl.get_collateral and store its to_json().") from None
 
 
 def pck_chain(data: bytes) -> bytes:
@@ -78,7 +113,6 @@ def pck_chain(data: bytes) -> bytes:
 
 
 def judge(quote: bytes, collateral: dcap_qvl.QuoteCollateralV3, root: bytes, seconds: int) -> Standing:
-    """How the quote's platform stands by this collateral under this root (DER), or CollateralRefused."""
     try:
         verifier = dcap_qvl.QuoteVerifier(root)
         policy = dcap_qvl.QuotePolicy.claims_only(seconds)
@@ -108,8 +142,7 @@ def read_standing(data: bytes, collateral: bytes) -> Standing | None:
 INTEL_ROOTS = frozenset({"a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"})
 """The key of `Intel SGX Root CA`."""
 INTEL_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
-SGX_EXTENSION = x509.ObjectIdentifier("1.2.840.113741.1.13.1")
-"""Only PCK certificates have it; Intel's root stands above others, too."""
+SGX_EXTENSION = x509.ObjectIdentifier("1.2.840.113741.1.13.1")  # in PCK certificates alone; Intel's root issues others
 
 
 def verify_tdx(
@@ -121,7 +154,6 @@ def verify_tdx(
     report_data: bytes | None,
     roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
-    """The verdict on a quote at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
     read = read_quote(quote)
     found = Examination()
     _claim(read, found)
@@ -135,16 +167,11 @@ def verify_tdx(
 
 def _claim(quote: Quote, found: Examination) -> None:
     report = quote.report
-    found.claim("tee", "tdx")
-    found.claim("quote_version", quote.version)
-    found.claim("td_version", report.version)
-    for name in (
-        *("mrtd", "mrseam", "mrsignerseam", "mrconfigid", "mrowner", "mrownerconfig", "mrservicetd"),
-        *("tee_tcb_svn", "seam_attributes", "xfam", "report_data", "rtmr0", "rtmr1", "rtmr2", "rtmr3"),
-    ):
-        found.claim(name, getattr(report, name).hex())
-    found.claim("td_attributes", f"{report.td_attributes:016x}")
-    found.claim("xfam", _number(report.xfam))
+    found.claim(tee="tdx", quote_version=quote.version, td_version=report.version)
+    modules = ("mrseam", "mrsignerseam", "mrservicetd", "tee_tcb_svn", "seam_attributes", "report_data")
+    owners = ("mrtd", "mrconfigid", "mrowner", "mrownerconfig", "rtmr0", "rtmr1", "rtmr2", "rtmr3")
+    found.claim(**{name: getattr(report, name).hex() for name in (*owners, *modules)})
+    found.claim(td_attributes=f"{report.td_attributes:016x}", xfam=_number(report.xfam))
 
 
 def _examine_signatures(quote: Quote, found: Examination) -> None:
@@ -154,17 +181,11 @@ def _examine_signatures(quote: Quote, found: Examination) -> None:
     except ValueError:
         found.failed("quote signature", "the attestation key is no point of P-256")
         return
-    found.check(
-        "quote signature",
-        _signed(key, quote.signature, quote.signed),
-        "the quote is not signed by its attestation key",
-    )
+    holds = _signed(key, quote.signature, quote.signed)
+    found.check("quote signature", holds, "the quote is not signed by its attestation key")
     bound = hashlib.sha256(quote.attestation_key + quote.qe.auth_data).digest() + bytes(32)
-    found.check(
-        "attestation key",
-        hmac.compare_digest(bound, quote.qe.report_data),
-        "the quoting enclave's report does not speak for this attestation key",
-    )
+    holds = hmac.compare_digest(bound, quote.qe.report_data)
+    found.check("attestation key", holds, "the quoting enclave's report does not speak for this attestation key")
 
 
 def _examine_chain(
@@ -183,18 +204,14 @@ def _examine_chain(
     key = leaf.public_key()
     is_pck = any(extension.oid == SGX_EXTENSION for extension in leaf.extensions)
     found.check("pck certificate", is_pck, "the leaf certificate is not of an SGX or TDX platform")
-    found.check(
-        "qe report signature",
-        _signed(key, quote.qe.signature, quote.qe.signed),
-        "the quoting enclave's report is not signed by the platform's PCK",
-    )
+    holds = _signed(key, quote.qe.signature, quote.qe.signed)
+    found.check("qe report signature", holds, "the quoting enclave's report is not signed by the platform's PCK")
     return chain
 
 
 def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy, found: Examination) -> None:
-    """The FMSPC in the PCK certificate, where there is one to trust."""
     fmspc = _fmspc(chain[0]) if chain else ""
-    found.claim("fmspc", fmspc)
+    found.claim(fmspc=fmspc)
     if policy.fmspcs is None:
         return
     if not chain:
@@ -246,29 +263,19 @@ def _examine_standing(
             found.skipped("tcb status", "the collateral was refused")
     if standing is None:
         return
-    found.claim("tcb_status", standing.status)
-    found.claim("advisories", list(standing.advisories))
-    found.claim("tcb_evaluation", standing.evaluation)
+    found.claim(tcb_status=standing.status, advisories=list(standing.advisories), tcb_evaluation=standing.evaluation)
     relaxed = standing.status != "UpToDate" and standing.status in policy.accepted_statuses
-    found.check(
-        "tcb status",
-        standing.status in policy.accepted_statuses and not relaxed,
-        standing.status if relaxed else f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}",
-        standing.status,
-        allowed_by=f"accepted_statuses {standing.status}" if relaxed else "",
+    known = standing.status in policy.accepted_statuses
+    reason = (
+        standing.status if relaxed else f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}"
     )
-    refused_ids = [
-        name
-        for name in standing.advisories
-        if name in policy.refused_advisories
-        or (policy.accepted_advisories is not None and name not in policy.accepted_advisories)
-    ]
+    allowed = f"accepted_statuses {standing.status}" if relaxed else ""
+    found.check("tcb status", known and not relaxed, reason, standing.status, allowed_by=allowed)
+    accepted = standing.advisories if policy.accepted_advisories is None else policy.accepted_advisories
+    refused_ids = [name for name in standing.advisories if name in policy.refused_advisories or name not in accepted]
     found.check("advisories", not refused_ids, f"the policy does not accept {', '.join(refused_ids)}")
-    found.check(
-        "tcb evaluation",
-        standing.evaluation >= policy.min_tcb_evaluation,
-        f"the collateral is of evaluation {standing.evaluation}, the policy asks for {policy.min_tcb_evaluation}",
-    )
+    reason = f"the collateral is of evaluation {standing.evaluation}, the policy asks for {policy.min_tcb_evaluation}"
+    found.check("tcb evaluation", standing.evaluation >= policy.min_tcb_evaluation, reason)
 
 
 def _shown(text: str) -> str:
@@ -277,12 +284,10 @@ def _shown(text: str) -> str:
 
 
 def _signed(key: object, signature: bytes, data: bytes) -> bool:
-    """ECDSA over SHA-256 with a P-256 key, the signature as two numbers of 32 bytes."""
     return ecdsa_signed(key, ec.SECP256R1, SHA256(), signature, data)
 
 
 def _number(little: bytes) -> str:
-    """Eight bytes, as a number in hex."""
     return f"{int.from_bytes(little, 'little'):016x}"
 
 
@@ -290,31 +295,25 @@ def _number(little: bytes) -> str:
 UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
-HARMLESS = 1 << 30 | 1 << 31
-"""Protection keys and key locker, which only the TD uses."""
+HARMLESS = 1 << 30 | 1 << 31  # Protection keys and key locker, which only the TD uses.
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
     _examine_attributes(report, policy, found)
     _examine_module(report, policy, found)
     _examine_launch(report, policy, found)
-    if report_data is None:
-        found.skipped("report data", "nothing to compare with was given", required=False)
-    else:
-        same = hmac.compare_digest(report.report_data, report_data)
-        found.check("report data", same, "the report speaks for another nonce, channel key, release or GPU")
+    reason = "the report speaks for another nonce, channel key, release or GPU"
+    found.compare("report data", report.report_data, report_data, reason)
 
 
 def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
-    """All registers of one accepted launch, together."""
     if not policy.launches:
         found.skipped("launch", "the policy names no [[tdx.launches]]: any software in a real TD could be this one")
         return
     nearest = min(policy.launches, key=lambda launch: len(launch.differences(report)))
     wrong = nearest.differences(report)
-    found.check(
-        "launch", not wrong, f"not one the policy accepts: the nearest differs in {', '.join(wrong)}", report.mrtd.hex()
-    )
+    shown = report.mrtd.hex()
+    found.check("launch", not wrong, f"not one the policy accepts: the nearest differs in {', '.join(wrong)}", shown)
     if not wrong and nearest.rtmr0 == ANY:
         found.check("rtmr0", False, "the firmware's settings are not compared", allowed_by="launches rtmr0 any")
 
@@ -344,17 +343,11 @@ def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination)
 
 
 def _examine_module(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
-    found.check(
-        "tdx module",
-        not any(report.mrsignerseam) and not any(report.seam_attributes),
-        "the TDX module is not one signed by Intel, or has attributes",
-    )
+    holds = not any(report.mrsignerseam) and not any(report.seam_attributes)
+    found.check("tdx module", holds, "the TDX module is not one signed by Intel, or has attributes")
     if not policy.min_tee_tcb_svn:
         found.skipped("tee tcb svn", "the policy names no floor", required=False)
         return
     floor = bytes.fromhex(policy.min_tee_tcb_svn)
-    found.check(
-        "tee tcb svn",
-        all(have >= want for have, want in zip(report.tee_tcb_svn, floor, strict=True)),
-        f"{report.tee_tcb_svn.hex()} lies below {floor.hex()}",
-    )
+    holds = all(have >= want for have, want in zip(report.tee_tcb_svn, floor, strict=True))
+    found.check("tee tcb svn", holds, f"{report.tee_tcb_svn.hex()} lies below {floor.hex()}")
