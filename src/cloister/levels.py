@@ -185,8 +185,7 @@ LEVELS: dict[str, Level] = {
             refuses=(
                 *_NOT_ELSEWHERE,
                 *_kept_from_sampling(
-                    "partitioned",
-                    repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
+                    "partitioned", repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'."
                 ),
             ),
             default_rank=0,
@@ -211,8 +210,7 @@ LEVELS: dict[str, Level] = {
                 _ONLY_MPC,
                 *_several_hidden(),
                 *_kept_from_sampling(
-                    "obfuscated",
-                    repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
+                    "obfuscated", repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'."
                 ),
             ),
             obfuscates=True,

@@ -235,16 +235,6 @@ def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]
     (request_id, params), *others = wanted
     also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
     ask = Ask(
-        request_id,
-        tenant,
-        job.level,
-        job.session,
-        job.keep,
-        prompt,
-        params,
-        job.group,
-        also,
-        job.salt,
-        job.obfuscation,
+        request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group, also, job.salt, job.obfuscation
     )
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -105,10 +105,7 @@ def read_policy_table(
 
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
-_KINDS = {
-    **{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")},
-    **{"sev-snp": "snp", "gpu": "nvidia"},
-}
+_KINDS = {**{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")}, **{"sev-snp": "snp", "gpu": "nvidia"}}
 _KINDS_HINT = "--kind takes snp, tdx, azure or nvidia."
 
 attest = typer.Typer(no_args_is_help=True)
@@ -145,9 +142,7 @@ class EvidenceFiles(BaseModel):
         metavar="FILE",
     )
     nonce: str | None = option(
-        None,
-        "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.",
-        metavar="HEX",
+        None, "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.", metavar="HEX"
     )
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
     policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.", metavar="FILE")

@@ -164,8 +164,7 @@ class GenerationRequest(Given):
         "logprobs and the like; the parties see neither",
     )
     obfuscation: ObfuscationOptions | None = Field(
-        default=None,
-        description="at 'obfuscated': how the secrets are hidden that <redacted>…</redacted> marks",
+        default=None, description="at 'obfuscated': how the secrets are hidden that <redacted>…</redacted> marks"
     )
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
