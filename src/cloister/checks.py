@@ -1,7 +1,4 @@
-"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
-
-Only PASS passes: a skipped check was not made. Also decodes untrusted JSON; what is verified is elsewhere.
-"""
+"""The vocabulary of everything that verifies: a verdict is a list of named checks. Only PASS passes."""
 
 from __future__ import annotations
 
@@ -26,11 +23,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `reason` says why it failed or was skipped, or what was found.
-
-    A check that is not `required` (no nonce was given, say) may be skipped; it is shown as skipped, not as passed.
-    Where the policy tolerates a failure, `allowed_by` names its relaxation.
-    """
+    """One that is not `required` may be skipped. Where the policy tolerates a failure, `allowed_by` names its
+    relaxation."""
 
     name: str
     outcome: Outcome
@@ -62,7 +56,6 @@ class Verdict:
 
     @property
     def broken(self) -> tuple[Check, ...]:
-        """The checks that keep this from being a pass."""
         return tuple(check for check in self.checks if not check.holds)
 
     def as_json(self) -> dict[str, Any]:
@@ -71,8 +64,6 @@ class Verdict:
 
 
 class Examination:
-    """Gathers checks in the order they are made."""
-
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._checks: list[Check] = []
@@ -96,7 +87,6 @@ class Examination:
         return holds
 
     def claim(self, name: str, value: Any) -> None:
-        """A statement of the evidence, as a JSON value."""
         self._claims[name] = value
 
     def include(self, verdict: Verdict) -> None:
@@ -113,7 +103,6 @@ class Examination:
 def decode_evidence(
     data: bytes, kind: type[_Document], what: str, *, limit: int | None = None, hint: str | None = None
 ) -> _Document:
-    """A JSON document of this type, or EvidenceInvalid."""
     if limit is not None and len(data) > limit:
         raise EvidenceInvalid(f"{what} may have at most {limit} bytes.")
     try:

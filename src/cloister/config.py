@@ -1,9 +1,5 @@
-"""The one typed settings object of a server.
-
-`option` says how a field appears on the command line; `cli.generated` builds the commands from it. A field without
-`option` cannot be set there: it is a limit that tests set. The environment is read here (the cache folder) and by
-options, nowhere else.
-"""
+"""The one typed settings object of a server; `cli.generated` builds the commands from it. A field without `option` is a
+limit that tests set."""
 
 from __future__ import annotations
 
@@ -71,8 +67,6 @@ class _Frozen(BaseModel):
 
 
 class GatewaySettings(_Frozen):
-    """The HTTP edge and its limits."""
-
     host: str = option("127.0.0.1", "Address to listen on. Other than loopback needs --keys.")
     port: int = option(8000, "Port to listen on; 0: any free port.", bounds=between(0, 65535))
     keys_file: Path | None = option(
@@ -94,8 +88,6 @@ class GatewaySettings(_Frozen):
 
 
 class EngineSettings(_Frozen):
-    """How the engine computes and what it may use."""
-
     dtype: Dtype = option("bf16", "Precision of weights and arithmetic.")
     weights: WeightFormat = option(
         "as-dtype", "int8: weights take half the memory; slower, and the model differs slightly."
@@ -143,8 +135,6 @@ class EngineSettings(_Frozen):
 
 
 class MachineSettings(_Frozen):
-    """How this machine confines its processes and proves what it runs."""
-
     allow_degraded_sandbox: bool = option(
         False, "Serve although this kernel lacks a layer of the sandbox.", panel="Vaults"
     )
@@ -170,8 +160,6 @@ class MachineSettings(_Frozen):
 
 
 class ControllerSettings(MachineSettings):
-    """How the controller keeps vaults and how patient it is."""
-
     max_vaults: int = option(64, "Sessions that have a vault at once.", bounds=at_least(1), panel="Vaults")
     spare_vaults: int = option(2, "Fresh vaults waiting for new sessions.", bounds=at_least(0), panel="Vaults")
     session_idle_s: float = option(
@@ -248,11 +236,7 @@ class ControllerSettings(MachineSettings):
 
 
 class MpcSettings(_Frozen):
-    """The level `mpc`: who the parties are, and what the MPC client may ask of them.
-
-    `auto` offers the level where its packages are installed and starts parties on this machine with the first request
-    for it; `local` starts them at once. With `parties` they are elsewhere, and only the client is started here.
-    """
+    """`auto` starts parties here with the first request for the level; with `parties` they are elsewhere."""
 
     mode: MpcChoice = option(
         "off",
@@ -289,8 +273,6 @@ class MpcSettings(_Frozen):
 
 
 class Settings(_Frozen):
-    """Every setting of one server."""
-
     model: str | None = option(
         None,
         "A model's folder, a GGUF file, a name that `cloister models` lists, or a hub id.",
@@ -303,8 +285,6 @@ class Settings(_Frozen):
 
 
 class VaultHostSettings(MachineSettings):
-    """Every setting of a machine that keeps vaults for a server elsewhere."""
-
     listen: str = option(..., "HOST:PORT, [IPv6]:PORT or vsock:any:PORT.", metavar="ADDRESS")
     key_file: Path = option(..., "The shared key; see `cloister vault key new`.", name="key", metavar="FILE")
     model: str | None = option(

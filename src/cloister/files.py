@@ -24,10 +24,7 @@ _ABOUT_THE_DISK = {
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
-    """Put `data` there: readers see the old file or the new one, also after a crash.
-
-    `fresh`: there must be no file yet, else FileExistsError.
-    """
+    """Readers see the old file or the new one, also after a crash. `fresh`: FileExistsError where there is a file."""
     partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
@@ -82,7 +79,7 @@ def read_private(path: Path, limit: int, what: str, hint: str | None = None) -> 
 
 
 def make_folder(folder: Path, *, mode: int = 0o755) -> None:
-    """The folder and those above it, synced to the disk."""
+    """Also syncs them to the disk."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):
@@ -91,7 +88,6 @@ def make_folder(folder: Path, *, mode: int = 0o755) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a file's content, or a folder's list of files, on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -101,10 +97,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def needed(what: str, hint: str | None = None) -> Iterator[None]:
-    """An OSError in the block becomes a SetupError that begins with `what`.
-
-    `hint` is for a wrong name; where the disk is at fault, the hint is about the disk.
-    """
+    """An OSError becomes a SetupError that begins with `what`. Where the disk is at fault, the hint names it."""
     try:
         yield
     except OSError as reason:

@@ -1,11 +1,5 @@
-"""API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk.
-
-A line of the keys file is `"sha256:…" = "tenant"` or `"sha256:…" = { tenant = "…", trust_group = "…" }`: tenants of
-one trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics.
-
-The controller reads the file at its start and at SIGHUP, and sends its entries to the frontends. A missing key, an
-unreadable file and a malformed line are all refused.
-"""
+"""API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk. Tenants of one
+trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics."""
 
 from __future__ import annotations
 
@@ -56,7 +50,6 @@ class KeyRing:
         return tuple(KeyEntry(digest, *astuple(caller)) for digest, caller in self._callers)
 
     def admit(self, entries: Iterable[KeyEntry]) -> None:
-        """Replace all keys by these."""
         self._callers = tuple((each.digest, Caller(each.tenant, each.trust_group, each.operator)) for each in entries)
 
     def caller(self, key: str | None) -> Caller:
@@ -86,12 +79,10 @@ def load_keys(settings: GatewaySettings) -> KeyRing:
 
 
 def new_key() -> str:
-    """A fresh key of 256 random bits, to be shown once."""
     return f"sk-cloister-{secrets.token_urlsafe(32)}"
 
 
 def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = False) -> str:
-    """The line that admits this key, to be put under `[keys]` in the keys file."""
     owner = f'"{_checked(tenant, "tenant")}"'
     if trust_group or operator:
         group = f', trust_group = "{_checked(trust_group, "trust group")}"' if trust_group else ""
@@ -100,10 +91,7 @@ def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = F
 
 
 def add_line(path: Path, line: str) -> None:
-    """Put the line under `[keys]` in the keys file, which is made if necessary; an invalid result is not written.
-
-    A new file is for its owner alone: it holds no key, but shows the names of tenants.
-    """
+    """An invalid result is not written. A new file is for its owner alone: it shows the names of tenants."""
     with needed(f"{path} cannot be changed"):
         text = path.read_text("utf-8") if path.exists() else ""
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600

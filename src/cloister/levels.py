@@ -1,8 +1,4 @@
-"""The levels of protection, as data: which process reads the prompt and decodes, what is refused, what users read.
-
-Beside the controller's routes and the tests, only this module names the levels. It states promises and rules; it
-provides no protection itself.
-"""
+"""The levels of protection, as data: which process reads the prompt and decodes, what is refused, what users read."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ ReadLevel = Literal["open", "shared"]
 """Levels at which the process that speaks HTTP reads the prompt, and the service gets its tokens."""
 PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
 """Levels at which a separate process reads the prompt; other processes carry it as bytes."""
-VaultLevel = Literal["partitioned", "obfuscated", "isolated"]
-"""Those of them at which that process is a vault."""
+VaultLevel = Literal["partitioned", "obfuscated", "isolated"]  # those of them at which that process is a vault
 
 OPEN: ReadLevel = "open"
 PARTITIONED: VaultLevel = "partitioned"
@@ -35,24 +30,18 @@ PolicyName = Literal["none", "global", "partition", "safekv"]
 
 
 class Reader(Enum):
-    """The process that turns a prompt into tokens."""
-
     API = "the process that speaks HTTP"
     VAULT = "a vault of the session's own"
     MPC_CLIENT = "the client that deals shares to the parties"
 
 
 class Decodes(Enum):
-    """The process that computes the answer's tokens after the first."""
-
     SERVICE = "the service, for all users"
     VAULT = "the vault alone"
     PARTIES = "three parties, on shares"
 
 
 class Needs(Enum):
-    """What a server must have to offer a level."""
-
     LINKS = "kernels that can answer a link"
     WIDE_LINKS = "links that answer for several prompts at once"
     PARTIES = "the distribution cloister-mpc"
@@ -60,21 +49,15 @@ class Needs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A field of a request that a level cannot serve: why, and what to do instead."""
-
     param: str
     why: str
     hint: str
-    unless_logits: bool = False
-    """Whether the field is served where the prompt's holder gets the logits (`mpc_reveal`)."""
+    unless_logits: bool = False  # whether the field is served where the prompt's holder gets the logits (`mpc_reveal`)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One row of the table every user chooses from.
-
-    `provider_sees` is for the page and /v1/models; `service_sees` and `others_learn` are the README's cells.
-    """
+    """`provider_sees` is for the page and /v1/models; `service_sees` and `others_learn` are the README's cells."""
 
     name: LevelName
     provider_sees: str
@@ -84,16 +67,11 @@ class Level:
     decodes: Decodes = Decodes.SERVICE
     needs: Needs | None = None
     refuses: tuple[Refusal, ...] = ()
-    default_rank: int | None = None
-    """The order in which levels are chosen for a request that names none; None: only on request."""
-    default_tokens: int | None = None
-    """The longest answer to a request that sets no limit, if not the endpoint's own."""
-    examined: bool = False
-    """Whether a detector reads the prompt to find the parts that may be shared."""
-    obfuscates: bool = False
-    """Whether the real answer is one of several (λ+1)."""
-    slow: bool = False
-    """Whether a token takes seconds, so that progress is reported."""
+    default_rank: int | None = None  # order of choice for a request that names no level; None: only on request
+    default_tokens: int | None = None  # for a request that sets no limit
+    examined: bool = False  # whether a detector reads the prompt to find the parts that may be shared
+    obfuscates: bool = False  # whether the real answer is one of several (λ+1)
+    slow: bool = False  # whether a token takes seconds, so that progress is reported
 
     @property
     def uses_vault(self) -> bool:
@@ -108,7 +86,6 @@ class Level:
 
 
 def _kept_from_sampling(name: str, *, repetition_hint: str | None = None) -> tuple[Refusal, ...]:
-    """Fields that need the prompt where tokens are chosen."""
     why = f"This needs the prompt where tokens are chosen, and at the level {name!r} it is not there."
     hints = {
         "echo": "The prompt is not given back from its vault; put it before the answer yourself.",
@@ -251,11 +228,9 @@ LEVELS: dict[str, Level] = {
 
 
 def served(*needs: Needs) -> tuple[LevelName, ...]:
-    """The levels of a server that has these."""
     return tuple(name for name in get_args(LevelName) if LEVELS[name].needs is None or LEVELS[name].needs in needs)
 
 
 def default_of(offered: Collection[str]) -> LevelName | None:
-    """What a request that names no level gets."""
     ranked = [level for level in LEVELS.values() if level.default_rank is not None and level.name in offered]
     return min(ranked, key=lambda level: level.default_rank or 0).name if ranked else None

@@ -1,7 +1,4 @@
-"""A frontend's end of the socket to the controller: carries requests there and their tokens back.
-
-When the controller is gone, the frontend ends too. Messages for one kind of frontend are handled in its subclass.
-"""
+"""A frontend's end of the socket to the controller. When the controller is gone, the frontend ends too."""
 
 from __future__ import annotations
 
@@ -79,7 +76,6 @@ class ControllerClient(Backend):
         return self.serving.result()
 
     def send(self, *messages: msgspec.Struct) -> None:
-        """All messages go in one frame."""
         if not self._up:
             raise ServiceUnavailable("The server is shutting down.")
         self._writer.write(encode_frame(messages))
@@ -91,7 +87,6 @@ class ControllerClient(Backend):
     async def generate_all(
         self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
     ) -> list[AnswerStream]:
-        """A vault's prompt is sent once for all answers to it."""
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
             examined = bool(job.ends)
@@ -115,7 +110,6 @@ class ControllerClient(Backend):
         return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
 
     def _grid(self, job: OpenJob | VaultJob) -> Grid | None:
-        """At a level that shares, if the operator wants first tokens on a grid."""
         step_ms = self.ready.quantised.get(job.level)
         if step_ms is None:
             return None

@@ -1,11 +1,6 @@
-"""One request's answer as a frontend reads it: tokens in order, ended by `finish`, an error, or the reader leaving.
-
-What waits together is read as one. With a beat, the first event and the last are read at once, all others on the beat:
-an observer who counts sealed bytes on the way would otherwise see when each token comes, and this rhythm shows the
-subject of an answer (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests.
-
-With a grid (backend.grid) all of that happens later, and no event shows how many public blocks were found.
-"""
+"""One request's answer as a frontend reads it. With a beat, all events but the first and the last are read on the beat:
+the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025). With a grid
+(backend.grid) all of that happens later, and no event shows how many public blocks were found."""
 
 from __future__ import annotations
 
@@ -107,8 +102,6 @@ def _joined(parts: list[Tokens]) -> Tokens:
 
 
 class TokenStream(AnswerStream):
-    """Closing it before its end cancels the request, also when nothing was read yet."""
-
     def __init__(
         self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None], sequences: int = 1
     ) -> None:

@@ -1,7 +1,4 @@
-"""The `cloister` command: thin commands, one file each, over the other packages.
-
-Nothing heavy is imported here or at the top of a command's file, so that `--help` answers at once.
-"""
+"""The `cloister` command. Nothing heavy is imported at a command's top, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ from cloister.cli.weights import models, weights
 
 
 class Commands(FriendlyGroup):
-    """All commands, those of other distributions among them."""
-
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *EXTENSIONS]
 

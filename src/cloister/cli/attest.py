@@ -32,7 +32,6 @@ _Policy = TypeVar("_Policy", bound=msgspec.Struct)
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes, at most MAX_FILE_BYTES of them."""
     data = read_bounded(path, MAX_FILE_BYTES, hint="Is the name right?")
     if not data.strip():
         raise SetupError(f"{path} is empty.")
@@ -40,7 +39,6 @@ def read_file(path: Path) -> bytes:
 
 
 def unpack(data: bytes) -> bytes:
-    """Binary and PEM as they are; hex and base64 (also its URL form) decoded."""
     if b"-----BEGIN " in data:
         return data
     packed = b"".join(data.split()) if data.isascii() else data
@@ -117,8 +115,6 @@ def _group() -> None:
 
 
 class EvidenceFiles(BaseModel):
-    """Evidence, what it is checked with, and what is demanded of it."""
-
     kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
     evidence: Path = option(
         ...,
@@ -277,7 +273,6 @@ def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 
 
 def _raw_report(data: bytes) -> bytes:
-    """The report's bytes; EvidenceInvalid for JSON around one, and for a token about one."""
     text = data.strip()
     if text.startswith((b"{", b"eyJ")):
         azure = b'"hcl_report"' in text
@@ -289,7 +284,6 @@ def _raw_report(data: bytes) -> bytes:
 
 
 def _is_token(data: bytes) -> bool:
-    """A JWT by itself, or NVIDIA's list that begins with one."""
     text = data.strip()
     if not text.startswith(b"["):
         return text.startswith(b"eyJ") and text.count(b".") == 2

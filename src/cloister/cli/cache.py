@@ -115,7 +115,6 @@ def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
 
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
-    """Findings and blocks as JSON values. A block's label includes the blocks before it."""
     from cloister.detection.pipeline import inherit
     from cloister.messages.controller_detector import Category, Label
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class ChatOptions(NodePolicy):
-    """Which node, what to say to it, and how it should answer."""
-
     prompt: str | None = option(
         None,
         'What to say. "-" reads it from standard input: other users of this machine can see a process\'s arguments, so '
@@ -164,8 +162,6 @@ def _print_answer(conversation: Conversation, prompt: str) -> None:
 
 
 class ProgressLine:
-    """Shows a slow answer's progress in one terminal line, which is cleared when text comes."""
-
     MOST = 78
 
     def __init__(self) -> None:

@@ -1,8 +1,5 @@
-"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request.
-
-Writes nothing to a terminal or a disk. At a Cloister server all turns share a session, so that a vault keeps what it
-computed; its name goes into a header, which other servers ignore.
-"""
+"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request. At a
+Cloister server all turns share a session, so that a vault keeps what it computed."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ SOON_S, LATEST_S, PATIENCE_S = 1, 15, 600
 
 
 class Conversation:
-    """Asks, and keeps the messages so far. Use it in a `with`."""
-
     def __init__(
         self,
         address: HttpAddress,
@@ -59,7 +54,6 @@ class Conversation:
         self.on_progress: Callable[[str], None] = lambda progress: None
         """Called with the progress that the server reports."""
         self.on_wait: Callable[[str], None] = lambda reason: None
-        """Called once with the reason when the server must start something first."""
         self._waited = 0.0
 
     def __enter__(self) -> Conversation:
@@ -74,7 +68,6 @@ class Conversation:
             self._client.close()
 
     def forget(self) -> None:
-        """Start a new conversation, and let the server forget this one."""
         try:
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
@@ -84,7 +77,6 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model asked for, or the first the server lists."""
         if self._model is None:
             listing = self._send("GET", "/v1/models", None)
             try:
@@ -126,7 +118,6 @@ class Conversation:
         return True
 
     def ask_whole(self, prompt: str) -> dict[str, Any]:
-        """The whole answer, with its finish reason and usage."""
         self._waited = 0.0
         answer = self._send("POST", "/v1/chat/completions", self._body(prompt))
         try:

@@ -1,8 +1,5 @@
-"""Commands of other distributions: `cloister bench`, `cloister mpc`. `cloister serve` imports none of them.
-
-A distribution registers its command group under the entry point `cloister.commands`. It is imported when a user
-runs it or asks for the list of commands.
-"""
+"""Commands of other distributions: `cloister bench`, `cloister mpc`, registered under the entry point
+`cloister.commands`."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ GROUP = "cloister.commands"
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A command group that another distribution of this repository brings."""
-
     name: str
     distribution: str
     purpose: str

@@ -32,8 +32,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettingsOption:
-    """One option of a command: `path` says which field of which model it sets."""
-
     path: tuple[str, ...]
     field: FieldInfo
 
@@ -43,7 +41,6 @@ class SettingsOption:
 
     @property
     def flags(self) -> str:
-        """--name, or --name/--no-name."""
         name = str(self.shown.get("name", self.path[-1])).replace("_", "-")
         if name.startswith("--"):
             return name
@@ -58,7 +55,6 @@ class SettingsOption:
         return self.shown.get("command_default", ... if self.field.is_required() else self.field.default)
 
     def parameter(self) -> Parameter:
-        """As a function would declare it that typer makes a command of."""
         shown: dict[str, Any] = {"help": self.field.description, "rich_help_panel": self.shown.get("panel")}
         shown |= {key: self.shown[key] for key in ("metavar", "show_default", "envvar", "hidden") if key in self.shown}
         for bound in self.field.metadata:
@@ -73,7 +69,6 @@ class SettingsOption:
 
 
 def options_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[SettingsOption]:
-    """All options of a model and of the models in it, in the order of the fields."""
     for name, field in model.model_fields.items():
         inner = field.annotation
         if "option" in _extra(field):
@@ -84,7 +79,6 @@ def options_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[S
 
 
 def settings_command(model: type[Model]) -> Callable[[Callable[[Model], None]], Callable[..., None]]:
-    """Decorates a function of one settings object: typer sees the model's options instead."""
     options = {option.key: option for option in options_of(model)}
 
     def decorate(run: Callable[[Model], None]) -> Callable[..., None]:

@@ -52,8 +52,6 @@ def image(
 
 
 class Launch(BaseModel):
-    """A machine that starts an image: what decides its measurement."""
-
     tee: Literal["sev-snp", "tdx"] = option(..., "Which machine starts it.", argument=True)
     firmware: Path = option(..., "OVMF, as the host gets it.", metavar="FILE")
     kernel: Path = option(..., "Linux: QEMU's -kernel.", metavar="FILE")

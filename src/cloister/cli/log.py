@@ -208,8 +208,6 @@ def attach(
 
 
 class AuditOptions(TrustedLog):
-    """Which log."""
-
     folder: Path = option(..., "The log's folder.", argument=True, metavar="LOG")
 
 

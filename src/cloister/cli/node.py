@@ -20,8 +20,6 @@ def node_url() -> Any:
 
 
 class NodePolicy(BaseModel):
-    """What a node must prove before anything is sent to it."""
-
     policy: Path | None = option(
         None, "What the node must prove, in TOML.", metavar="FILE", show_default="real TEEs only"
     )
@@ -35,7 +33,6 @@ class NodePolicy(BaseModel):
         return load_policy(self.policy, allow_software_tee=self.allow_software_tee)
 
     def verified(self, url: str) -> VerifiedNode:
-        """The node, if it passes; prints a note if no hardware stands behind it."""
         from cloister.client.verification import VerifiedNode
 
         node = VerifiedNode(url, self.load())
@@ -45,7 +42,6 @@ class NodePolicy(BaseModel):
 
 
 def software_note(verification: Verification) -> str:
-    """A warning for a node without a hardware TEE; "" for any other."""
     if verification.verdict.claims.get("tee") != "none":
         return ""
     return "Note: this node attests by its own word (software TEE): its operator can read everything."

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class SamplingOptions(BaseModel):
-    """How made-up prompts are sampled on this machine."""
-
     fakes: int = option(7, "λ: how many made-up prompts go with the real one.", bounds=between(1, 512))
     epsilon: float = option(
         0.1, "ε: how far a made-up prompt's probability may be from the real one's.", bounds=at_least(1e-6)
@@ -42,8 +40,6 @@ class SamplingOptions(BaseModel):
 
 
 class ObfuscateOptions(SamplingOptions):
-    """Which text, and how much is printed of what."""
-
     file: str = option(
         ..., 'A text with <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE"
     )

@@ -26,7 +26,6 @@ def exit_code(error: CloisterError) -> int:
 
 
 def print_error(error: CloisterError) -> None:
-    """The message and its hint, on standard error."""
     typer.secho(f"Error: {error.message}", fg="red", err=True)
     if error.hint:
         typer.echo(error.hint, err=True)
@@ -56,7 +55,6 @@ _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 
 
 def checks_table(verdict: Verdict) -> Table:
-    """One line for each check; a skipped one shows whether it was not asked for or a relaxation allows it."""
     from rich.table import Table
     from rich.text import Text
 

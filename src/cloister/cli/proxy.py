@@ -13,8 +13,6 @@ from cloister.errors import SetupError
 
 
 class ProxyOptions(NodePolicy):
-    """Which node, where to listen, and whether prompts with secrets go among made-up ones."""
-
     url: str = node_url()
     port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", bounds=between(0, 65535))
     obfuscate: bool = option(False, "Send prompts with <redacted>secrets</redacted> among made-up ones.")

@@ -101,8 +101,6 @@ def _kernels() -> dict[str, str]:
 
 
 class CheckOptions(TrustedLog):
-    """Which release, and what is compared with it."""
-
     manifest: Path = option(..., "The release's manifest.", argument=True)
     source: Path | None = option(None, "A source tree of Cloister.", metavar="DIR", show_default="what runs here")
     proof: Path | None = option(None, "Also check a proof of `cloister log prove`.", metavar="FILE")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class TrustedLog(BaseModel):
-    """Which logs and witnesses are trusted, and what was seen of the log before."""
-
     log_key: list[str] | None = option(None, "A log to trust; may be repeated.", metavar="VKEY")
     witness: list[str] | None = option(None, "A witness to trust; may be repeated.", metavar="VKEY")
     quorum: int | None = option(
@@ -47,12 +45,10 @@ def text_of(file: Path) -> str:
 
 
 def read_file(file: Path, limit: int) -> bytes:
-    """A file from outside: reads no more than the limit."""
     return read_bounded(file, limit, too_large=EvidenceInvalid)
 
 
 def print_result(as_json: bool, found: dict[str, Any], line: str, note: str = "") -> None:
-    """JSON, or a line that programs may read and a note for people."""
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -20,8 +20,6 @@ FAILED, UNREACHABLE, INCOMPLETE = 1, 2, 3
 
 
 class VerifyOptions(NodePolicy):
-    """Which node, and how its verdict is printed."""
-
     url: str = node_url()
     as_json: bool = option(False, "Print the whole document as JSON.", name="json")
 

@@ -169,8 +169,6 @@ def unseal(
 
 
 class ReleaseOptions(NodePolicy):
-    """Which node gets which key."""
-
     url: str = node_url()
     key: Path = option(..., "The content key; keep it secret.", metavar="FILE")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")

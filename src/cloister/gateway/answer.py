@@ -1,8 +1,5 @@
-"""How an answer is written and sent: whole, or as server-sent events while it is being generated.
-
-A reply writes the JSON of one endpoint and does not know where the text comes from. An answer sends a reply's bytes and
-does not know their shape. It is raw ASGI, because a stream passes here once per token.
-"""
+"""How an answer is written and sent: whole, or as server-sent events while it is being generated. A reply writes the
+JSON of one endpoint; an answer sends its bytes as raw ASGI, because a stream passes here once per token."""
 
 from __future__ import annotations
 
@@ -62,8 +59,6 @@ def comment(progress: Progress) -> bytes:
 
 
 class Reply(ABC):
-    """Writes one answer of one endpoint. The constant parts of a stream's events are encoded once."""
-
     id_prefix: str
     chunk_object: str
 
@@ -95,11 +90,9 @@ class Reply(ABC):
         """An event without content about a choice."""
 
     def usage_event(self, usage: Usage) -> bytes:
-        """The event before the last, when the client asked for it."""
         return b"".join((self._head, b',"choices":[],"usage":', encode(usage), b"}\n\n"))
 
     def event(self, index: int, content: bytes, scores: bytes, finish: bytes) -> bytes:
-        """One event about one choice; `content` is the member that differs between the endpoints."""
         head, tail = self._choice_head, self._choice_tail
         return b'%b%d,%b,"logprobs":%b,"finish_reason":%b%b' % (head, index, content, scores, finish, tail)
 
@@ -331,8 +324,7 @@ class StreamedAnswer(Answer):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
 
     def _events(self, index: int, delta: Delta) -> bytes:
-        """Where one of several streams is real, all have an event whenever one has: the client that picks the real one
-        sees that none is behind, and an observer of the connection sees the same for every stream."""
+        """Where one of several streams is real, all have an event whenever one has: an observer sees no difference."""
         events = self._reply.events(index, delta)
         return events if events or self._generation.hidden_among is None else self._reply.silence(index)
 

@@ -1,8 +1,4 @@
-"""What every endpoint has at hand (`Api`), and what a call asks for: caller, deadline, level of protection, session.
-
-`levels.py` says what the levels are; this module knows how a request asks for one and how a refusal is worded. Sessions
-of different tenants are unrelated, also where their names are equal.
-"""
+"""What every endpoint has at hand (`Api`), and what a call asks for: caller, deadline, level of protection, session."""
 
 from __future__ import annotations
 
@@ -44,10 +40,7 @@ class LevelInfo(msgspec.Struct, frozen=True):
 
 
 class Levels:
-    """The levels of one server."""
-
     def __init__(self, offered: Collection[str], why_not: Mapping[LevelName, str] | None = None) -> None:
-        """`why_not` gives, for a level that is not offered, the reason and what to do about it."""
         self._why_not: dict[str, str] = dict((why_not or {}).items())
         self.table = tuple(
             LevelInfo(level.name, level.name in offered, level.provider_sees, level.uses_vault, level.slow)
@@ -102,7 +95,6 @@ class RequestSession:
 
     @classmethod
     def choose(cls, in_body: str | None, in_header: str | None) -> RequestSession:
-        """The session that the request names; without a name, a fresh one with a random name."""
         for named in (in_body, in_header):
             if named is not None:
                 check_session(named)
@@ -120,8 +112,6 @@ def check_session(name: str) -> None:
 
 @dataclass(frozen=True)
 class Api:
-    """The parts of one gateway."""
-
     backend: Backend
     tokenizer: Tokenizer
     model: str
@@ -152,7 +142,6 @@ def api_of(request: Request) -> Api:
 
 
 def caller_of(request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """The owner of the request's API key; Unauthorized otherwise."""
     return api_of(request).keys.caller(credentials.credentials if credentials else None)
 
 
@@ -161,7 +150,6 @@ def json_response(value: msgspec.Struct, headers: Mapping[str, str] | None = Non
 
 
 def _level_and_session(headers: Iterable[tuple[str, str]]) -> tuple[str | None, str | None]:
-    """What the headers ask for; InvalidRequest for an unknown X-Cloister header."""
     asked: dict[str, str] = {}
     for name, value in headers:
         if not (name := name.lower()).startswith(HEADER_PREFIX):

@@ -29,7 +29,7 @@ from cloister.prompts.tokenizer import Tokenizer
 def create_api(
     backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int, keys: KeyRing
 ) -> FastAPI:
-    """The OpenAI-compatible API over one model, and nothing else. The backend must be ready; its owner closes it."""
+    """The backend must be ready; its owner closes it."""
     metrics = Metrics(coarse=settings.keys_file is not None)
     prompts = PromptReader(tokenizer, backend.ready)
 
@@ -78,7 +78,6 @@ def create_app(
     carrier: Carrier | None = None,
     keys: KeyRing | None = None,
 ) -> FastAPI:
-    """The application of the HTTP edge: the API, the page and, where there is a carrier, the secure channel."""
     app = create_api(backend, tokenizer, model, settings, created, load_keys(settings) if keys is None else keys)
     if carrier is not None:
         app.state.carrier = carrier

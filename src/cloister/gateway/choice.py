@@ -1,9 +1,5 @@
-"""One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text.
-
-HTTP, JSON and the other choices are elsewhere. No part of a stop string is let through, even if the text arrives in
-pieces. The Knuth-Morris-Pratt automaton follows each string: the work per character does not depend on the strings'
-lengths or on how the text was cut.
-"""
+"""One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text. A Knuth-
+Morris-Pratt automaton follows each stop string, so that no part of one is let through."""
 
 from __future__ import annotations
 
@@ -41,13 +37,10 @@ class _Pattern:
 
 
 class StopStrings:
-    """The stop strings of one request."""
-
     def __init__(self, strings: Sequence[str]) -> None:
         self._patterns = tuple(_Pattern(string) for string in strings)
 
     def watch(self) -> StopWatch | None:
-        """A watch over one choice's text; None when there is nothing to look for."""
         return StopWatch(self._patterns) if self._patterns else None
 
 
@@ -83,7 +76,6 @@ class StopWatch:
         return held[: len(held) - keep]
 
     def finish(self) -> str:
-        """The text has ended: the part that was held back is no stop string."""
         rest, self._held = self._held, ""
         return rest
 
@@ -93,8 +85,6 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt, for an answer that begins with it."""
-
     text: str = field(repr=False)
     tokens: tuple[int, ...] = field(repr=False)
 
@@ -152,7 +142,6 @@ class Choice:
         self._scores: list[ScoredToken] | None = None if params.logprobs is None else []
 
     def push(self, message: Tokens) -> None:
-        """Take the next tokens. Those that come after the choice has finished are ignored."""
         if self.finish is not None:
             return
         if self._echo_due is not None:

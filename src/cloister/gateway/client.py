@@ -1,7 +1,5 @@
-"""The gateway's end of the socket to the controller: beside tokens it carries sealed requests and their answers.
-
-It passes sealed bytes on unread. The sealed API stops while its window is full, so what waits here is bounded.
-"""
+"""The gateway's end of the socket to the controller. It passes sealed bytes on unread; the sealed API's window bounds
+them."""
 
 from __future__ import annotations
 
@@ -23,8 +21,6 @@ REPORT_TAKEN_BYTES = 1 << 16
 
 
 class GatewayClient(ControllerClient, Carrier):
-    """A Backend and a Carrier."""
-
     receives = ToGateway
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,8 +65,6 @@ class GatewayClient(ControllerClient, Carrier):
 
 
 class CarriedAnswer(SealedAnswer):
-    """One sealed answer on its way to the client."""
-
     def __init__(self, request_id: int, client: GatewayClient) -> None:
         self._request_id = request_id
         self._client = client

@@ -1,8 +1,5 @@
-"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer.
-
-At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up other users' tokens. At
-the other levels this process passes the prompt on unread. This module keeps no prompt.
-"""
+"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer. At `open` the prompt
+is read here, a long one in a thread; at the other levels it is passed on unread."""
 
 from __future__ import annotations
 
@@ -93,7 +90,6 @@ async def completions(request: Request, call: Call) -> Response:
 
 
 async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> Answer:
-    """The response, which generates every choice of every prompt and sends them."""
     api = api_of(request)
     body = _body(await read_body(request, api.settings), endpoint, sealed_request_of(request), api.model)
     level = api.levels.choose(body.protection, call.protection)
@@ -148,7 +144,6 @@ async def _job(
     salt: str,
     hiding: Hiding | None,
 ) -> OpenJob | VaultJob:
-    """The prompt for the backend: read where the level lets this process read it, otherwise unread."""
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
         read = await reader.read(prompt)
@@ -177,8 +172,6 @@ def _hiding(
 
 
 class PromptReader:
-    """Reads prompts for the level `open`, with the code that vaults use."""
-
     def __init__(self, tokenizer: Tokenizer, serving: Serving) -> None:
         self._tokenizer = tokenizer
         self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
@@ -186,7 +179,6 @@ class PromptReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
 
     async def read(self, prompt: Prompt) -> ReadPrompt:
-        """The prompt's tokens, and how many of them are public."""
         if _is_long(prompt):
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, prompt)
         # Many short prompts in one request are as long as one long one: let others in between.
@@ -194,7 +186,6 @@ class PromptReader:
         return self._reading.read(prompt)
 
     async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
-        """For a detector: the tokens' text, and where each block of them ends in it."""
         shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
         if len(tokens) > _MANY_TOKENS:
             return await asyncio.get_running_loop().run_in_executor(self._thread, shown)
@@ -216,8 +207,8 @@ def _is_long(prompt: Prompt) -> bool:
 
 
 def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int) -> tuple[str, tuple[int, ...]]:
-    """The text of the tokens, and where each block of them ends in it. A character that a block's end cuts belongs to
-    the next block."""
+    """The tokens' text, and where each block of them ends in it. A character that a block's end cuts is in the next
+    block."""
     stream, pieces, ends, length = tokenizer.stream(), [], [], 0
     for start in range(0, len(tokens), block_tokens):
         pieces.append(stream.push(tokens[start : start + block_tokens]))
@@ -239,11 +230,8 @@ def _params(
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
-    """How many tokens the answer may have: the number asked for, or the room in the context if that is less.
-
-    PromptTooLong when there is no room at all. Where this process does not know the prompt's length (None), the vault
-    applies the same rule.
-    """
+    """The number asked for, or the room in the context if that is less. Without a length (None) the vault applies this
+    rule."""
     room = max_context - (1 if prompt_tokens is None else prompt_tokens)
     wanted = default if asked is None else asked
     if room < min(wanted, 1):
@@ -262,10 +250,7 @@ def sampling_params(
     stop_tokens: tuple[int, ...],
     defaults: GenerationDefaults,
 ) -> SamplingParams:
-    """The parameters of every choice, without seeds; InvalidRequest if they name tokens the model does not have.
-
-    A field that the request leaves out has the model's own default, or OpenAI's where the model has none.
-    """
+    """Without seeds. A field that the request leaves out has the model's own default, or OpenAI's where it has none."""
     temperature = _first(body.temperature, defaults.temperature, 1.0)
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocabulary:
@@ -302,7 +287,6 @@ def choice_seed(seed: int | None, choice: int) -> int:
 
 
 def echo_of(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
-    """The prompt as it was read: without its tags, or as the text of its tokens."""
     if isinstance(prompt, TextPrompt):
         return Echo(Marked.of(prompt.text, public=prompt.public, param="prompt").text, job.prompt)
     return Echo(tokenizer.decode(job.prompt), job.prompt)

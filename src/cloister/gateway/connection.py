@@ -1,8 +1,5 @@
-"""Connections with limits: how many there are, and how long and how large the head of a request may be.
-
-uvicorn bounds none of these. Before a head is complete its sender is unknown, so a slow or large head ends its
-connection, and when connections run out, the oldest one without a head is closed.
-"""
+"""Connections with limits, which uvicorn lacks: how many there are, and how long and how large a request's head may be.
+When connections run out, the oldest one without a whole head is closed."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class Connections:
     """Connections whose next head is awaited, the oldest first."""
 
     def admit(self, address: str) -> bool:
-        """Whether there is room for one more; closes a silent one for it if necessary."""
         if self.of_address[address] >= self.most_of_one and not is_loopback(address):
             return False
         if self.open >= self.most:
@@ -58,8 +54,6 @@ class Connections:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """uvicorn's protocol with limits before its parser."""
-
     limits: Connections
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -153,5 +147,4 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def bounded(most: int, most_of_one: int) -> type[BoundedConnection]:
-    """The protocol for one server."""
     return type("Connection", (BoundedConnection,), {"limits": Connections(most, most_of_one)})

@@ -1,8 +1,5 @@
-"""How errors leave the server: a status, headers and OpenAI's error shape.
-
-Only Cloister's own messages go out. An unexpected exception's message may quote a prompt, so only its type and the line
-that raised it are logged.
-"""
+"""How errors leave the server: a status, headers and OpenAI's error shape. Only Cloister's own messages go out: an
+unexpected exception's message may quote a prompt, so only its type and line are logged."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ _HTTP_ERRORS = {
 
 
 def describe(error: Exception) -> tuple[int, ErrorReply]:
-    """Status and body for this error."""
     if isinstance(error, CloisterError):
         for kind, status, type_name in _STATUS:
             if isinstance(error, kind):
@@ -115,7 +111,6 @@ def describe(error: Exception) -> tuple[int, ErrorReply]:
 
 
 def error_response(error: Exception) -> Response:
-    """The whole response for an error met before any byte was sent."""
     status, reply = describe(error)
     headers: dict[str, str] = {}
     if status == 401:
@@ -130,7 +125,6 @@ async def handle_cloister_error(request: Request, error: Exception) -> Response:
 
 
 async def handle_http_error(request: Request, error: Exception) -> Response:
-    """Routing's own errors (404, 405) in the same shape."""
     assert isinstance(error, HTTPException)
     message, code = _HTTP_ERRORS.get(error.status_code, ("The request could not be served.", "http_error"))
     reply = ErrorReply(ErrorBody(message, "invalid_request_error", None, code))
@@ -138,5 +132,4 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def log_unexpected(error: BaseException) -> None:
-    """Log an exception's type and place, without its message."""
     _log.error("Unexpected %s.", where_raised(error))

@@ -1,11 +1,5 @@
-"""All choices of one request, generated at once and read as one sequence of events.
-
-One task per choice puts the backend's messages into a mailbox. The reader takes all that waits there at once, so a
-slow client gets few large pieces. The API's shapes are elsewhere.
-
-A job holds a prompt: once the backend has it, this module keeps no reference to it. An answer is remembered for KEPT_S
-after its end, by numbers and names only.
-"""
+"""All choices of one request, generated at once and read as one sequence of events. Once the backend has a job, this
+module keeps no reference to its prompt; an ended answer is remembered by numbers and names only."""
 
 from __future__ import annotations
 
@@ -35,8 +29,6 @@ KEPT_S = 60.0
 
 @dataclass(slots=True)
 class WatchedAnswer:
-    """An answer's owner and level, and the backend's request for each choice that has begun."""
-
     id: str
     tenant: str
     level: str
@@ -64,7 +56,6 @@ class WatchedAnswers:
             self._ended[answer.id] = answer
 
     def find(self, answer_id: str, tenant: str) -> WatchedAnswer | None:
-        """The answer, if it is this tenant's."""
         self._forget_old()
         answer = self._running.get(answer_id) or self._ended.get(answer_id)
         return answer if answer is not None and answer.tenant == tenant else None
@@ -83,12 +74,8 @@ class ClientGone(Exception):
 
 
 class Generation:
-    """`async with running(…)`, and await `news` until it is `done`.
-
-    At `obfuscated` all choices are streams of one request, of which one is real; `winnow` gives its index where this
-    process knows it. The end of one stream must not end the request, or the service would see which one is real: all
-    ends are held back until every stream has ended.
-    """
+    """At `obfuscated` all choices are streams of one request, of which one is real. The end of one stream must not end
+    the request, or the service would see which one is real: ends are held back until every stream has ended."""
 
     def __init__(
         self,
@@ -121,13 +108,11 @@ class Generation:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts, each counted once: here, or by the vault that read it."""
         return sum(self._prompt_tokens.values())
 
     @property
     def cached_tokens(self) -> int:
-        """How many of those the cache had. Of several answers to a prompt, the one that found least counts: the others
-        may have found what that one computed."""
+        """Of several answers to a prompt the one that found least counts: others may have found what it computed."""
         found: dict[int, int] = {}
         for choice in self.choices:
             found[choice.prompt] = min(choice.cached_tokens, found.get(choice.prompt, choice.cached_tokens))
@@ -144,7 +129,6 @@ class Generation:
 
     @property
     def hidden_among(self) -> int | None:
-        """The number of streams where one of them is real."""
         return len(self.choices) if self._hides else None
 
     @property
@@ -154,8 +138,8 @@ class Generation:
         return [self.choices[self._winnow(len(self.choices))]]
 
     def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
-        """New text of those of these choices that the answer shows, with their index in it. At `obfuscated` all shown
-        ones are returned, so that timing does not single one out."""
+        """New text of the choices that the answer shows. At `obfuscated` all are returned, so that timing singles none
+        out."""
         places = {id(choice): place for place, choice in enumerate(self.shown)}
         if self._hides:
             choices = self.shown
@@ -184,7 +168,7 @@ class Generation:
             self._metrics.ended(self, self.prompt_tokens, self.made_tokens)
 
     async def news(self) -> list[Choice]:
-        """Wait for new messages; returns their choices. Raises the backend's error, or ClientGone."""
+        """Raises the backend's error, or ClientGone."""
         if not self._mail:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
@@ -231,8 +215,7 @@ class Generation:
             self._carriers[group[0].index] = asyncio.create_task(self._carry(group, stream))
 
     async def _carry(self, choices: Sequence[Choice], stream: AnswerStream) -> None:
-        """Put the stream's messages into the mailbox. Hidden streams end together: the backend computes each past its
-        own end, where it is cut here."""
+        """Hidden streams end together: the backend computes each past its own end, where it is cut here."""
         try:
             async with aclosing(stream):
                 async for message in stream:
@@ -253,7 +236,6 @@ class Generation:
 
 
 def _cut(message: Tokens, stop_tokens: Sequence[int]) -> Tokens:
-    """The tokens up to the first stop token, if there is one."""
     at = next((at for at, token in enumerate(message.tokens, 1) if token in stop_tokens), None)
     if at is None:
         return replace(message, finish=None)

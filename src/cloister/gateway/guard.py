@@ -1,8 +1,5 @@
-"""The outermost layer of the application, and the limits on bodies.
-
-The layer gives every request an id, counts it by route and status, and turns every exception into a response. Raw ASGI,
-because every streamed token passes it.
-"""
+"""The outermost layer of the application (an id and a count for each request, errors as responses), and limits on
+bodies. Raw ASGI, because every streamed token passes it."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ _PORT = re.compile(r":\d+$")
 
 
 async def read_body(request: Request, settings: GatewaySettings, wanted: str = JSON, limit: int | None = None) -> bytes:
-    """The whole body, if it is of the wanted kind, comes in time and is no larger than allowed."""
     kind = request.headers.get("content-type", wanted).partition(";")[0].strip().lower()
     if kind != wanted:
         what = "JSON" if wanted == JSON else "a sealed request"
@@ -69,8 +65,6 @@ async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:
 
 
 class Guard:
-    """Wraps the whole application."""
-
     def __init__(self, app: ASGIApp, metrics: Metrics, *, local_only: bool) -> None:
         self._app = app
         self._metrics = metrics

@@ -1,10 +1,6 @@
-"""A frontend's part at the level `obfuscated`.
-
-Over plain HTTP it derives the secret that orders the streams, sends it to the vault with the prompt, and picks the real
-answer, which it therefore knows. A prompt that is sent again after a failure gets the same secret and the same made-up
-prompts, so a service that lets requests fail sees nothing new. Of a sealed request this process knows neither prompt
-nor secret: it passes all streams on, and the client picks the real one.
-"""
+"""A frontend's part at the level `obfuscated`: over plain HTTP it derives the secret that orders the streams, and picks
+the real answer. A repeated prompt gets the same secret, so a service that lets requests fail sees nothing new. Of a
+sealed request it knows neither prompt nor secret: the client picks the real stream."""
 
 from __future__ import annotations
 

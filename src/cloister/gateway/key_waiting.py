@@ -1,8 +1,5 @@
 """Key waiting: `python -m cloister.gateway.key_waiting FD` listens in the gateway's place until the weights' key comes.
-
-It shows the node's evidence and takes the provider's sealed key, which it cannot open, to the controller. Every other
-request is answered with `waiting_for_key`.
-"""
+It takes the provider's sealed key, which it cannot open, to the controller."""
 
 from __future__ import annotations
 
@@ -42,8 +39,6 @@ ANSWER_S = 60.0
 
 
 class KeyClient:
-    """This process's end of the socket to the controller."""
-
     def __init__(self, controller: socket.socket) -> None:
         self.opened: asyncio.Future[StartKeyWaiting] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
@@ -53,7 +48,6 @@ class KeyClient:
         self.send = self._endpoint.send
 
     async def ask(self, question: Callable[[int], msgspec.Struct]) -> Evidence | KeyTaken:
-        """The controller's answer; raises its error."""
         number = next(self._numbers)
         answer: asyncio.Future[Evidence | KeyTaken] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -106,7 +100,6 @@ def create_key_waiting(client: KeyClient, settings: GatewaySettings) -> FastAPI:
 
 
 async def serve(controller: socket.socket) -> None:
-    """Serve until SIGTERM, or until the controller hangs up."""
     client = KeyClient(controller)
     start = await client.opened
     settings = GatewaySettings.model_validate_json(start.settings)

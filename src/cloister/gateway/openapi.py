@@ -1,7 +1,4 @@
-"""The part of /openapi.json that FastAPI cannot derive: bodies and replies, which are read and written by hand.
-
-The schemas come from the types that are decoded and encoded, so the description cannot drift from the server.
-"""
+"""The part of /openapi.json that FastAPI cannot derive. The schemas come from the types that are read and written."""
 
 from __future__ import annotations
 
@@ -35,17 +32,14 @@ _ERRORS = {
 
 
 def json_of(name: str) -> dict[str, Any]:
-    """A JSON content of the named schema."""
     return {"application/json": {"schema": {"$ref": _REF.format(name)}}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The documentation of these error statuses."""
     return {status: {"description": _ERRORS[status], "content": json_of("ErrorReply")} for status in statuses}
 
 
 def replies(name: str, *statuses: int) -> dict[str, Any]:
-    """A route's documentation: a JSON reply and these error statuses."""
     return {"responses": {200: {"description": "OK", "content": json_of(name)}, **errors(*statuses)}}
 
 
@@ -55,7 +49,6 @@ def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
 
 
 def generation_docs(body: str, reply: str) -> dict[str, Any]:
-    """The documentation of a route that generates: JSON, or events when `stream` is true."""
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
     content = {**json_of(reply), "text/event-stream": {"schema": event}}
     level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
@@ -83,7 +76,6 @@ def describe(
     sent: Sequence[type[msgspec.Struct]],
     received: Sequence[type[BaseModel]],
 ) -> None:
-    """Make `app.openapi()` give the whole description, with the schemas of what is sent and received."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

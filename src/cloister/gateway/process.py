@@ -23,7 +23,6 @@ from cloister.prompts.tokenizer import Tokenizer
 
 
 async def serve(controller: socket.socket) -> None:
-    """Serve until SIGTERM, or until the controller hangs up."""
     client = await GatewayClient.connect(controller)
     try:
         start = await client.started

@@ -20,8 +20,7 @@ from cloister.messages.generation import Stats
 from cloister.prompts.tokenizer import Tokenizer
 
 router = APIRouter()
-_SERVICE_S = 5.0
-"""How long the service has to answer."""
+_SERVICE_S = 5.0  # how long the service has to answer
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -85,10 +84,7 @@ class SeenTokens(msgspec.Struct):
 
 
 class LabelledBlock(msgspec.Struct):
-    """A block of the prompt: whether other tenants may share it, which tier of detection decided, and the category.
-
-    Tier 0: no tier has read it yet, so it is private.
-    """
+    """Tier of detection and category of a block of the prompt. Tier 0: no tier has read it yet, so it is private."""
 
     text: str
     label: str
@@ -97,19 +93,14 @@ class LabelledBlock(msgspec.Struct):
 
 
 class ChoiceView(msgspec.Struct):
-    """What the provider's process has of one choice. `known` is false where it has nothing, or has forgotten it.
-
-    A row is one query, or one contribution, of one layer; the contributions themselves are not shown. The cache had
-    `found` of the prompt's tokens, `found_shared` of them in blocks shared between tenants; `blocks` are the
-    detector's decisions at the level `shared`.
-    """
+    """What the provider's process has of one choice. A row is one query, or one contribution, of one layer. The cache
+    had `found` of the prompt's tokens, `found_shared` of them in blocks shared between tenants."""
 
     index: int
     known: bool
     prompt: SeenTokens
     output: SeenTokens
-    streams: list[SeenTokens]
-    """At `obfuscated`, in place of the output: answers of which one is real."""
+    streams: list[SeenTokens]  # at `obfuscated`, in place of the output: answers of which one is real
     asked_rows: int
     asked_bytes: int
     answered_rows: int
@@ -196,7 +187,6 @@ async def metrics(
 
 
 async def _stats(api: Api) -> Stats | None:
-    """The service's totals; None when it does not answer in time."""
     try:
         async with asyncio.timeout(_SERVICE_S):
             return await api.backend.stats()

@@ -1,12 +1,6 @@
-"""The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know.
-
-Known fields are checked strictly (no "3" for 3, no true for 1, no NaN). Unknown fields of a body are refused, as OpenAI
-does: one of them may be a misspelt `protection`. Unknown fields further inside are ignored. Limits of a model (its
-context, its vocabulary) are checked elsewhere.
-
-Each body has a second form for sealed requests: in the prompts' place is their number. Only the sealed API puts a
-SealedRequest into a request's scope; no client can. This module sees neither keys nor sealed prompts.
-"""
+"""The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know. Unknown fields of a
+body are refused: one may be a misspelt `protection`. Each body has a second form for sealed requests: in the prompts'
+place is their number. Only the sealed API sets it in a request's scope."""
 
 from __future__ import annotations
 
@@ -54,10 +48,7 @@ _SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _MARKED, _STRINGS, _TOK
 
 
 def _prompts(value: Any) -> tuple[OnePrompt, ...]:
-    """The prompts of a plain completion, one or more, none of them empty: a string, token ids, or a list of either.
-
-    Checked by hand: a union of the four would report every element of a long wrong list four times.
-    """
+    """A string, token ids, or a list of either. A union would report each element of a wrong list four times."""
     if isinstance(value, list) and value and type(value[0]) is not int:
         if len(value) > MAX_CHOICES:
             raise ValueError(f"At most {MAX_CHOICES} prompts are supported in one request")
@@ -68,7 +59,6 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
 
 
 def _only(accepted: Callable[[Any], bool], message: str) -> AfterValidator:
-    """Any other value of the field is refused with this message."""
 
     def check(value: Any) -> Any:
         if not accepted(value):
@@ -116,14 +106,10 @@ class ResponseFormat(Given):
 
 
 class SealedCount(Given):
-    """In the place of prompts that were sealed for a vault: their number."""
-
     sealed: int = Field(ge=1, le=MAX_CHOICES)
 
 
 class GenerationRequest(Given):
-    """What chat and plain completions have in common."""
-
     model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": False})
 
     model: Annotated[str, StringConstraints(max_length=1024)]
@@ -169,7 +155,7 @@ class GenerationRequest(Given):
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
     def refuse_unknown(self) -> None:
-        """InvalidRequest for an unknown field; known fields that are not used are dropped."""
+        """Known fields that are not used are dropped."""
         given = self.model_extra or {}
         if unknown := next((name for name in given if name not in UNUSED), None):
             like = get_close_matches(unknown, type(self).model_fields, n=1)
@@ -182,22 +168,18 @@ class GenerationRequest(Given):
 
     @property
     def prompts(self) -> Sequence[Prompt] | SealedCount:
-        """The prompts to continue, or the number of sealed ones."""
         raise NotImplementedError
 
     @property
     def token_limit(self) -> int | None:
-        """How many tokens the answer may have, where the request limits it."""
         raise NotImplementedError
 
     @property
     def alternatives(self) -> int | None:
-        """How many alternatives are reported beside each token; None: no logprobs."""
         raise NotImplementedError
 
     @property
     def echoes(self) -> bool:
-        """Whether the answer begins with the prompt."""
         return False
 
     @property
@@ -224,8 +206,6 @@ class GenerationRequest(Given):
 
 
 class ChatOptions(GenerationRequest):
-    """What a chat has beside its messages."""
-
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -286,8 +266,6 @@ class SealedChatRequest(ChatOptions):
 
 
 class CompletionOptions(GenerationRequest):
-    """What a plain completion has beside its prompts."""
-
     max_tokens: int | None = Field(
         default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores, with echo and logprobs"
     )
@@ -331,8 +309,6 @@ class CompletionRequest(CompletionOptions):
 
 
 class SealedCompletionRequest(CompletionOptions):
-    """The same with sealed prompts."""
-
     prompt: SealedCount
 
     @property
@@ -347,13 +323,10 @@ _Fields = dict[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True)
 class SealedRequest:
-    """The controller's number for a sealed request, and how many sealed prompts came with it."""
-
     number: int
     prompts: int
 
     def counts_prompts(self, raw: bytes, field: PromptField) -> bool:
-        """Whether the body has a SealedCount where prompts would be."""
         try:
             given = msgspec.json.decode(raw, type=_Fields).get(field)
             return given is not None and "sealed" in msgspec.json.decode(given, type=_Fields)

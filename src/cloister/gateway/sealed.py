@@ -1,8 +1,4 @@
-"""POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge.
-
-To this process a sealed request is bytes of some length, and so is its answer; API keys travel inside. Evidence needs
-no key: a client checks it before it sends anything.
-"""
+"""POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge, as bytes of some length."""
 
 from __future__ import annotations
 
@@ -28,8 +24,7 @@ from cloister.messages.controller_gateway import MAX_SEALED_BYTES
 
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0
-GRACE_S = 5.0
-"""The sealed API keeps the deadline of the settings; this process waits a little longer for the end."""
+GRACE_S = 5.0  # the sealed API keeps the deadline of the settings; this process waits a little longer for the end
 
 _BYTES = {"type": "string", "format": "binary"}
 _NONCE = {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
@@ -39,8 +34,6 @@ _DOCUMENT = {"application/json": {"schema": {"type": "object"}}}
 
 
 class EvidenceRequest(Struct, frozen=True):
-    """The body of POST /v1/evidence."""
-
     nonce: Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
     since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
@@ -143,8 +136,7 @@ class PassedOn(Response):
 
 
 class SealedFirst:
-    """The application, with a short cut for sealed requests: layers and router would take as long as the answer. They
-    pass the same Guard."""
+    """A short cut for sealed requests past the router, which would take as long as the answer; the same Guard."""
 
     def __init__(self, app: FastAPI) -> None:
         api = app.state.api

@@ -19,7 +19,7 @@ _BACKLOG = 2048
 
 
 async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
+    """`on_ready` gets the URL once it listens. Running answers get time to end."""
     listener = bind(settings)
     listener.listen(_BACKLOG)
     # No access log: paths and addresses are user data. An answer cut off at the end is not worth an error either.
@@ -41,8 +41,6 @@ async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with a callback when it listens; after a signal to stop, the rest of the process ends in its own time."""
-
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready

@@ -29,10 +29,7 @@ HEADERS = {
 
 
 class PageInfo(msgspec.Struct):
-    """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key.
-
-    `missing_layers` are the layers of the sandbox that this machine's kernel lacks.
-    """
+    """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key."""
 
     model: str
     levels: tuple[LevelInfo, ...]
@@ -55,7 +52,7 @@ async def page_info(request: Request) -> Response:
 
 
 def mount_page(app: FastAPI) -> None:
-    """Put the page and its files into the application. They are read now: later the gateway reads no file."""
+    """The files are read now: later the gateway reads no file."""
     app.include_router(router)
     files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(FOLDER.glob("*.*"))}
 

@@ -1,8 +1,5 @@
-"""Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out.
-
-An answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used. The pieces of
-all answers that one step of the service makes go to the controller in one frame.
-"""
+"""Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out. An
+answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ _OUTER_HEADERS = frozenset(("host", "connection", "content-length", "transfer-en
 
 
 def now_ms() -> int:
-    """The node's clock, which its evidence shows."""
     return time.time_ns() // 1_000_000
 
 
@@ -90,7 +86,6 @@ class Exchange:
         self.erase()
 
     def flush(self) -> bytes:
-        """The head and data since the last call, sealed."""
         pieces: list[bytes] = []
         if self._gone.is_set():
             return b""
@@ -108,7 +103,6 @@ class Exchange:
         return sealed
 
     def erase(self) -> None:
-        """Overwrite the keys and drop the answer."""
         for key in (self._request_key, self._response_key):
             key[:] = bytes(len(key))
         self._request, self._head = None, None

@@ -1,8 +1,5 @@
-"""The sealed API's life: read its files, rehearse, leave the host, seal itself off, and answer until the end.
-
-As in every sealed process (cloister.process.sandbox), files are read and threads started before the seal, and the
-controller sends no request before it.
-"""
+"""The sealed API's life: read its files, rehearse, leave the host, seal itself off, and answer until the end. The
+controller sends no request before the seal."""
 
 from __future__ import annotations
 
@@ -38,8 +35,7 @@ from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_api.exchange import Exchanges
 from cloister.sealed_api.rehearsal import rehearse
 
-MEMORY_BYTES = 1 << 30
-"""Its limit after the seal: every answer under way is bounded, and so is their number."""
+MEMORY_BYTES = 1 << 30  # its limit after the seal: every answer under way is bounded, and so is their number
 
 _LENGTH = struct.Struct("<I")
 
@@ -65,7 +61,6 @@ class SealedApiClient(ControllerClient):
 
 
 def serve(control: socket.socket) -> None:
-    """Serve until the controller hangs up."""
     try:
         start = _first_message(control)
         if start is None:

@@ -1,8 +1,4 @@
-"""One small request of each kind, put to the application before the seal.
-
-A sealed process cannot open files, so all code that Python imports on first use must have been used once before. The
-backend of the rehearsal computes nothing, and its answers are thrown away.
-"""
+"""One small request of each kind, put to the application before the seal: a sealed process cannot import code later."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</
 
 
 async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:
-    """Play all requests, the good and the bad."""
     serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS, Needs.WIDE_LINKS))
     local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1"})
     app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
@@ -87,8 +82,6 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
 
 
 class _RehearsalBackend(Backend):
-    """Answers every request with two tokens, or fails."""
-
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
 
