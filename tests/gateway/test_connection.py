@@ -12,8 +12,7 @@ import pytest
 
 from cloister.config import GatewaySettings
 from cloister.gateway import connection
-from cloister.gateway.connection import MAX_HEAD_BYTES, MAX_HEADERS, Connections
-from cloister.gateway.server import _Server, serve
+from cloister.gateway.server import MAX_HEAD_BYTES, MAX_HEADERS, Connections, _Server, serve
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

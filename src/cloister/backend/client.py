@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 
 from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
-from cloister.backend.grid import Grid
-from cloister.backend.stream import Event, Mailbox, TokenStream
+from cloister.backend.stream import Event, Grid, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.controller_frontend import (
     AdmitKeys,

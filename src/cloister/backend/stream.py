@@ -7,14 +7,30 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 
 from msgspec.structs import replace
 
 from cloister.backend.base import AnswerStream
-from cloister.backend.grid import Grid
 from cloister.errors import CloisterError
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
+
+
+class Grid:
+    def __init__(self, step_s: float, begun: float) -> None:
+        self._step = step_s
+        self._begun = begun
+        self._delay: float | None = None
+        self._last = begun
+
+    def leaves(self, now: float) -> float:
+        if self._delay is None:
+            self._delay = self._begun + ceil((now - self._begun) / self._step) * self._step - now
+        at = now + self._delay
+        self._last = max(self._last, at)  # what is added and taken away again is rounded
+        return self._last
+
 
 Event = Tokens | Failed | CloisterError
 

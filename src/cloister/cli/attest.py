@@ -16,8 +16,7 @@ import msgspec
 import typer
 from pydantic import BaseModel
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import checks_table, print_error
+from cloister.cli.options import checks_table, print_error, settings_command
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy
-from cloister.cli.options import DEFAULT_URL, without_control_characters
-from cloister.config import DEVELOPMENT_KEY, at_least, between, option
+from cloister.cli.options import DEFAULT_URL, NodePolicy, settings_command, without_control_characters
+from cloister.config import DEVELOPMENT_KEY, option
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
@@ -29,13 +27,9 @@ class ChatOptions(NodePolicy):
     url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
     model: str | None = option(None, "Which model.", show_default="the server's first")
     system: str | None = option(None, "A system prompt.", show_default=False)
-    max_tokens: int | None = option(
-        None, "Tokens in an answer at most.", bounds=at_least(1), show_default="the server's choice"
-    )
+    max_tokens: int | None = option(None, "Tokens in an answer at most.", ge=1, show_default="the server's choice")
     temperature: float = option(
-        0.2,
-        "0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2.",
-        bounds=between(0, 2),
+        0.2, "0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2.", ge=0, le=2
     )
     seed: int | None = option(None, "The same seed draws the same answer.", show_default="random")
     protection: str | None = option(

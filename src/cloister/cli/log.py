@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import AsJson, report
-from cloister.cli.trusted_log import TrustedLog, print_result, read_file, text_of
+from cloister.cli.options import AsJson, TrustedLog, print_result, read_file, report, settings_command, text_of
 from cloister.config import option
 from cloister.errors import EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import needed, write_whole

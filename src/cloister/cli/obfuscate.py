@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 from pydantic import BaseModel
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import without_control_characters
-from cloister.config import at_least, between, option
+from cloister.cli.options import settings_command, without_control_characters
+from cloister.config import option
 from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed
 
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 
 
 class SamplingOptions(BaseModel):
-    fakes: int = option(7, "λ: how many made-up prompts go with the real one.", bounds=between(1, 512))
-    epsilon: float = option(
-        0.1, "ε: how far a made-up prompt's probability may be from the real one's.", bounds=at_least(1e-6)
-    )
+    fakes: int = option(7, "λ: how many made-up prompts go with the real one.", ge=1, le=512)
+    epsilon: float = option(0.1, "ε: how far a made-up prompt's probability may be from the real one's.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
     sampling_model: str | None = option(
         None, "Model of this machine that samples, as for `serve`.", show_default="SmolLM2-135M-Instruct"
@@ -44,17 +41,13 @@ class ObfuscateOptions(SamplingOptions):
         ..., 'A text with <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE"
     )
     fewest: int | None = option(
-        None,
-        "λ_min: with fewer, none are shown.",
-        bounds=at_least(1),
-        name="at-least",
-        show_default="as many as --fakes",
+        None, "λ_min: with fewer, none are shown.", ge=1, name="at-least", show_default="as many as --fakes"
     )
     distance: Literal["absolute", "relative"] = option(
         "absolute", "Of probabilities, as in the paper, or of their logarithms, which is stricter."
     )
-    candidates: int = option(128, "λ_max: candidates kept at every token.", bounds=between(1, 4096))
-    temperature: float = option(1.0, "Flattens the model's probabilities.", bounds=between(0.05, 10))
+    candidates: int = option(128, "λ_max: candidates kept at every token.", ge=1, le=4096)
+    temperature: float = option(1.0, "Flattens the model's probabilities.", ge=0.05, le=10)
     regularise: bool = option(False, "Spell secrets with usual capitals and spaces first.")
     substitutes: Path | None = option(
         None, "Sample nothing: a JSON list of variants, each a list of substitutes.", metavar="FILE"

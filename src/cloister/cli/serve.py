@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from cloister.cli.generated import settings_command
+from cloister.cli.options import settings_command
 from cloister.config import EngineSettings, Settings
 from cloister.errors import SetupError
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy, node_url
-from cloister.cli.options import checks_table
+from cloister.cli.options import NodePolicy, checks_table, node_url, settings_command
 from cloister.config import option
 from cloister.errors import ServiceUnavailable
 

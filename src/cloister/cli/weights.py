@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy, node_url, software_note
-from cloister.cli.options import AsJson, AsJsonTable
+from cloister.cli.options import AsJson, AsJsonTable, NodePolicy, node_url, settings_command, software_note
 from cloister.config import option
 from cloister.errors import SetupError
 from cloister.files import needed
