@@ -23,8 +23,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One that is not `required` may be skipped. Where the policy tolerates a failure, `allowed_by` names its
-    relaxation."""
+    """One that is not `required` may be skipped. Where the policy tolerates a failure, `allowed_by` names why."""
 
     name: str
     outcome: Outcome

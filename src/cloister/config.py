@@ -49,8 +49,7 @@ def only(*names: str) -> dict[str, Any]:
 
 def cache_folder() -> Path:
     """Where converted models and built kernels live: $CLOISTER_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("CLOISTER_CACHE")
-    if chosen:
+    if chosen := os.environ.get("CLOISTER_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "cloister"
@@ -69,9 +68,7 @@ class _Frozen(BaseModel):
 class GatewaySettings(_Frozen):
     host: str = option("127.0.0.1", "Address to listen on. Other than loopback needs --keys.")
     port: int = option(8000, "Port to listen on; 0: any free port.", ge=0, le=65535)
-    keys_file: Path | None = option(
-        None, "Keys file.", name="keys", metavar="FILE", show_default="the development key, on loopback only"
-    )
+    keys_file: Path | None = option(None, "Keys file.", name="keys", show_default="the development key, on loopback")
     served_model_name: str | None = option(
         None,
         "What users call the model.",
@@ -88,32 +85,23 @@ class GatewaySettings(_Frozen):
 
 class EngineSettings(_Frozen):
     dtype: Dtype = option("bf16", "Precision of weights and arithmetic.")
-    weights: WeightFormat = option(
-        "as-dtype", "int8: weights take half the memory; slower, and the model differs slightly."
-    )
+    weights: WeightFormat = option("as-dtype", "int8: half the memory; slower, and the model differs slightly.")
     kernels: KernelChoice = option("auto", "Which kernels compute.")
     threads: int = option(0, "Compute threads; 0: every core.", ge=0)
     kv_cache_mib: int = option(1024, "Memory for the KV cache.", ge=1)
-    cache_disk_bytes: int = option(
-        0, "Disk space for encrypted KV blocks that the KV cache has no room for; 0: none.", ge=0
-    )
+    cache_disk_bytes: int = option(0, "Disk space for encrypted KV blocks beyond the KV cache; 0: none.", ge=0)
     cache_host_bytes: int = option(0, "Host memory for KV blocks that a GPU's KV cache has no room for; 0: none.", ge=0)
     max_running: int = option(64, "Sequences decoded at once.", ge=1)
-    chunk_tokens: int = option(
-        512, "Tokens in one step at most: half a second's worth, and fewer while several tenants are active.", ge=1
-    )
+    chunk_tokens: int = option(512, "Tokens in one step at most; fewer while several tenants are active.", ge=1)
     max_context: int = option(0, "Longest prompt plus answer; 0: what the model allows.", ge=0)
     max_waiting: int = option(1024, "Requests that may wait for a place.", ge=1)
     max_waiting_per_tenant: int = Field(default=512, ge=1)
     attention_processes: int = _vaults(
-        8,
-        "On a GPU under MPS: this number of processes holds the keys and values of prompts; 0: each vault holds them.",
-        ge=0,
-        le=16,
+        8, "On a GPU under MPS: processes that hold the keys and values of prompts; 0: each vault does.", ge=0, le=16
     )
     vaults_outside_mps: bool = _vaults(
         False,
-        "On a GPU under MPS: vaults take turns with all other processes, and their faults cannot end those.",
+        "On a GPU under MPS: vaults take turns with all others, and their faults cannot end those.",
         name="--vaults-outside-mps/--vaults-in-mps",
     )
     vault_kv_mib: int = _vaults(256, "Memory for one vault's KV cache, taken as it fills.", ge=1)
@@ -138,7 +126,7 @@ class MachineSettings(_Frozen):
     )
     release: Path | None = _evidence(
         None,
-        "The transparency log that has the release which runs; see `cloister log`.",
+        "The transparency log that has this release; see `cloister log`.",
         metavar="DIR",
         show_default="a development log",
     )
@@ -147,9 +135,7 @@ class MachineSettings(_Frozen):
 class ControllerSettings(MachineSettings):
     max_vaults: int = _vaults(64, "Sessions that have a vault at once.", ge=1)
     spare_vaults: int = _vaults(2, "Fresh vaults waiting for new sessions.", ge=0)
-    session_idle_s: float = _vaults(
-        600.0, "Seconds a named session waits for its next request.", ge=0.1, name="session-idle"
-    )
+    session_idle_s: float = _vaults(600.0, "Seconds that a named session is kept.", ge=0.1, name="session-idle")
     gpu_in_turns: bool = _vaults(False, "On a GPU: no MPS, processes take turns; without partitioned.")
     vault_host: str | None = _vaults(
         None,
@@ -157,12 +143,9 @@ class ControllerSettings(MachineSettings):
         metavar="ADDRESS",
         show_default="on this one",
     )
-    vault_host_key: Path | None = _vaults(None, "The key shared with that machine.", metavar="FILE")
+    vault_host_key: Path | None = _vaults(None, "The key shared with that machine.")
     vault_host_policy: Path | None = _vaults(
-        None,
-        "What that machine must prove, in TOML.",
-        metavar="FILE",
-        show_default="this server's release; a TEE if this machine is one",
+        None, "What it must prove, in TOML.", show_default="this server's release; a TEE if this machine is one"
     )
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
@@ -186,20 +169,14 @@ class ControllerSettings(MachineSettings):
     )
     detector: bool = _sharing(
         False,
-        "Find the parts of prompts at the level shared that hold nothing private; without it nothing is shared.",
+        "At the level shared: find the parts of prompts that hold nothing private; without it nothing is shared.",
         command_default=True,
     )
-    detector_rules: Path | None = _sharing(
-        None, "Signed rules of what is private, read again when they change.", metavar="FILE"
-    )
+    detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
-    judge: bool = _sharing(
-        False,
-        "Where the detector is not sure, ask the model itself while it serves no request.",
-        name="--judge/--no-judge",
-    )
+    judge: bool = _sharing(False, "Where the detector is unsure, ask the idle model.", name="--judge/--no-judge")
     sealed_weights: Path | None = _sealing(
-        None, "Serve a provider's sealed weights once it released their key; see `cloister weights`.", metavar="FILE"
+        None, "Serve sealed weights once their provider released the key; see `cloister weights`."
     )
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 
@@ -218,29 +195,20 @@ class MpcSettings(_Frozen):
         None,
         "parties.toml: the parties are elsewhere; see `cloister mpc`.",
         name="mpc-parties",
-        metavar="FILE",
         show_default="on this machine",
     )
     max_context: int = _mpc(512, "Longest prompt plus answer on shares.", ge=32, name="mpc-context")
-    draft_tokens: int = _mpc(
-        0,
-        "Tokens guessed ahead and verified in one pass: pays where messages are slow.",
-        ge=0,
-        le=15,
-        name="mpc-drafts",
-    )
+    draft_tokens: int = _mpc(0, "Tokens guessed ahead; pays where messages are slow.", ge=0, le=15, name="mpc-drafts")
     cache: MpcCache = _mpc(
         "full",
-        "full: a token reads the whole prompt. mpcache: a tenth of it; fewer bytes, more time and messages.",
+        "full: a token reads the whole prompt. mpcache: a tenth of it; fewer bytes, more messages.",
         name="mpc-cache",
     )
 
 
 class Settings(_Frozen):
     model: str | None = option(
-        None,
-        "A model's folder, a GGUF file, a name that `cloister models` lists, or a hub id.",
-        show_default="SmolLM2-135M-Instruct",
+        None, "Folder, GGUF file, name in `cloister models`, or hub id.", show_default="SmolLM2-135M-Instruct"
     )
     gateway: GatewaySettings = GatewaySettings()
     engine: EngineSettings = EngineSettings()
@@ -250,10 +218,8 @@ class Settings(_Frozen):
 
 class VaultHostSettings(MachineSettings):
     listen: str = option(..., "HOST:PORT, [IPv6]:PORT or vsock:any:PORT.", metavar="ADDRESS")
-    key_file: Path = option(..., "The shared key; see `cloister vault key new`.", name="key", metavar="FILE")
-    model: str | None = option(
-        None, "The server's model: folder, GGUF file or hub id.", show_default="SmolLM2-135M-Instruct"
-    )
+    key_file: Path = option(..., "The shared key; see `cloister vault key new`.", name="key")
+    model: str | None = option(None, "The server's model.", show_default="SmolLM2-135M-Instruct")
     engine: EngineSettings = Field(
         default=EngineSettings(),
         json_schema_extra=only("dtype", "weights", "threads", "kernels", "chunk_tokens", "max_context", "vault_kv_mib"),

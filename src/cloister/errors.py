@@ -1,4 +1,4 @@
-"""The one error family. Messages have names, numbers and limits, not of prompt text, so that they may be logged."""
+"""The one error family. Messages hold names, numbers and limits, no prompt text: they may be logged."""
 
 from __future__ import annotations
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 
 INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
-
 CREDIT = 64  # about one short prompt: a tenant that arrives may have received at most this much less than the others
-
 _MOST = 2**31 - 1
 _MOST_UNDRAINED = 1024
 _IDLE_REMEMBERED = 64

@@ -71,10 +71,8 @@ def load_keys(settings: GatewaySettings) -> KeyRing:
     if settings.keys_file is not None:
         return KeyRing(_read(settings.keys_file))
     if not is_loopback(settings.host):
-        raise SetupError(
-            f"The development key is refused on {settings.host}, which other machines may reach.",
-            hint="Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1.",
-        )
+        hint = "Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1."
+        raise SetupError(f"The development key is refused on {settings.host}, which others may reach.", hint=hint)
     return KeyRing({_digest(DEVELOPMENT_KEY): Caller(DEVELOPMENT_TENANT, operator=True)})
 
 
@@ -109,9 +107,7 @@ def _digest(key: str) -> bytes:
 
 def _checked(name: object, kind: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SetupError(
-            f"A {kind}'s name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or underscores."
-        )
+        raise SetupError(f"A {kind}'s name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or _.")
     return name
 
 
@@ -119,10 +115,8 @@ def _caller(owner: object) -> Caller:
     if not isinstance(owner, dict):
         return Caller(_checked(owner, "tenant"))
     if not owner.keys() <= {"tenant", "trust_group", "operator"} or type(owner.get("operator", False)) is not bool:
-        raise SetupError(
-            "An entry of the keys file has a field other than tenant, trust_group and operator.",
-            hint="Look for a typo.",
-        )
+        message = "An entry of the keys file has a field other than tenant, trust_group and operator."
+        raise SetupError(message, hint="Look for a typo.")
     group = _checked(owner["trust_group"], "trust group") if "trust_group" in owner else ""
     return Caller(_checked(owner.get("tenant"), "tenant"), group, owner.get("operator", False))
 
@@ -131,10 +125,8 @@ def _read(path: Path) -> dict[bytes, Caller]:
     try:
         text = path.read_text("utf-8")
     except OSError as wrong:
-        raise SetupError(
-            f"The keys file cannot be read: {wrong.strerror}.",
-            hint=f"Look at {path}; `cloister key new TENANT --into {path}` makes one.",
-        ) from None
+        hint = f"Look at {path}; `cloister key new TENANT --into {path}` makes one."
+        raise SetupError(f"The keys file cannot be read: {wrong.strerror}.", hint=hint) from None
     except ValueError:
         raise SetupError("The keys file is not text.", hint=f"Look at {path}.") from None
     return _callers(path, text)
@@ -146,23 +138,18 @@ def _callers(path: Path, text: str) -> dict[bytes, Caller]:
     except ValueError:
         raise SetupError("The keys file is not valid TOML.", hint=f"Look at {path}.") from None
     if not isinstance(table, dict) or not table:
-        raise SetupError(
-            "The keys file admits no key: its [keys] table is missing or empty.",
-            hint=f"`cloister key new TENANT --into {path}` adds one.",
-        )
+        hint = f"`cloister key new TENANT --into {path}` adds one."
+        raise SetupError("The keys file admits no key: its [keys] table is missing or empty.", hint=hint)
     callers: dict[bytes, Caller] = {}
     for name, owner in table.items():
         digest = _DIGEST.fullmatch(name)
         if digest is None:
             # The name is not shown: it may be the key itself.
-            raise SetupError(
-                'An entry of the keys file is not "sha256:<64 hex digits>".',
-                hint="Plain keys are not accepted; use the line `cloister key new TENANT` prints.",
-            )
+            hint = "Plain keys are not accepted; use the line `cloister key new TENANT` prints."
+            raise SetupError('An entry of the keys file is not "sha256:<64 hex digits>".', hint=hint)
         callers[bytes.fromhex(digest[1])] = _caller(owner)
     groups = {(caller.tenant, caller.trust_group) for caller in callers.values()}
     if len(groups) != len({tenant for tenant, _ in groups}):
-        raise SetupError(
-            "A tenant has keys of more than one trust group.", hint="Give all keys of a tenant the same trust_group."
-        )
+        hint = "Give all keys of a tenant the same trust_group."
+        raise SetupError("A tenant has keys of more than one trust group.", hint=hint)
     return callers

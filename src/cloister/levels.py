@@ -100,18 +100,14 @@ def _kept_from_sampling(name: str, *, repetition_hint: str | None = None) -> tup
 def _need_logits() -> tuple[Refusal, ...]:
     """On shares a token is the likeliest, or drawn by its probability. Everything else needs the logits."""
     why = "At the level 'mpc' tokens are chosen on shares, and this needs the logits."
-    hint = (
-        'Leave it out, or add "mpc_reveal": "logits", which opens them to the process that holds the prompt, not to '
-        "the parties."
-    )
+    hint = 'Leave it out, or add "mpc_reveal": "logits": the process that holds the prompt gets them, no party does.'
     params = ("top_p", "top_k", "min_p", "repetition_penalty", "logprobs")
     return tuple(Refusal(param, why, hint, unless_logits=True) for param in params)
 
 
 _ONLY_MPC = Refusal("mpc_reveal", "This is for the level 'mpc' alone.", "Leave it out.")
-_ONLY_OBFUSCATED = Refusal(
-    "obfuscation", "This is for the level 'obfuscated' alone.", "Ask for that level, or leave it out."
-)
+_ONLY_OBFUSCATED = Refusal("obfuscation", "This is for the level 'obfuscated' alone.", "Ask for it, or leave it out.")
+_OTHER_PENALTIES = "Use presence_penalty or frequency_penalty, or the level 'isolated'."
 _NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED)
 
 
@@ -159,12 +155,7 @@ LEVELS: dict[str, Level] = {
             others_learn="nothing",
             reader=Reader.VAULT,
             needs=Needs.LINKS,
-            refuses=(
-                *_NOT_ELSEWHERE,
-                *_kept_from_sampling(
-                    "partitioned", repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'."
-                ),
-            ),
+            refuses=(*_NOT_ELSEWHERE, *_kept_from_sampling("partitioned", repetition_hint=_OTHER_PENALTIES)),
             default_rank=0,
         ),
         Level(
@@ -186,9 +177,7 @@ LEVELS: dict[str, Level] = {
             refuses=(
                 _ONLY_MPC,
                 *_several_hidden(),
-                *_kept_from_sampling(
-                    "obfuscated", repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'."
-                ),
+                *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
             ),
             obfuscates=True,
         ),

@@ -8,15 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 
 LONG_S = 0.5  # duration of a step while one tenant is alone: the first request of another tenant waits that long
-
-SHORT_STEPS = 2.6  # A decoding request should not wait three times as long as it would alone
-
+SHORT_STEPS = 2.6  # a decoding request should not wait three times as long as it would alone
 LEAST_SHORT_S = 0.02
 LEAST_TOKENS = 1  # on a slow machine each prompt token can cost a step
 FIRST_TOKENS = 64  # before anything is learned
-
-LINGER_S = 10.0  # A tenant counts as active for this long after its last request
-
+LINGER_S = 10.0  # a tenant counts as active for this long after its last request
 _LEARN = 0.25
 
 

@@ -16,16 +16,14 @@ from cloister.messages.types import SamplingParams
 
 @dataclass(frozen=True)
 class OpenJob:
-    """A prompt that the service may read. The first `public` tokens are one segment; only the same `salt` finds its
-    blocks."""
+    """A prompt that the service may read. The first `public` tokens are one segment; `salt` limits reuse."""
 
     prompt: tuple[int, ...] = field(repr=False)
     public: int = 0
     level: ReadLevel = OPEN
     salt: str = field(default="", repr=False)
-    text: str = field(default="", repr=False)
-    """For a detector: the text, and where each block of tokens ends in it. Empty where no detector is asked."""
-    ends: tuple[int, ...] = field(default=(), repr=False)
+    text: str = field(default="", repr=False)  # for a detector
+    ends: tuple[int, ...] = field(default=(), repr=False)  # where each block of tokens ends in the text
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,9 @@ class VaultJob:
     group: str = ""
     salt: str = field(default="", repr=False)
     obfuscation: ObfuscationParams | None = None
+
+
+Job = OpenJob | VaultJob
 
 
 class AnswerStream(AsyncIterator[Tokens]):
@@ -60,13 +61,10 @@ class Backend(ABC):
         """What is served, and at which levels (context length, vocabulary…)."""
 
     @abstractmethod
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
-        """Return once the prompt is queued. Errors (QueueFull, PromptTooLong, VaultLost…) come from here or from the
-        stream."""
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> AnswerStream:
+        """Return once the prompt is queued. Errors come from here or from the stream."""
 
-    async def generate_all(
-        self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
-    ) -> list[AnswerStream]:
+    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[AnswerStream]:
         """All of them, or none if one is refused."""
         streams: list[AnswerStream] = []
         try:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
 from cloister.backend.stream import Event, Grid, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.controller_frontend import (
@@ -79,13 +79,11 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The server is shutting down.")
         self._writer.write(encode_frame(messages))
 
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> AnswerStream:
         [stream] = await self.generate_all(tenant, job, [params])
         return stream
 
-    async def generate_all(
-        self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
-    ) -> list[AnswerStream]:
+    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[AnswerStream]:
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
             examined = bool(job.ends)
@@ -108,13 +106,11 @@ class ControllerClient(Backend):
             raise
         return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
 
-    def _grid(self, job: OpenJob | VaultJob) -> Grid | None:
+    def _grid(self, job: Job) -> Grid | None:
         step_ms = self.ready.quantised.get(job.level)
-        if step_ms is None:
-            return None
-        return Grid(step_ms / 1000, asyncio.get_running_loop().time())
+        return None if step_ms is None else Grid(step_ms / 1000, asyncio.get_running_loop().time())
 
-    def _stream(self, request_id: int, job: OpenJob | VaultJob, accepted: Accepted, events: Mailbox) -> TokenStream:
+    def _stream(self, request_id: int, job: Job, accepted: Accepted, events: Mailbox) -> TokenStream:
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens
         return TokenStream(request_id, prompt_tokens, events, lambda: self._abandon(request_id), accepted.sequences)
 
@@ -188,9 +184,7 @@ class ControllerClient(Backend):
                     self._deliver(request_id, message, ended=True)
             case Accepted(request_id=request_id):
                 self._answered(Accepted, request_id, message)
-            case Stats() if self._answered(Stats, 0, message):
-                pass
-            case View(request_id=request_id) if self._answered(View, request_id, message):
+            case Stats() | View() if self._answered(type(message), getattr(message, "request_id", 0), message):
                 pass
             case StartFrontend(version=version) if version == VERSION and not self.started.done():
                 self.started.set_result(message)
@@ -225,9 +219,8 @@ class ControllerClient(Backend):
 
 def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> Ask | AskSealed:
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
-    (request_id, params), *others = wanted
+    (number, params), *others = wanted
     also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
-    ask = Ask(
-        request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group, also, job.salt, job.obfuscation
-    )
+    session = (job.level, job.session, job.keep)
+    ask = Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -1,6 +1,6 @@
 """One request's answer as a frontend reads it. With a beat, all events but the first and the last are read on the beat:
-the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025). With a grid
-(backend.grid) all of that happens later, and no event shows how many public blocks were found."""
+the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025). With a `Grid`
+all of that happens later, and no event shows how many public blocks were found."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from cloister.messages.lifecycle import raised
 
 
 class Grid:
+    """Delays an answer so that its first token's time tells a step of a grid and no more (SafeKV §III). The grid begins
+    with the request: with one grid for all, a sender could choose the moment between a hit and a miss."""
+
     def __init__(self, step_s: float, begun: float) -> None:
         self._step = step_s
         self._begun = begun
@@ -27,8 +30,7 @@ class Grid:
     def leaves(self, now: float) -> float:
         if self._delay is None:
             self._delay = self._begun + ceil((now - self._begun) / self._step) * self._step - now
-        at = now + self._delay
-        self._last = max(self._last, at)  # what is added and taken away again is rounded
+        self._last = max(self._last, now + self._delay)  # what is added and taken away again is rounded
         return self._last
 
 
@@ -76,8 +78,7 @@ class Mailbox:
         events = self._events
         count = next((at for at, event in enumerate(events) if not isinstance(event, Tokens)), len(events))
         if not count:
-            self._events = events[1:]
-            self._readable = bool(self._events)
+            self._events, self._readable = events[1:], len(events) > 1
             return events[0]
         came = [event for event in events[:count] if isinstance(event, Tokens)]
         taken = [event for event in came if event.sequence == came[0].sequence]
@@ -104,14 +105,13 @@ def _is_last(event: Event) -> bool:
 def _joined(parts: list[Tokens]) -> Tokens:
     scores = [part.logprobs for part in parts if part.logprobs is not None]
     scored = [part.prompt_logprobs for part in parts if part.prompt_logprobs is not None]
-    return Tokens(
-        request_id=parts[0].request_id,
+    return replace(
+        parts[0],
         tokens=tuple(token for part in parts for token in part.tokens),
         logprobs=tuple(score for part in scores for score in part) if scores else None,
         prompt_logprobs=tuple(score for part in scored for score in part) if scored else None,
         finish=parts[-1].finish,
         progress=next((part.progress for part in reversed(parts) if part.progress), None),
-        sequence=parts[0].sequence,
         cached=sum(part.cached for part in parts),
         shared=sum(part.shared for part in parts),
     )

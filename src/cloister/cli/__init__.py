@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
@@ -26,48 +25,29 @@ from cloister.errors import SetupError
 GROUP = "cloister.commands"
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
-    name: str
-    distribution: str
-    purpose: str
-
-    @property
-    def install(self) -> str:
-        return f"Install it: pip install {self.distribution} (in a checkout: pip install -e src/{self.folder})."
-
-    @property
-    def folder(self) -> str:
-        return self.distribution.replace("-", "_")
+EXTENSIONS = {
+    "bench": "Measure servers: Cloister's, or others that have OpenAI's API.",
+    "mpc": "Generate on secret shares: parties, provider and client of the level mpc.",
+}  # commands of other distributions of this repository
 
 
-_ALL = (
-    Extension("bench", "cloister-bench", "Measure servers: Cloister's, or others that have OpenAI's API."),
-    Extension("mpc", "cloister-mpc", "Generate on secret shares: parties, provider and client of the level mpc."),
-)
-EXTENSIONS = {extension.name: extension for extension in _ALL}
-
-
-def command_of(extension: Extension) -> Any:
+def command_of(name: str) -> Any:
     """The extension's command group; where its distribution is absent, a command that says what to install."""
-    found = tuple(entry_points(group=GROUP, name=extension.name))
-    group = found[0].load() if found else _absent(extension)
-    command = typer.main.get_command(group)
-    command.name = extension.name
+    found = tuple(entry_points(group=GROUP, name=name))
+    command = typer.main.get_command(found[0].load() if found else _absent(name))
+    command.name = name
     return command
 
 
-def _absent(extension: Extension) -> typer.Typer:
+def _absent(name: str) -> typer.Typer:
     app = typer.Typer()
+    any_words = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-    @app.command(
-        help=f"{extension.purpose} Not installed.",
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-    )
+    @app.command(help=f"{EXTENSIONS[name]} Not installed.", context_settings=any_words)
     def absent(ctx: typer.Context) -> None:
+        hint = f"Install it: pip install cloister-{name} (in a checkout: pip install -e src/cloister_{name})."
         raise SetupError(
-            f"`cloister {extension.name}` is in the distribution {extension.distribution}, which is not installed.",
-            hint=extension.install,
+            f"`cloister {name}` is in the distribution cloister-{name}, which is not installed.", hint=hint
         )
 
     return app
@@ -78,9 +58,7 @@ class Commands(FriendlyGroup):
         return [*super().list_commands(ctx), *EXTENSIONS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in EXTENSIONS:
-            return command_of(EXTENSIONS[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        return command_of(cmd_name) if cmd_name in EXTENSIONS else super().get_command(ctx, cmd_name)
 
 
 def version() -> None:
@@ -96,11 +74,10 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def main(
-    wanted: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+_Version = typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+
+
+def main(wanted: Annotated[bool, _Version] = False) -> None:
     """Serve language models to people who need not trust the provider.
 
     Begin with `cloister serve`, then `cloister chat --allow-software-tee` in another terminal.
@@ -117,10 +94,6 @@ app = typer.Typer(
 app.callback()(main)
 for command in (serve, chat, verify, proxy, obfuscate, models, version):
     app.command()(command)
-app.add_typer(attest, name="attest")
-app.add_typer(cache, name="cache")
-app.add_typer(key, name="key")
-app.add_typer(log, name="log")
-app.add_typer(release, name="release")
-app.add_typer(vault, name="vault")
-app.add_typer(weights, name="weights")
+groups = {"attest": attest, "cache": cache, "key": key, "log": log, "release": release, "vault": vault}
+for name, group in (groups | {"weights": weights}).items():
+    app.add_typer(group, name=name)

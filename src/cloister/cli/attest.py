@@ -73,9 +73,7 @@ def read_time(text: str | None) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def read_policy_table(
-    path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False
-) -> _Policy:
+def read_policy(path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False) -> _Policy:
     """The policy under one of these names; the default, if there is no file, or no such table where it is optional."""
     from cloister.attest.policy import Policy
 
@@ -119,7 +117,6 @@ class EvidenceFiles(BaseModel):
         ...,
         "Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token. For azure an HCL "
         "report, or JSON with it, the vTPM's quote, and VCEK or TD quote.",
-        metavar="FILE",
     )
     certs: list[Path] | None = option(
         None,
@@ -140,14 +137,13 @@ class EvidenceFiles(BaseModel):
         None, "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.", metavar="HEX"
     )
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
-    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.", metavar="FILE")
+    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
 
     def certificates(self) -> list[bytes]:
         if self.more_certs and not self.certs:
-            raise SetupError(
-                f"What is {self.more_certs[0]} for?", hint="Evidence follows --evidence, certificates follow --certs."
-            )
+            hint = "Evidence follows --evidence, certificates follow --certs."
+            raise SetupError(f"What is {self.more_certs[0]} for?", hint=hint)
         return [read_file(path) for path in (*(self.certs or ()), *(self.more_certs or ()))]
 
     def one_collateral(self) -> bytes | None:
@@ -215,7 +211,7 @@ def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     report, table = unwrap_report(_raw_report(data))
     given = [*files.certificates(), *([] if collateral is None else [collateral])]
     pieces = [*map(unpack, given), table]
-    policy = read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy)
+    policy = read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy)
     return verify_snp(report, pieces, at=at, policy=policy, report_data=files.report_data())
 
 
@@ -225,7 +221,7 @@ def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     collateral, quote = files.one_collateral(), _raw_report(data)
     if files.certificates():
         typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
-    policy = read_policy_table(files.policy, ("tdx",), TdxPolicy)
+    policy = read_policy(files.policy, ("tdx",), TdxPolicy)
     return verify_tdx(quote, collateral, at=at, policy=policy, report_data=files.report_data())
 
 
@@ -244,9 +240,9 @@ def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
         collateral if intel else None,
         files.asked_nonce(),
         at=at,
-        policy=read_policy_table(files.policy, ("azure",), AzurePolicy, optional=True),
-        snp=read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
-        tdx=read_policy_table(files.policy, ("tdx",), TdxPolicy, optional=True),
+        policy=read_policy(files.policy, ("azure",), AzurePolicy, optional=True),
+        snp=read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
+        tdx=read_policy(files.policy, ("tdx",), TdxPolicy, optional=True),
     )
 
 
@@ -254,7 +250,7 @@ def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
     from cloister.checks import Examination
 
-    policy = read_policy_table(files.policy, ("gpu", "nvidia"), GpuPolicy)
+    policy = read_policy(files.policy, ("gpu", "nvidia"), GpuPolicy)
     nonce, certificates = files.asked_nonce(), files.certificates()
     if not _is_token(data):
         beside = [read_file(path) for path in files.collateral or ()]
@@ -274,11 +270,9 @@ def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 def _raw_report(data: bytes) -> bytes:
     text = data.strip()
     if text.startswith((b"{", b"eyJ")):
-        azure = b'"hcl_report"' in text
-        raise EvidenceInvalid(
-            "This is JSON or a token, not the report or quote itself.",
-            hint="--kind azure checks Azure's document." if azure else "Take the report out: binary, hex or base64.",
-        )
+        azure, other = "--kind azure checks Azure's document.", "Take the report out: binary, hex or base64."
+        hint = azure if b'"hcl_report"' in text else other
+        raise EvidenceInvalid("This is JSON or a token, not the report or quote itself.", hint=hint)
     return unpack(data)
 
 

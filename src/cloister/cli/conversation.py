@@ -7,7 +7,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -59,9 +58,7 @@ class Conversation:
     def __enter__(self) -> Conversation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
             self.forget()
         finally:
@@ -97,9 +94,8 @@ class Conversation:
     def _streamed(self, body: dict[str, Any], said: list[str]) -> Generator[str, None, bool]:
         """Whether there was an answer; otherwise ask again."""
         try:
-            with self._client.stream(
-                "POST", self._url("/v1/chat/completions"), json=body, headers={SESSION_HEADER: self._session}
-            ) as response:
+            url, named = self._url("/v1/chat/completions"), {SESSION_HEADER: self._session}
+            with self._client.stream("POST", url, json=body, headers=named) as response:
                 if response.status_code != 200:
                     response.read()
                     if self._waits(response):
@@ -123,16 +119,11 @@ class Conversation:
         try:
             choice = answer["choices"][0]
             content = str(choice["message"]["content"] or "")
-            summary = {
-                "model": answer["model"],
-                "content": content,
-                "finish_reason": choice["finish_reason"],
-                "usage": answer.get("usage"),
-            }
+            summary = {"model": answer["model"], "content": content, "finish_reason": choice["finish_reason"]}
         except (KeyError, IndexError, TypeError):
             raise self._not_openai() from None
         self._remember(prompt, content)
-        return summary
+        return {**summary, "usage": answer.get("usage")}
 
     def _body(self, prompt: str) -> dict[str, Any]:
         messages = [*self._messages, {"role": "user", "content": prompt}]
@@ -146,9 +137,8 @@ class Conversation:
 
     def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
-            response = self._client.request(method, self._url(endpoint), json=body)
-            while self._waits(response):
-                response = self._client.request(method, self._url(endpoint), json=body)
+            while self._waits(response := self._client.request(method, self._url(endpoint), json=body)):
+                pass
         except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
         if response.status_code != 200:
@@ -158,7 +148,7 @@ class Conversation:
         try:
             document = response.json()
         except ValueError:
-            raise self._not_openai() from None
+            document = None
         if not isinstance(document, dict):
             raise self._not_openai()
         return document
@@ -184,10 +174,8 @@ class Conversation:
         """A server that does not confirm the level has ignored it."""
         if self._protection in (None, OPEN) or response.headers.get(LEVEL_HEADER) == self._protection:
             return
-        raise SetupError(
-            f"{self._address} did not serve at the level of protection asked for.",
-            hint="Assume that the provider saw what was sent; use a Cloister server that offers the level.",
-        )
+        hint = "Assume that the provider saw what was sent; use a Cloister server that offers the level."
+        raise SetupError(f"{self._address} did not serve at the level of protection asked for.", hint=hint)
 
     def _text_of(self, payload: str) -> str:
         if payload == "[DONE]":
@@ -213,9 +201,8 @@ class Conversation:
 
     def _unreachable(self, wrong: httpx2.TransportError) -> CloisterError:
         if isinstance(wrong, httpx2.ConnectError | httpx2.ConnectTimeout):
-            return ServiceUnavailable(
-                f"Nothing answers at {self._address}.", hint="Start a server with `cloister serve`, or check --url."
-            )
+            hint = "Start a server with `cloister serve`, or check --url."
+            return ServiceUnavailable(f"Nothing answers at {self._address}.", hint=hint)
         if isinstance(wrong, httpx2.RemoteProtocolError):
             return self._not_openai("no proper HTTP response")
         return ServiceUnavailable(f"The connection to {self._address} failed ({type(wrong).__name__}).")

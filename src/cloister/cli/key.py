@@ -47,12 +47,9 @@ def new(
     typer.secho("The key, shown this once; give it to its owner:", dim=True, err=True)
     typer.echo(secret)
     if into is not None:
-        typer.secho(
-            f"It is admitted by {into}. A running server reads that file again at `kill -HUP PID`, with the PID it "
-            "printed at its start (`pgrep -x cl-controller` lists those of all servers).",
-            dim=True,
-            err=True,
-        )
+        again = "A running server reads that file again at `kill -HUP PID`, with the PID it printed at its start"
+        every = "(`pgrep -x cl-controller` lists those of all servers)."
+        typer.secho(f"It is admitted by {into}. {again} {every}", dim=True, err=True)
         return
     typer.secho("For the keys file, under [keys]:", dim=True, err=True)
     typer.echo(line)

@@ -131,9 +131,7 @@ def prove(
 
     size = Log.open(folder).checkpoint.size
     if since > size:
-        raise InvalidRequest(
-            f"The log has {size} entries, so {since} cannot have been seen.", hint="Was it rolled back?"
-        )
+        raise InvalidRequest(f"The log has {size} entries; {since} cannot have been seen.", hint="Was it rolled back?")
     proof = write_proof(prove_release(folder, read_file(manifest, MAX_MANIFEST_BYTES), since))
     if out is None:
         typer.echo(proof.decode())
@@ -197,10 +195,8 @@ def attach(
     opened = Log.open(folder)
     signature = read_signature(text_of(cosignature).removesuffix("\n"))
     if not VerifierKey.parse(witness).verifies(opened.signed.note.text, signature):
-        raise EvidenceInvalid(
-            "This is not that witness's signature on the log's checkpoint.",
-            hint="If the log grew since, ask the witness again.",
-        )
+        hint = "If the log grew since, ask the witness again."
+        raise EvidenceInvalid("This is not that witness's signature on the log's checkpoint.", hint=hint)
     opened.attach(signature)
     typer.echo(f"{signature.name} signed {opened.checkpoint.size} entries of {opened.origin}.")
 

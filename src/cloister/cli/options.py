@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 from annotated_types import Ge, Le
@@ -59,6 +59,8 @@ class SettingsOption:
     def parameter(self) -> Parameter:
         shown: dict[str, Any] = {"help": self.field.description, "rich_help_panel": self.shown.get("panel")}
         shown |= {key: self.shown[key] for key in ("metavar", "show_default", "envvar", "hidden") if key in self.shown}
+        if Path in (self.field.annotation, *get_args(self.field.annotation)) and not self.shown.get("argument"):
+            shown.setdefault("metavar", "FILE")
         for bound in self.field.metadata:
             if isinstance(bound, Ge):
                 shown["min"] = bound.ge
@@ -115,9 +117,7 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
-USAGE_EXIT = 2
-FAILURE_EXIT = 1
-INTERRUPTED_EXIT = 130
+FAILURE_EXIT, USAGE_EXIT, INTERRUPTED_EXIT = 1, 2, 130
 
 
 def exit_code(error: CloisterError) -> int:
@@ -149,8 +149,6 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsJsonTable = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
 _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 
 
@@ -202,12 +200,8 @@ def node_url() -> Any:
 
 
 class NodePolicy(BaseModel):
-    policy: Path | None = option(
-        None, "What the node must prove, in TOML.", metavar="FILE", show_default="real TEEs only"
-    )
-    allow_software_tee: bool = option(
-        False, "Accept a development node, which proves nothing: its operator can read everything."
-    )
+    policy: Path | None = option(None, "What the node must prove, in TOML.", show_default="real TEEs only")
+    allow_software_tee: bool = option(False, "Accept a development node: its operator can read everything.")
 
     def load(self) -> Policy:
         from cloister.attest.policy import load_policy
@@ -233,7 +227,7 @@ class TrustedLog(BaseModel):
     log_key: list[str] | None = option(None, "A log to trust; may be repeated.", metavar="VKEY")
     witness: list[str] | None = option(None, "A witness to trust; may be repeated.", metavar="VKEY")
     quorum: int | None = option(None, "How many witnesses must have signed.", ge=0, show_default="all of them")
-    seen: Path | None = option(None, "A checkpoint of the log seen earlier.", metavar="FILE")
+    seen: Path | None = option(None, "A checkpoint of the log seen earlier.")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
     def trust(self) -> ReleaseTrust:

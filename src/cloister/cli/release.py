@@ -6,7 +6,7 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -82,10 +82,8 @@ def lock(
     from cloister.transparency.packages import Packages
 
     if wrong := changed_files():
-        raise SetupError(
-            f"{len(wrong)} installed files are not as their packages say; the first is {wrong[0]}.",
-            hint="Install these packages again.",
-        )
+        message = f"{len(wrong)} installed files are not as their packages say; the first is {wrong[0]}."
+        raise SetupError(message, hint="Install these packages again.")
     found = Packages(installed(), _kernels() if kernels else {})
     with needed(f"The lock file cannot be written to {out}"):
         write_whole(out, found.encoded())
@@ -104,7 +102,7 @@ def _kernels() -> dict[str, str]:
 class CheckOptions(TrustedLog):
     manifest: Path = option(..., "The release's manifest.", argument=True)
     source: Path | None = option(None, "A source tree of Cloister.", metavar="DIR", show_default="what runs here")
-    proof: Path | None = option(None, "Also check a proof of `cloister log prove`.", metavar="FILE")
+    proof: Path | None = option(None, "Also check a proof of `cloister log prove`.")
 
 
 @release.command("check")
@@ -121,27 +119,21 @@ def check(options: CheckOptions) -> None:
 
     from cloister.checks import Examination
     from cloister.process.release_code import installed
-    from cloister.transparency.manifest import (
-        MAX_MANIFEST_BYTES,
-        build_manifest,
-        differences,
-        measure_running,
-        measurement,
-        packages_beside,
-        read_manifest,
-    )
+    from cloister.transparency import manifest as released
     from cloister.transparency.proof import read_proof, verify_release
 
-    data = read_file(options.manifest, MAX_MANIFEST_BYTES)
-    wanted = read_manifest(data)
-    also = packages_beside(wanted)
-    here = measure_running(also) if options.source is None else build_manifest(options.source, also=also)
+    data = read_file(options.manifest, released.MAX_MANIFEST_BYTES)
+    wanted = released.read_manifest(data)
+    also = released.packages_beside(wanted)
+    here = (
+        released.measure_running(also) if options.source is None else released.build_manifest(options.source, also=also)
+    )
     if wanted.packages is not None and options.source is None:
         here = replace(here, packages=installed())
     found = Examination()
     found.claim("release_version", wanted.version)
-    found.claim("release_measurement", measurement(data).hex())
-    wrong = differences(wanted, here)
+    found.claim("release_measurement", released.measurement(data).hex())
+    wrong = released.differences(wanted, here)
     more = f", and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     found.check("source", not wrong, "; ".join(wrong[:5]) + more, found=f"{len(here.files)} files are the release's")
     if options.proof is not None:
@@ -149,7 +141,9 @@ def check(options: CheckOptions) -> None:
             raise SetupError("A proof proves nothing without a log to trust.", hint="Give --log-key.")
         shown = read_proof(read_file(options.proof, 1 << 20))
         trusted, earlier = options.trust(), options.earlier()
-        found.include(verify_release(shown, measurement(data), at=datetime.now(UTC), trusted=trusted, seen=earlier))
+        found.include(
+            verify_release(shown, released.measurement(data), at=datetime.now(UTC), trusted=trusted, seen=earlier)
+        )
     report(found.verdict(), as_json=options.as_json)
 
 
@@ -188,9 +182,9 @@ def image(
 
 class Launch(BaseModel):
     tee: Literal["sev-snp", "tdx"] = option(..., "Which machine starts it.", argument=True)
-    firmware: Path = option(..., "OVMF, as the host gets it.", metavar="FILE")
-    kernel: Path = option(..., "Linux: QEMU's -kernel.", metavar="FILE")
-    initrd: Path = option(..., "What `cloister release image` wrote: QEMU's -initrd.", metavar="FILE")
+    firmware: Path = option(..., "OVMF, as the host gets it.")
+    kernel: Path = option(..., "Linux: QEMU's -kernel.")
+    initrd: Path = option(..., "What `cloister release image` wrote: QEMU's -initrd.")
     append: str = option("", "The kernel's command line: QEMU's -append.", metavar="TEXT")
     vcpus: int = option(1, "SNP: how many processors.", ge=1)
     vcpu_type: str = option("EPYC-Milan", "SNP: QEMU's -cpu.", metavar="NAME")
@@ -198,9 +192,7 @@ class Launch(BaseModel):
     features: int = option(1, "SNP: the guest's SEV_FEATURES; 33 where debug registers are swapped.", ge=1)
     memory_mib: int = option(4096, "TDX: the machine's memory.", ge=64)
     pages_first: bool = option(False, "TDX: QEMU 8 with Intel's patches, which measures in another order.")
-    event_log: Path | None = option(
-        None, "TDX: take RTMR0 from this log of such a machine.", metavar="FILE", show_default="left out"
-    )
+    event_log: Path | None = option(None, "TDX: take RTMR0 from this log of such a machine.", show_default="left out")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
 
@@ -250,29 +242,15 @@ def _guest(launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: byt
     from cloister.image.snp import Boot, launch_digest
 
     boot = Boot(hashlib.sha256(kernel).digest(), initrd_digest, launch.append)
-    digest = launch_digest(
-        firmware,
-        boot,
-        processors=launch.vcpus,
-        processor=launch.vcpu_type,
-        monitor=launch.vmm,
-        features=launch.features,
-    )
-    return {"measurement": digest}
+    machine: dict[str, Any] = {"processors": launch.vcpus, "processor": launch.vcpu_type, "monitor": launch.vmm}
+    return {"measurement": launch_digest(firmware, boot, features=launch.features, **machine)}
 
 
-def _trust_domain(
-    launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: bytes, initrd_bytes: int
-) -> dict[str, bytes]:
+def _trust_domain(launch: Launch, firmware: Firmware, kernel: bytes, digest: bytes, size: int) -> dict[str, bytes]:
     from cloister.image import event_log, tdx
 
-    return {
-        "mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first),
-        **(
-            {"rtmr0": event_log.rtmr0_of(read_bounded(launch.event_log, event_log.MAX_LOG_BYTES))}
-            if launch.event_log
-            else {}
-        ),
-        "rtmr1": tdx.rtmr1(kernel, initrd_bytes, launch.memory_mib << 20),
-        "rtmr2": tdx.rtmr2(launch.append, initrd_digest),
-    }
+    found = {"mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first)}
+    if launch.event_log:
+        found["rtmr0"] = event_log.rtmr0_of(read_bounded(launch.event_log, event_log.MAX_LOG_BYTES))
+    found["rtmr1"] = tdx.rtmr1(kernel, size, launch.memory_mib << 20)
+    return {**found, "rtmr2": tdx.rtmr2(launch.append, digest)}

@@ -55,10 +55,8 @@ def serve(settings: Settings) -> None:
 
 def _check_vaults(engine: EngineSettings) -> None:
     if engine.vaults_outside_mps and not engine.attention_processes:
-        raise SetupError(
-            "A vault outside MPS cannot answer the service itself.",
-            hint="Leave out --attention-processes 0, or --vaults-outside-mps.",
-        )
+        hint = "Leave out --attention-processes 0, or --vaults-outside-mps."
+        raise SetupError("A vault outside MPS cannot answer the service itself.", hint=hint)
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:
@@ -71,10 +69,8 @@ def _sealed_model(settings: Settings) -> ModelFolder | None:
     from cloister.sealed_weights.header import read_provider_key
 
     if file is None or provider is None or settings.model is not None:
-        raise SetupError(
-            "--sealed-weights and --provider-key belong together, and --model is not for them.",
-            hint="`cloister weights seal` prints how to serve what it sealed.",
-        )
+        hint = "`cloister weights seal` prints how to serve what it sealed."
+        raise SetupError("--sealed-weights and --provider-key belong together, without --model.", hint=hint)
     bundle = WeightsBundle.open(file, read_provider_key(provider))
     bundle.close()
     return ModelFolder(bundle.header.model, file, {})

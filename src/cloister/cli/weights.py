@@ -168,7 +168,7 @@ def unseal(
 
 class ReleaseOptions(NodePolicy):
     url: str = node_url()
-    key: Path = option(..., "The content key; keep it secret.", metavar="FILE")
+    key: Path = option(..., "The content key; keep it secret.")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
 

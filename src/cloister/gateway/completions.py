@@ -18,7 +18,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from cloister.backend.base import OpenJob, VaultJob
+from cloister.backend.base import Job, OpenJob, VaultJob
 from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
 from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
@@ -29,6 +29,7 @@ from cloister.gateway.hiding import Hiding, ObfuscationOptions
 from cloister.gateway.openapi import generation_docs
 from cloister.gateway.schema import (
     MAX_CHOICES,
+    AnyPrompt,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -54,8 +55,7 @@ router = APIRouter()
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64
 _MANY_TOKENS = 2048
-# Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
-_GREEDY_BELOW = 1e-4
+_GREEDY_BELOW = 1e-4  # dividing logits by a smaller temperature overflows, and the limit is the greedy choice
 _SMALLEST_TOP_P = 1e-6
 _SEED_MASK = 2**63 - 1
 
@@ -71,9 +71,8 @@ class Endpoint:
     default_tokens: int
 
 
-# Without a limit an answer could fill the context and hold its blocks for a long time.
+# Without a limit an answer could fill the context and hold its blocks for a long time; 16 is OpenAI's own default.
 CHAT = Endpoint("messages", ChatRequest, SealedChatRequest, ChatReply, default_tokens=1024)
-# OpenAI's own default.
 COMPLETION = Endpoint("prompt", CompletionRequest, SealedCompletionRequest, CompletionReply, default_tokens=16)
 
 
@@ -104,7 +103,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     hiding = _hiding(api, body, prompts[0], tenant, session) if level.obfuscates else None
     stops = StopStrings(body.stop_strings)
     choices: list[Choice] = []
-    jobs: list[OpenJob | VaultJob] = []
+    jobs: list[Job] = []
     for number, prompt in enumerate(prompts):
         job = await _job(request, prompt, level, session, call, body.cache_salt or "", hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
@@ -137,13 +136,13 @@ def _body(raw: bytes, endpoint: Endpoint, sealed: SealedRequest | None, model: s
 
 async def _job(
     request: Request,
-    prompt: Prompt | SealedPrompt,
+    prompt: AnyPrompt,
     level: Level,
     session: RequestSession,
     call: CallContext,
     salt: str,
     hiding: Hiding | None,
-) -> OpenJob | VaultJob:
+) -> Job:
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
         read = await reader.read(prompt)
@@ -163,9 +162,7 @@ async def _job(
     return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, group, salt, obfuscation)
 
 
-def _hiding(
-    api: Api, body: GenerationRequest, prompt: Prompt | SealedPrompt, tenant: str, session: RequestSession
-) -> Hiding:
+def _hiding(api: Api, body: GenerationRequest, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
     refuse_biases(body.logit_bias)
     options, salt = body.obfuscation or ObfuscationOptions(), body.cache_salt or ""
     return Hiding.of(options, prompt, tenant, session, body.stop_strings, salt, api.index)
@@ -207,8 +204,7 @@ def _is_long(prompt: Prompt) -> bool:
 
 
 def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int) -> tuple[str, tuple[int, ...]]:
-    """The tokens' text, and where each block of them ends in it. A character that a block's end cuts is in the next
-    block."""
+    """The tokens' text, and where each block ends in it. A character that a block's end cuts is in the next."""
     stream, pieces, ends, length = tokenizer.stream(), [], [], 0
     for start in range(0, len(tokens), block_tokens):
         pieces.append(stream.push(tokens[start : start + block_tokens]))
@@ -218,9 +214,7 @@ def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int
     return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
 
 
-def _params(
-    api: Api, body: GenerationRequest, level: Level, job: OpenJob | VaultJob, default_tokens: int
-) -> SamplingParams:
+def _params(api: Api, body: GenerationRequest, level: Level, job: Job, default_tokens: int) -> SamplingParams:
     ready = api.backend.ready
     prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
     max_tokens = answer_tokens(prompt_tokens, body.token_limit, default_tokens, ready.max_context)
@@ -230,16 +224,12 @@ def _params(
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
-    """The number asked for, or the room in the context if that is less. Without a length (None) the vault applies this
-    rule."""
+    """The number asked for, or the room in the context. Without a length (None) the vault applies this rule."""
     room = max_context - (1 if prompt_tokens is None else prompt_tokens)
     wanted = default if asked is None else asked
     if room < min(wanted, 1):
-        raise PromptTooLong(
-            f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}.",
-            param="prompt",
-            hint="Shorten the prompt.",
-        )
+        message = f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}."
+        raise PromptTooLong(message, param="prompt", hint="Shorten the prompt.")
     return min(wanted, room)
 
 
@@ -286,7 +276,7 @@ def choice_seed(seed: int | None, choice: int) -> int:
     return int.from_bytes(digest[:8], "little") & _SEED_MASK
 
 
-def echo_of(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
+def echo_of(prompt: AnyPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
     if isinstance(prompt, TextPrompt):
         return Echo(Marked.of(prompt.text, public=prompt.public, param="prompt").text, job.prompt)
     return Echo(tokenizer.decode(job.prompt), job.prompt)

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 from starlette.types import Receive
 
-from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice, Delta
 from cloister.gateway.metrics import Metrics
 from cloister.messages.generation import Tokens
 
-Winnow = Callable[[int], int]
-"""From the number of streams to the index of the real one (obfuscation.index.Order)."""
-
+Winnow = Callable[[int], int]  # from the number of streams to the index of the real one (obfuscation.index.Order)
 MOST = 4096
 KEPT_S = 60.0
 
@@ -82,7 +80,7 @@ class Generation:
         backend: Backend,
         answer: WatchedAnswer,
         choices: Sequence[Choice],
-        jobs: Sequence[OpenJob | VaultJob],
+        jobs: Sequence[Job],
         watched: WatchedAnswers,
         metrics: Metrics,
         winnow: Winnow | None = None,
@@ -138,12 +136,10 @@ class Generation:
         return [self.choices[self._winnow(len(self.choices))]]
 
     def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
-        """New text of the choices that the answer shows. At `obfuscated` all are returned, so that timing singles none
-        out."""
+        """New text of the choices that are shown. At `obfuscated` all are returned, so that timing singles none out."""
         places = {id(choice): place for place, choice in enumerate(self.shown)}
-        if self._hides:
-            choices = self.shown
-        new = [(places[id(choice)], choice.take()) for choice in choices if id(choice) in places]
+        taken = self.shown if self._hides else choices
+        new = [(places[id(choice)], choice.take()) for choice in taken if id(choice) in places]
         for _, delta in new:
             if self._hides and not self.done:
                 delta.finish = None

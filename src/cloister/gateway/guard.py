@@ -96,10 +96,8 @@ class Guard:
 
         try:
             if self._local_only and not _names_this_machine(scope):
-                raise ForeignHost(
-                    "With the development key this server answers to localhost only.",
-                    hint="Use 127.0.0.1 in the URL, or serve with a keys file.",
-                )
+                hint = "Use 127.0.0.1 in the URL, or serve with a keys file."
+                raise ForeignHost("With the development key this server answers to localhost only.", hint=hint)
             await self._app(scope, watched, guarded)
         except ForeignHost as refusal:
             await error_response(refusal)(scope, watched, guarded)

@@ -42,7 +42,7 @@ class ObfuscationOptions(Given):
         default=None,
         min_length=1,
         max_length=MOST_FAKES,
-        description="your own, variant by variant: for each secret one, in the order of their first mentions",
+        description="your own, variant by variant: one for each secret, in the order of first mentions",
     )
 
     @model_validator(mode="after")
@@ -87,11 +87,8 @@ class Hiding:
             names = tuple(name for name in (kept, salt) if name)
             return cls(options.params, ObfuscationSecrets(secret, given, tuple(stop_strings), names))
         if options.substitutes is not None:
-            raise InvalidRequest(
-                "obfuscation: In a sealed request substitutes are sealed with the prompt, for its vault alone.",
-                param="obfuscation",
-                hint="Use a Cloister client.",
-            )
+            message = "obfuscation: In a sealed request substitutes are sealed with the prompt, for its vault alone."
+            raise InvalidRequest(message, param="obfuscation", hint="Use a Cloister client.")
         return cls(options.params, None)
 
     def hide(self, prompt: Prompt) -> Prompt:

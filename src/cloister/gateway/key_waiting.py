@@ -72,7 +72,6 @@ class KeyClient:
 
 
 def create_key_waiting(client: KeyClient, settings: GatewaySettings) -> FastAPI:
-
     async def evidence(request: Request) -> Response:
         asked = await read_question(request, settings, MAX_MESSAGE_BYTES)
         answer = await client.ask(lambda number: AskEvidence(number, asked.nonce_bytes, asked.since))
@@ -86,10 +85,8 @@ def create_key_waiting(client: KeyClient, settings: GatewaySettings) -> FastAPI:
         return Response(answer.answer, media_type=CONTENT_TYPE)
 
     async def not_yet(request: Request) -> Response:
-        raise WaitingForKey(
-            "This server waits for the key of its weights.",
-            hint="Its provider releases it: `cloister weights release`.",
-        )
+        hint = "Its provider releases it: `cloister weights release`."
+        raise WaitingForKey("This server waits for the key of its weights.", hint=hint)
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(CloisterError, handle_cloister_error)

@@ -29,8 +29,6 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "vault_ready_ms": ("From the order to fork the last vault until it was sealed", lambda stats: stats.vault_ready_ms),
     "vault_wait_ms": ("From the last new session until its vault was sealed", lambda stats: stats.vault_wait_ms),
 }
-
-
 _COUNTERS: dict[str, tuple[str, int, Callable[[Stats], int]]] = {
     "prefix_demotions": ("Shared runs that looked probed and became private", 1, lambda stats: stats.demotions),
     "prefix_evictions": ("Pages evicted for room", COARSE_PAGES, lambda stats: stats.evictions),
@@ -95,24 +93,16 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._kept_s = COARSE_S if coarse else 0.0
         self._shown: tuple[float, bytes] | None = None
-        self._requests = Counter(
-            "cloister_requests", "HTTP requests by route and status class", ("route", "status"), registry=registry
-        )
-        self._generations = Counter(
-            "cloister_generations", "Requests for an answer by level of protection", ("level",), registry=registry
-        )
-        self._first = Histogram(
+        by_route, by_level = "HTTP requests by route and status class", "Requests for an answer by level of protection"
+        self._requests = Counter("cloister_requests", by_route, ("route", "status"), registry=registry)
+        self._generations = Counter("cloister_generations", by_level, ("level",), registry=registry)
+        name, text = (
             "cloister_time_to_first_token_seconds",
             "From the request's arrival at the queue to its first token",
-            buckets=_FIRST_TOKEN_S,
-            registry=registry,
         )
-        self._between = Histogram(
-            "cloister_inter_token_seconds",
-            "Between one piece of an answer and the next",
-            buckets=_BETWEEN_TOKENS_S,
-            registry=registry,
-        )
+        self._first = Histogram(name, text, buckets=_FIRST_TOKEN_S, registry=registry)
+        name, text = "cloister_inter_token_seconds", "Between one piece of an answer and the next"
+        self._between = Histogram(name, text, buckets=_BETWEEN_TOKENS_S, registry=registry)
         self._totals = Totals(coarse=coarse)
         registry.register(self._totals)
         # When each live generation began or last progressed, and how many tokens it had then.

@@ -55,9 +55,7 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     named = {"description": "The session, where the caller named one", "schema": {"type": "string"}}
     parameters = [
         _header(LEVEL_HEADER, "The level of protection; like `protection` in the body", enum=list(LEVELS)),
-        _header(
-            SESSION_HEADER, "The conversation this belongs to; like `session` in the body", pattern=SESSION_PATTERN
-        ),
+        _header(SESSION_HEADER, "The conversation; like `session` in the body", pattern=SESSION_PATTERN),
     ]
     headers = {LEVEL_HEADER: level, SESSION_HEADER: named}
     return {
@@ -81,15 +79,12 @@ def describe(
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, sent_schemas = msgspec.json.schema_components(sent, ref_template=_REF.format("{name}"))
-            _, received_schemas = models_json_schema(
-                [(kind, "validation") for kind in received], ref_template=_REF.format("{model}")
-            )
+            kinds: Any = [(kind, "validation") for kind in received]
+            received_schemas = models_json_schema(kinds, ref_template=_REF.format("{model}"))[1]["$defs"]
             for kind in received:
-                fields = received_schemas["$defs"][kind.__name__]["properties"]
+                fields = received_schemas[kind.__name__]["properties"]
                 fields["model"]["enum"], fields["protection"]["enum"] = [model], [*levels, None]
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(
-                {**sent_schemas, **received_schemas["$defs"]}
-            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(sent_schemas | received_schemas)
             app.openapi_schema = schema
         return app.openapi_schema
 

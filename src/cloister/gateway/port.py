@@ -34,8 +34,6 @@ def bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
             listener.close()
             raise
     except OSError as wrong:
-        raise SetupError(
-            f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}.",
-            hint="Choose another with --port (0 takes any free one) or --host.",
-        ) from None
+        message = f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}."
+        raise SetupError(message, hint="Choose another with --port (0 takes any free one) or --host.") from None
     return listener

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials
+from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cloister.errors import CloisterError, ModelNotFound, NotPermitted, ServiceUnavailable
-from cloister.gateway.api import Api, Call, LevelInfo, api_of, bearer, caller_of, check_session, json_response
+from cloister.gateway.api import Api, Call, Credentials, LevelInfo, api_of, caller_of, check_session, json_response
 from cloister.gateway.openapi import errors, replies
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import View
@@ -165,23 +164,17 @@ async def health(request: Request) -> Response:
     if stats is None or not stats.up:
         raise ServiceUnavailable("The service does not answer.")
     if api.levels.default is not None and api.levels.default not in stats.levels:
-        raise ServiceUnavailable(
-            f"The default level of protection, {api.levels.default!r}, cannot be served now.",
-            hint="Its operator finds the reason in the server's output.",
-        )
+        message = f"The default level of protection, {api.levels.default!r}, cannot be served now."
+        raise ServiceUnavailable(message, hint="Its operator finds the reason in the server's output.")
     return json_response(Health())
 
 
 @router.get("/metrics", responses={200: {"description": "OK", "content": {"text/plain": {}}}, **errors(401, 403)})
-async def metrics(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
-) -> Response:
+async def metrics(request: Request, credentials: Credentials) -> Response:
     """Totals for Prometheus. They need an operator's key, since they are about all tenants."""
     if not caller_of(request, credentials).operator:
-        raise NotPermitted(
-            "This API key is a tenant's; the server's totals need an operator's.",
-            hint="`cloister key new NAME --operator` makes one.",
-        )
+        hint = "`cloister key new NAME --operator` makes one."
+        raise NotPermitted("This API key is a tenant's; the server's totals need an operator's.", hint=hint)
     api = api_of(request)
     return Response(await api.metrics.exposition(lambda: _stats(api)), media_type=_TEXT)
 

@@ -32,6 +32,7 @@ from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 
 MAX_CHOICES = 128
 
+AnyPrompt = Prompt | SealedPrompt
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
@@ -59,7 +60,6 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
 
 
 def _only(accepted: Callable[[Any], bool], message: str) -> AfterValidator:
-
     def check(value: Any) -> Any:
         if not accepted(value):
             raise ValueError(message)
@@ -79,21 +79,14 @@ def _unserved(name: str) -> Any:
 
 NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
 NoToolChoice = Annotated[Any, _asks_nothing("tool_choice", "Tools are not supported; 'auto' and 'none' use none")]
-NoFunctionCall = Annotated[
-    Any, _asks_nothing("function_call", "Functions are not supported; 'auto' and 'none' call none")
-]
+NoFunctionCall = Annotated[Any, _asks_nothing("function_call", "Functions are not supported; 'auto' calls none")]
 OnlyTextAnswer = Annotated[Any, _asks_nothing("modalities", "Answers are text: only ['text'] is supported")]
 NoAudio = Annotated[Any, _asks_nothing("audio", "Answers are text, not audio")]
 NoWebSearch = Annotated[Any, _asks_nothing("web_search_options", "Models here do not search the web")]
 NoSuffix = Annotated[str | None, _only(not_, "Insertion before a suffix is not supported")]
 OnlyText = Annotated[str, _only(lambda kind: kind == "text", "Only the response format 'text' is supported")]
-NoPromptLogprobs = Annotated[
-    Any,
-    _only(
-        lambda value: value is None,
-        f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}",
-    ),
-]
+_SCORED = f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}"
+NoPromptLogprobs = Annotated[Any, _only(lambda value: value is None, _SCORED)]
 PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
@@ -137,17 +130,14 @@ class GenerationRequest(Given):
     session: str | None = Field(
         default=None,
         pattern=SESSION_PATTERN,
-        description="a name for the conversation, so that its vault keeps what it computed until the next turn",
+        description="a name for the conversation, so that its vault keeps what it computed",
     )
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
-        default=None,
-        description="only requests with the same salt reuse each other's computed prompts; it narrows what the level "
-        "shares",
+        default=None, description="only requests with the same salt reuse each other's computed prompts"
     )
     mpc_reveal: Literal["token", "logits"] | None = Field(
         default=None,
-        description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p, "
-        "logprobs and the like; the parties see neither",
+        description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p etc.",
     )
     obfuscation: ObfuscationOptions | None = Field(
         default=None, description="at 'obfuscated': how the secrets are hidden that <redacted>…</redacted> marks"
@@ -159,11 +149,8 @@ class GenerationRequest(Given):
         given = self.model_extra or {}
         if unknown := next((name for name in given if name not in UNUSED), None):
             like = get_close_matches(unknown, type(self).model_fields, n=1)
-            raise InvalidRequest(
-                f"The field {unknown[:64]!r} is not known here.",
-                param=unknown[:64],
-                hint=f"Is {like[0]!r} meant?" if like else "Leave it out.",
-            )
+            hint = f"Is {like[0]!r} meant?" if like else "Leave it out."
+            raise InvalidRequest(f"The field {unknown[:64]!r} is not known here.", param=unknown[:64], hint=hint)
         given.clear()
 
     @property
@@ -207,11 +194,7 @@ class GenerationRequest(Given):
 
 class ChatOptions(GenerationRequest):
     max_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**31 - 1,
-        description="at most; an answer ends with the context in any case. Default 1024; the older name of "
-        "max_completion_tokens",
+        default=None, ge=1, le=2**31 - 1, description="default 1024; the older name of max_completion_tokens"
     )
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None
@@ -267,7 +250,7 @@ class SealedChatRequest(ChatOptions):
 
 class CompletionOptions(GenerationRequest):
     max_tokens: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores, with echo and logprobs"
+        default=None, ge=0, le=2**31 - 1, description="default 16; 0 scores, with echo and logprobs"
     )
     logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
     echo: bool | None = None
@@ -317,7 +300,6 @@ class SealedCompletionRequest(CompletionOptions):
 
 
 SCOPE = "cloister.sealed"
-
 _Fields = dict[str, msgspec.Raw]
 
 
@@ -343,21 +325,16 @@ def sealed_request_of(request: Request) -> SealedRequest | None:
 
 def prompts_of(
     given: Sequence[Prompt] | SealedCount, field: PromptField, level: Level, sealed: SealedRequest | None
-) -> Sequence[Prompt | SealedPrompt]:
+) -> Sequence[AnyPrompt]:
     """The prompts, or references to sealed ones; InvalidRequest where the level wants the other form."""
     if not isinstance(given, SealedCount):
         if sealed is not None and level.uses_vault:
-            raise InvalidRequest(
-                f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone.",
-                param=field,
-                hint=f"Use a Cloister client, or ask for the level {OPEN!r}.",
-            )
+            message = f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone."
+            raise InvalidRequest(message, param=field, hint=f"Use a Cloister client, or ask for the level {OPEN!r}.")
         return given
     if sealed is None or given.sealed != sealed.prompts:
         raise InvalidRequest(f"{field}: The number of sealed prompts is not the one that came.", param=field)
     if not level.uses_vault:
-        raise InvalidRequest(
-            f"{field}: At the level {level.name!r} the prompt is read outside vaults and must not be sealed by itself.",
-            param=field,
-        )
+        message = f"{field}: At the level {level.name!r} the prompt is read outside vaults, not sealed by itself."
+        raise InvalidRequest(message, param=field)
     return tuple(SealedPrompt(sealed.number, index, field) for index in range(given.sealed))

@@ -26,7 +26,7 @@ PATH = "/v1/sealed"
 EVIDENCE_S = 20.0
 GRACE_S = 5.0  # the sealed API keeps the deadline of the settings; this process waits a little longer for the end
 
-_BYTES = {"type": "string", "format": "binary"}
+_BYTES = {CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _NONCE = {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
 _SINCE = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _QUESTION = {"type": "object", "properties": {"nonce": _NONCE, "since": _SINCE}, "required": ["nonce"]}
@@ -43,16 +43,14 @@ class EvidenceRequest(Struct, frozen=True):
 
 
 router = APIRouter()
-_decoder: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceRequest)
 
 
 async def read_question(request: Request, settings: GatewaySettings, limit: int | None = None) -> EvidenceRequest:
     try:
-        return _decoder.decode(await read_body(request, settings, limit=limit))
+        return msgspec.json.decode(await read_body(request, settings, limit=limit), type=EvidenceRequest)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest(
-            'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.', param="nonce"
-        ) from None
+        message = 'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.'
+        raise InvalidRequest(message, param="nonce") from None
 
 
 def evidence_response(document: bytes) -> Response:
@@ -77,11 +75,8 @@ async def evidence(request: Request) -> Response:
 
 @router.post(
     PATH,
-    responses={
-        200: {"description": "OK", "content": {CONTENT_TYPE: {"schema": _BYTES}}},
-        **errors(400, 408, 409, 413, 415, 429, 500, 503, 504),
-    },
-    openapi_extra={"requestBody": {"required": True, "content": {CONTENT_TYPE: {"schema": _BYTES}}}},
+    responses={200: {"description": "OK", "content": _BYTES}, **errors(400, 408, 409, 413, 415, 429, 500, 503, 504)},
+    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
 )
 async def sealed(request: Request) -> Response:
     """A request of this API, sealed to this node's channel key; the answer is sealed, too."""
@@ -154,8 +149,7 @@ class SealedFirst:
 
 async def _answer_sealed(scope: Scope, receive: Receive, send: Send) -> None:
     try:
-        answer = await sealed(Request(scope, receive, send))
-        await answer(scope, receive, send)
+        await (await sealed(Request(scope, receive, send)))(scope, receive, send)
     except CloisterError as refusal:
         await error_response(refusal)(scope, receive, send)
 

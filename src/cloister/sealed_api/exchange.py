@@ -120,26 +120,15 @@ class Exchange:
 
     def _scope(self, inner: InnerRequest) -> Scope:
         path, _, query = inner.path.partition("?")
-        headers = [
-            (name.lower().encode("ascii"), value.encode("utf-8"))
-            for name, value in inner.headers
-            if name.lower() not in _OUTER_HEADERS
-        ]
+        given = [(name.lower(), value) for name, value in inner.headers]
+        headers = [(name.encode("ascii"), value.encode("utf-8")) for name, value in given if name not in _OUTER_HEADERS]
         if inner.body or inner.method in ("POST", "PUT", "PATCH"):
             headers.append((b"content-length", str(len(inner.body)).encode()))
         return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": inner.method,
-            "scheme": "http",
-            "path": unquote(path),
-            "raw_path": path.encode("ascii"),
-            "query_string": query.encode("ascii"),
-            "root_path": "",
-            "headers": headers,
-            "client": None,
-            "server": None,
+            **{"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1"},
+            **{"scheme": "http", "root_path": "", "client": None, "server": None},
+            **{"method": inner.method, "path": unquote(path), "raw_path": path.encode("ascii")},
+            **{"query_string": query.encode("ascii"), "headers": headers},
             SCOPE: SealedRequest(self.number, self._prompts),
         }
 
@@ -155,11 +144,7 @@ class Exchange:
             self._data.append(data)
         self.ended = not message.get("more_body", False)
         self._wants_out(self)
-        if not self.ended:
-            await self._until_there_is_room()
-
-    async def _until_there_is_room(self) -> None:
-        while self._ahead > WINDOW_BYTES and not self._gone.is_set():
+        while not self.ended and self._ahead > WINDOW_BYTES and not self._gone.is_set():
             self._room.clear()
             await self._room.wait()
 

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.base import Backend, Job, OpenJob
 from cloister.backend.client import ControllerClient
 from cloister.backend.stream import Mailbox, TokenStream
 from cloister.channel.envelope import InnerRequest
@@ -53,9 +53,7 @@ class SealedApiClient(ControllerClient):
     receives = ToSealedApi
     beat_s = 0.15
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
-        super().__init__(reader, writer)
+    _handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
 
     def serve_with(self, handle: Callable[[Serve | BytesTaken | CancelSealed], None]) -> None:
         self._handle_sealed = handle
@@ -187,11 +185,9 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
             asked += [(CHAT, {**common, **chat}), (COMPLETIONS, {**common, **plain})]
             asked.append((CHAT, {**common, "messages": chat["messages"], "temperature": 0}))
     asked += [(CHAT, {}), (CHAT, {"messages": 1}), (COMPLETIONS, {"model": model, "prompt": 1}), (CHAT, [])]
-    requests = [
-        InnerRequest("POST", path, (key, ("content-type", "application/json")), msgspec.json.encode(body))
-        for path, body in asked
-    ]
-    requests.append(InnerRequest("POST", CHAT, (key, ("content-type", "application/json")), b"{"))
+    as_json = (key, ("content-type", "application/json"))
+    requests = [InnerRequest("POST", path, as_json, msgspec.json.encode(body)) for path, body in asked]
+    requests.append(InnerRequest("POST", CHAT, as_json, b"{"))
     requests.append(InnerRequest("POST", CHAT, (key, ("content-type", "text/plain")), b"a"))
     for method, path in (
         *(("GET", "/v1/models"), ("GET", f"/v1/models/{model}"), ("GET", "/v1/models/none"), ("GET", "/health")),
@@ -210,7 +206,7 @@ class _RehearsalBackend(Backend):
     def ready(self) -> Serving:
         return self._serving
 
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> TokenStream:
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> TokenStream:
         if params.temperature == 0:
             raise QueueFull("A rehearsal has an end.")
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else 1
