@@ -22,6 +22,7 @@ AttesterChoice = Literal["auto", "software", "tsm", "azure"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
 DEVELOPMENT_KEY = "cloister-dev"
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # as users read it
 
 
 _LIMITS = ("ge", "le", "min_length", "max_length")
@@ -70,12 +71,7 @@ class GatewaySettings(_Frozen):
     port: int = option(8000, "Port to listen on; 0: any free port.", ge=0, le=65535)
     keys_file: Path | None = option(None, "Keys file.", name="keys", show_default="the development key, on loopback")
     served_model_name: str | None = option(
-        None,
-        "What users call the model.",
-        min_length=1,
-        max_length=256,
-        metavar="NAME",
-        show_default="the model's own name",
+        None, "What users call the model.", min_length=1, max_length=256, metavar="NAME", show_default="its own name"
     )
     request_timeout_s: float = option(600.0, "Seconds one request may take.", ge=0.1, name="request-timeout")
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
@@ -116,19 +112,14 @@ class MachineSettings(_Frozen):
     allow_degraded_sandbox: bool = _vaults(False, "Serve although this kernel lacks a layer of the sandbox.")
     attester: AttesterChoice = _evidence(
         "auto",
-        "What signs this machine's evidence: its firmware (tsm), the vTPM of an Azure VM (azure), software alone, or "
-        "the strongest of these that works here (auto).",
+        "What signs evidence: firmware (tsm), an Azure VM's vTPM (azure), software, or the strongest here (auto).",
     )
     gpu_evidence: GpuEvidenceChoice = _evidence(
         "auto",
-        "Whether evidence shows this machine's GPUs: always, or the server does not start (nvml); where they are in "
-        "confidential mode (auto); or not.",
+        "Whether evidence shows GPUs: always (nvml), or where they are in confidential mode (auto), or not (none).",
     )
     release: Path | None = _evidence(
-        None,
-        "The transparency log that has this release; see `cloister log`.",
-        metavar="DIR",
-        show_default="a development log",
+        None, "The log that has this release; see `cloister log`.", metavar="DIR", show_default="a development log"
     )
 
 
@@ -138,10 +129,7 @@ class ControllerSettings(MachineSettings):
     session_idle_s: float = _vaults(600.0, "Seconds that a named session is kept.", ge=0.1, name="session-idle")
     gpu_in_turns: bool = _vaults(False, "On a GPU: no MPS, processes take turns; without partitioned.")
     vault_host: str | None = _vaults(
-        None,
-        "Keep all vaults on another machine; see `cloister vault serve`.",
-        metavar="ADDRESS",
-        show_default="on this one",
+        None, "Keep all vaults on another machine; see `cloister vault serve`.", metavar="ADDRESS"
     )
     vault_host_key: Path | None = _vaults(None, "The key shared with that machine.")
     vault_host_policy: Path | None = _vaults(
@@ -153,31 +141,21 @@ class ControllerSettings(MachineSettings):
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
     prefix_policy: PolicyName = _sharing(
         "none",
-        "At the level open: whose computed prompts a tenant may reuse. none: no reuse; partition: its own; safekv: as "
-        "partition, since no detector reads prompts at open; global: those of all tenants; timing then reveals "
-        "what others wrote. (The level shared always uses safekv with a detector: tenants share the parts of "
-        "prompts that it passes.)",
+        "At the level open: whose computed prompts a tenant may reuse. none: no reuse; partition, safekv: its own; "
+        "global: those of all tenants, so that timing reveals what others wrote. (The level shared uses safekv.)",
     )
     quantise_ttft_ms: int = _sharing(
         0,
-        "Where prompts are shared between tenants, let first tokens leave on a grid of MS milliseconds, and count no "
-        "shared tokens in usage; 0: off.",
-        ge=0,
-        le=60_000,
-        name="quantise-ttft",
-        metavar="MS",
+        "Where tenants share prompts, first tokens leave on this grid, and usage counts no shared tokens; 0: off.",
+        **{"ge": 0, "le": 60_000, "name": "quantise-ttft", "metavar": "MS"},
     )
     detector: bool = _sharing(
-        False,
-        "At the level shared: find the parts of prompts that hold nothing private; without it nothing is shared.",
-        command_default=True,
+        False, "At the level shared: find what is not private; without it nothing is shared.", command_default=True
     )
     detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
     judge: bool = _sharing(False, "Where the detector is unsure, ask the idle model.", name="--judge/--no-judge")
-    sealed_weights: Path | None = _sealing(
-        None, "Serve sealed weights once their provider released the key; see `cloister weights`."
-    )
+    sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 
 
@@ -186,30 +164,22 @@ class MpcSettings(_Frozen):
 
     mode: MpcChoice = _mpc(
         "off",
-        "auto: offered where `make mpc` was done, and three parties are started on this machine with the first request "
-        "for it, each taking about 2.9 GB with the default model. local: start them now.",
+        "auto: after `make mpc`, the first request starts three parties here of about 2.9 GB each. local: start now.",
         name="mpc",
         command_default="auto",
     )
     parties: Path | None = _mpc(
-        None,
-        "parties.toml: the parties are elsewhere; see `cloister mpc`.",
-        name="mpc-parties",
-        show_default="on this machine",
+        None, "parties.toml: where the parties are; see `cloister mpc`.", name="mpc-parties", show_default="here"
     )
     max_context: int = _mpc(512, "Longest prompt plus answer on shares.", ge=32, name="mpc-context")
     draft_tokens: int = _mpc(0, "Tokens guessed ahead; pays where messages are slow.", ge=0, le=15, name="mpc-drafts")
     cache: MpcCache = _mpc(
-        "full",
-        "full: a token reads the whole prompt. mpcache: a tenth of it; fewer bytes, more messages.",
-        name="mpc-cache",
+        "full", "full: a token reads the whole prompt. mpcache: a tenth; fewer bytes, more messages.", name="mpc-cache"
     )
 
 
 class Settings(_Frozen):
-    model: str | None = option(
-        None, "Folder, GGUF file, name in `cloister models`, or hub id.", show_default="SmolLM2-135M-Instruct"
-    )
+    model: str | None = option(None, "Folder, GGUF file, hub id or known name.", show_default=DEFAULT_MODEL)
     gateway: GatewaySettings = GatewaySettings()
     engine: EngineSettings = EngineSettings()
     controller: ControllerSettings = ControllerSettings()
@@ -219,7 +189,7 @@ class Settings(_Frozen):
 class VaultHostSettings(MachineSettings):
     listen: str = option(..., "HOST:PORT, [IPv6]:PORT or vsock:any:PORT.", metavar="ADDRESS")
     key_file: Path = option(..., "The shared key; see `cloister vault key new`.", name="key")
-    model: str | None = option(None, "The server's model.", show_default="SmolLM2-135M-Instruct")
+    model: str | None = option(None, "The server's model.", show_default=DEFAULT_MODEL)
     engine: EngineSettings = Field(
         default=EngineSettings(),
         json_schema_extra=only("dtype", "weights", "threads", "kernels", "chunk_tokens", "max_context", "vault_kv_mib"),

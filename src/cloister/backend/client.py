@@ -15,18 +15,7 @@ import msgspec
 from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
 from cloister.backend.stream import Event, Grid, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
-from cloister.messages.controller_frontend import (
-    AdmitKeys,
-    Ask,
-    AskView,
-    EndSession,
-    Examine,
-    KeyEntry,
-    Serving,
-    StartFrontend,
-    SubmitTokens,
-    View,
-)
+from cloister.messages import controller_frontend as frontend
 from cloister.messages.controller_gateway import ToGateway
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.frames import FrameReader, encode_frame
@@ -47,14 +36,14 @@ class ControllerClient(Backend):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[StartFrontend] = loop.create_future()
-        self.serving: asyncio.Future[Serving] = loop.create_future()
+        self.started: asyncio.Future[frontend.StartFrontend] = loop.create_future()
+        self.serving: asyncio.Future[frontend.Serving] = loop.create_future()
         self._writer = writer
         self._ids = count(1)
         self._open: dict[int, Mailbox] = {}
         self._awaited: defaultdict[tuple[type[msgspec.Struct], int], deque[asyncio.Future[Any]]] = defaultdict(deque)
         self._gone: Callable[[], None] = lambda: None
-        self._admit: Callable[[tuple[KeyEntry, ...]], None] = lambda keys: None
+        self._admit: Callable[[tuple[frontend.KeyEntry, ...]], None] = lambda keys: None
         self._up = True
         self._reading = asyncio.create_task(self._read(reader))
 
@@ -65,11 +54,11 @@ class ControllerClient(Backend):
     def when_gone(self, call: Callable[[], None]) -> None:
         self._gone = call
 
-    def when_keys_change(self, call: Callable[[tuple[KeyEntry, ...]], None]) -> None:
+    def when_keys_change(self, call: Callable[[tuple[frontend.KeyEntry, ...]], None]) -> None:
         self._admit = call
 
     @property
-    def ready(self) -> Serving:
+    def ready(self) -> frontend.Serving:
         if not self.serving.done():
             raise ServiceUnavailable("The service is not up yet.")
         return self.serving.result()
@@ -88,9 +77,11 @@ class ControllerClient(Backend):
         if isinstance(job, OpenJob):
             examined = bool(job.ends)
             for one, each in wanted:
-                self.send(SubmitTokens(one, tenant, job.prompt, each, job.public, job.salt, job.level, examined))
+                self.send(
+                    frontend.SubmitTokens(one, tenant, job.prompt, each, job.public, job.salt, job.level, examined)
+                )
             if examined:
-                self.send(Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
+                self.send(frontend.Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
         else:
             self.send(_asking(tenant, job, wanted))
         events = {one: Mailbox(self.beat_s, self._grid(job)) for one, _ in wanted}
@@ -121,12 +112,12 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
         return stats
 
-    async def view(self, request_id: int) -> View:
-        self.send(AskView(request_id))
-        return await self._answer(View, request_id)
+    async def view(self, request_id: int) -> frontend.View:
+        self.send(frontend.AskView(request_id))
+        return await self._answer(frontend.View, request_id)
 
     async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
-        self.send(EndSession(tenant, session, group, private))
+        self.send(frontend.EndSession(tenant, session, group, private))
 
     async def close(self) -> None:
         self._reading.cancel()
@@ -184,13 +175,13 @@ class ControllerClient(Backend):
                     self._deliver(request_id, message, ended=True)
             case Accepted(request_id=request_id):
                 self._answered(Accepted, request_id, message)
-            case Stats() | View() if self._answered(type(message), getattr(message, "request_id", 0), message):
+            case Stats() | frontend.View() if self._answered(type(message), getattr(message, "request_id", 0), message):
                 pass
-            case StartFrontend(version=version) if version == VERSION and not self.started.done():
+            case frontend.StartFrontend(version=version) if version == VERSION and not self.started.done():
                 self.started.set_result(message)
-            case Serving(version=version) if version == VERSION and not self.serving.done():
+            case frontend.Serving(version=version) if version == VERSION and not self.serving.done():
                 self.serving.set_result(message)
-            case AdmitKeys(keys=keys):
+            case frontend.AdmitKeys(keys=keys):
                 self._admit(keys)
             case Ping():
                 self.send(Pong())
@@ -217,10 +208,10 @@ class ControllerClient(Backend):
         self._open.clear()
 
 
-def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> Ask | AskSealed:
+def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> frontend.Ask | AskSealed:
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
     (number, params), *others = wanted
     also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
     session = (job.level, job.session, job.keep)
-    ask = Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation)
+    ask = frontend.Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -46,9 +46,7 @@ def _absent(name: str) -> typer.Typer:
     @app.command(help=f"{EXTENSIONS[name]} Not installed.", context_settings=any_words)
     def absent(ctx: typer.Context) -> None:
         hint = f"Install it: pip install cloister-{name} (in a checkout: pip install -e src/cloister_{name})."
-        raise SetupError(
-            f"`cloister {name}` is in the distribution cloister-{name}, which is not installed.", hint=hint
-        )
+        raise SetupError(f"`cloister {name}` comes with cloister-{name}, which is not installed.", hint=hint)
 
     return app
 

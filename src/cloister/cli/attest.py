@@ -115,13 +115,11 @@ class EvidenceFiles(BaseModel):
     kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
     evidence: Path = option(
         ...,
-        "Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token. For azure an HCL "
-        "report, or JSON with it, the vTPM's quote, and VCEK or TD quote.",
+        "Report or quote: binary, hex or base64. nvidia: also JSON, or a token. azure: an HCL report, or JSON with it.",
     )
     certs: list[Path] | None = option(
         None,
-        "snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. nvidia: a report's chain as "
-        "PEM, or the JWKS that signs tokens.",
+        "snp: VCEK or VLEK, ASK and ARK as PEM, DER or a host's table. nvidia: a chain as PEM, or a token's JWKS.",
         metavar="FILE…",
     )
     more_certs: list[Path] | None = option(
@@ -129,12 +127,11 @@ class EvidenceFiles(BaseModel):
     )
     collateral: list[Path] | None = option(
         None,
-        "tdx: Intel's collateral, JSON. snp: AMD's revocation list. azure: either. nvidia: reference manifests (XML) "
-        "and OCSP responses (DER), one --collateral each.",
+        "tdx: Intel's, as JSON. snp: AMD's revocation list. azure: either. nvidia: manifests (XML) and OCSP (DER).",
         metavar="FILE",
     )
     nonce: str | None = option(
-        None, "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.", metavar="HEX"
+        None, "What the evidence must answer: the report data, without zeros at its end.", metavar="HEX"
     )
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
     policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.")

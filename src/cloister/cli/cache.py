@@ -54,9 +54,7 @@ def sign(
     file: Annotated[Path, typer.Argument(help="Rules, as TOML.")],
     key: Annotated[Path, typer.Option(metavar="FILE", help="Your signing key; made if --name is given.")],
     name: Annotated[str, typer.Option(help="Make a key of this name, if there is none yet.", show_default="none")] = "",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write them.", show_default="FILE.signed")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; else FILE.signed.")] = None,
 ) -> None:
     """Sign your own rules, so that a server accepts them; prints the verifier key.
 

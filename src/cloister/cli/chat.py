@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class ChatOptions(NodePolicy):
     prompt: str | None = option(
         None,
-        'What to say. "-" reads it from standard input: other users of this machine can see a process\'s arguments, so '
-        "give anything private that way. Without it, a conversation begins.",
+        'What to say; "-" reads standard input: other users can see a process\'s arguments. Else a chat begins.',
         argument=True,
         show_default=False,
     )

@@ -50,9 +50,7 @@ def append(
     folder: Folder,
     manifest: Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")],
     key: Key,
-    expires: Annotated[
-        str | None, typer.Option(metavar="DAY", help="The last day clients accept it: 2027-01-31.", show_default="none")
-    ] = None,
+    expires: Annotated[str | None, typer.Option(metavar="DAY", help="Clients accept it until: 2027-01-31.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a release into the log. One that is there stays where it is, unless it gets another last day.
@@ -115,9 +113,7 @@ def prove(
     folder: Folder,
     manifest: Annotated[Path, typer.Argument(help="The release's manifest.")],
     since: Annotated[int, typer.Option(min=0, help="How many entries the log had when the verifier saw it last.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write the proof.", show_default="standard output")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write the proof; else printed.")] = None,
 ) -> None:
     """Prove, as JSON, that a release is in the log and that the log only grew.
 
@@ -146,9 +142,7 @@ def witness(
     key: Annotated[Path, typer.Option(metavar="FILE", help="The witness's key; made if --name is given.")],
     state: Annotated[Path, typer.Option(metavar="DIR", help="Where the witness remembers what it signed.")],
     name: Annotated[str, typer.Option(help="Make a key of this name, if there is none yet.", show_default="none")] = "",
-    log_key: Annotated[
-        str, typer.Option(metavar="VKEY", help="The log's verifier key.", show_default="as on the first visit")
-    ] = "",
+    log_key: Annotated[str, typer.Option(metavar="VKEY", help="The log's key; else as on the first visit.")] = "",
     attach: Annotated[bool, typer.Option("--attach", help="Put the signature under the log's checkpoint.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from cloister.cli.options import settings_command, without_control_characters
-from cloister.config import option
+from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed
 
@@ -24,9 +24,7 @@ class SamplingOptions(BaseModel):
     fakes: int = option(7, "λ: how many made-up prompts go with the real one.", ge=1, le=512)
     epsilon: float = option(0.1, "ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
-    sampling_model: str | None = option(
-        None, "Model that samples, as for `serve`.", show_default="SmolLM2-135M-Instruct"
-    )
+    sampling_model: str | None = option(None, "Model that samples, as for `serve`.", show_default=DEFAULT_MODEL)
 
     def obfuscation(self) -> Obfuscation:
         from cloister.local_sampling import local_obfuscation
@@ -36,15 +34,9 @@ class SamplingOptions(BaseModel):
 
 
 class ObfuscateOptions(SamplingOptions):
-    file: str = option(
-        ..., 'A text with <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE"
-    )
-    fewest: int | None = option(
-        None, "λ_min: with fewer, none are shown.", ge=1, name="at-least", show_default="as many as --fakes"
-    )
-    distance: Literal["absolute", "relative"] = option(
-        "absolute", "Of probabilities, or of their logarithms: stricter."
-    )
+    file: str = option(..., 'With <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE")
+    fewest: int | None = option(None, "λ_min: fewer are not shown.", ge=1, name="at-least", show_default="--fakes")
+    distance: Literal["absolute", "relative"] = option("absolute", "Of probabilities, or logarithms: stricter.")
     candidates: int = option(128, "λ_max: candidates kept at every token.", ge=1, le=4096)
     temperature: float = option(1.0, "Flattens the model's probabilities.", ge=0.05, le=10)
     regularise: bool = option(False, "Spell secrets with usual capitals and spaces first.")

@@ -15,9 +15,7 @@ class ProxyOptions(NodePolicy):
     url: str = node_url()
     port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", ge=0, le=65535)
     obfuscate: bool = option(False, "Send prompts with <redacted>secrets</redacted> among made-up ones.")
-    insecure_plaintext: bool = option(
-        False, "With --obfuscate: speak to any OpenAI-compatible server. Nothing is verified or sealed."
-    )
+    insecure_plaintext: bool = option(False, "With --obfuscate: any OpenAI-compatible server, unverified, unsealed.")
     sampling: SamplingOptions = SamplingOptions()
 
 

@@ -20,26 +20,16 @@ if TYPE_CHECKING:
     from cloister.image.firmware import Firmware
 
 release = typer.Typer(no_args_is_help=True, help="Release manifests: which bytes a release is made of.")
+_LOCK_HELP = "What it runs with, from `cloister release lock`. Nodes show no release without it."
 
 
 @release.command("build")
 def build(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the manifest.")],
-    source: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A source tree of Cloister.", show_default="what runs here")
-    ] = None,
-    packages: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What it runs with, from `cloister release lock`. Nodes show no release without it."
-        ),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="The container or machine image: sha256:<64 hex digits>.")
-    ] = None,
-    with_mpc: Annotated[
-        bool, typer.Option("--with-mpc", help="Name the code of the level mpc, too: for nodes that offer it.")
-    ] = False,
+    source: Annotated[Path | None, typer.Option(metavar="DIR", help="A source tree; else what runs here.")] = None,
+    packages: Annotated[Path | None, typer.Option(metavar="FILE", help=_LOCK_HELP)] = None,
+    image: Annotated[str | None, typer.Option(metavar="DIGEST", help="The image: sha256:<64 hex digits>.")] = None,
+    with_mpc: Annotated[bool, typer.Option("--with-mpc", help="Name the code of the level mpc, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the manifest of a source tree. The same tree gives the same bytes, on any machine.
@@ -66,7 +56,7 @@ def build(
 def lock(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the lock file.")],
     kernels: Annotated[
-        bool, typer.Option("--kernels/--no-kernels", help="Build the kernels' library here and name it, too.")
+        bool, typer.Option("--kernels/--no-kernels", help="Build the kernels here and name them.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -125,9 +115,8 @@ def check(options: CheckOptions) -> None:
     data = read_file(options.manifest, released.MAX_MANIFEST_BYTES)
     wanted = released.read_manifest(data)
     also = released.packages_beside(wanted)
-    here = (
-        released.measure_running(also) if options.source is None else released.build_manifest(options.source, also=also)
-    )
+    tree = options.source
+    here = released.measure_running(also) if tree is None else released.build_manifest(tree, also=also)
     if wanted.packages is not None and options.source is None:
         here = replace(here, packages=installed())
     found = Examination()
@@ -141,9 +130,8 @@ def check(options: CheckOptions) -> None:
             raise SetupError("A proof proves nothing without a log to trust.", hint="Give --log-key.")
         shown = read_proof(read_file(options.proof, 1 << 20))
         trusted, earlier = options.trust(), options.earlier()
-        found.include(
-            verify_release(shown, released.measurement(data), at=datetime.now(UTC), trusted=trusted, seen=earlier)
-        )
+        measured, now = released.measurement(data), datetime.now(UTC)
+        found.include(verify_release(shown, measured, at=now, trusted=trusted, seen=earlier))
     report(found.verdict(), as_json=options.as_json)
 
 
@@ -153,9 +141,7 @@ MAX_KERNEL_BYTES = 256 << 20
 @release.command("image")
 def image(
     manifest: Annotated[Path, typer.Argument(help="The release's manifest: `cloister release build`.")],
-    root: Annotated[
-        Path, typer.Option(metavar="DIR", help="The root folder: a shell, Python, and the release's packages.")
-    ],
+    root: Annotated[Path, typer.Option(metavar="DIR", help="The root folder: a shell, Python, the packages.")],
     source: Annotated[Path, typer.Option(metavar="DIR", help="The release's source tree.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the image.")],
     as_json: AsJson = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
@@ -53,6 +54,7 @@ class PageInfo(msgspec.Struct):
 
 
 router = APIRouter()
+BARE: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}  # FastAPI's pages use a CDN
 
 
 @router.get("/api/page", **replies("PageInfo"))
@@ -70,17 +72,15 @@ def mount_page(app: FastAPI) -> None:
     app.include_router(router)
     files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(FOLDER.glob("*.*"))}
 
-    async def file(name: str = "index.html") -> Response:
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
         if name not in files:
             raise HTTPException(404)
         content, kind = files[name]
         return Response(content, media_type=kind, headers=HEADERS)
 
-    async def index() -> Response:
-        return await file()
-
-    app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
-    app.add_api_route("/static/{name}", file, methods=["GET", "HEAD"], include_in_schema=False)
+    for path in ("/", "/static/{name}"):
+        app.add_api_route(path, file, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def create_api(
@@ -95,16 +95,8 @@ def create_api(
         yield
         prompts.close()
 
-    app = FastAPI(
-        title="Cloister",
-        description="An OpenAI-compatible API for private serving of language models.",
-        version=__version__,
-        lifespan=lifespan,
-        # FastAPI's own pages load scripts from a CDN.
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    text = "An OpenAI-compatible API for private serving of language models."
+    app = FastAPI(title="Cloister", description=text, version=__version__, lifespan=lifespan, **BARE)
     levels = Levels(backend.ready.levels, backend.ready.why_not)
     app.state.prompts = prompts
     app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
@@ -113,16 +105,9 @@ def create_api(
     app.add_exception_handler(HTTPException, handle_http_error)
     for part in (completions, routes):
         app.include_router(part.router)
-    describe(
-        app,
-        model,
-        levels.offered,
-        sent=(
-            *(ErrorReply, answer.ChatCompletion, answer.Completion, routes.Model, routes.ModelList),
-            *(routes.RequestView, routes.Health, PageInfo),
-        ),
-        received=(ChatRequest, CompletionRequest),
-    )
+    shown = (routes.Model, routes.ModelList, routes.RequestView, routes.Health, PageInfo)
+    sent = (ErrorReply, answer.ChatCompletion, answer.Completion, *shown)
+    describe(app, model, levels.offered, sent, received=(ChatRequest, CompletionRequest))
     return app
 
 

@@ -38,7 +38,7 @@ class _Pattern:
 
 class StopStrings:
     def __init__(self, strings: Sequence[str]) -> None:
-        self._patterns = tuple(_Pattern(string) for string in strings)
+        self._patterns = tuple(map(_Pattern, strings))
 
     def watch(self) -> StopWatch | None:
         return StopWatch(self._patterns) if self._patterns else None
@@ -50,10 +50,8 @@ class StopWatch:
     __slots__ = ("_held", "_matched", "_patterns", "hit")
 
     def __init__(self, patterns: tuple[_Pattern, ...]) -> None:
-        self._patterns = patterns
-        self._matched = [0] * len(patterns)
-        self._held = ""
-        self.hit = False
+        self._patterns, self._matched = patterns, [0] * len(patterns)
+        self._held, self.hit = "", False
 
     def push(self, text: str) -> str:
         """Take the next piece; return the text that can no longer be part of a stop string."""
@@ -68,8 +66,7 @@ class StopWatch:
                 if length == len(pattern.text):
                     longest = max(longest, length)
             if longest:
-                self.hit = True
-                self._held = ""
+                self.hit, self._held = True, ""
                 return held[: end - longest]
         keep = max(matched)
         self._held = held[len(held) - keep :]
@@ -122,11 +119,8 @@ class Choice:
         prompt: int = 0,
         echo: Echo | None = None,
     ) -> None:
-        self.index = index
-        self.params = params
-        self.prompt = prompt
-        self.output_tokens = 0
-        self.cached_tokens = 0
+        self.index, self.params, self.prompt = index, params, prompt
+        self.output_tokens = self.cached_tokens = 0
         self.finish: Finish | None = None
         self._tokenizer = tokenizer
         self._stream = tokenizer.stream()
@@ -136,8 +130,7 @@ class Choice:
         self._progress: Progress | None = None
         self._text = ""
         # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
-        self._decoded = 0
-        self._released = 0
+        self._decoded = self._released = 0
         self._unreleased: list[ScoredToken] = []
         self._scores: list[ScoredToken] | None = None if params.logprobs is None else []
 
@@ -171,14 +164,9 @@ class Choice:
         return delta
 
     def _decode(self, text: str) -> None:
-        if not text:
-            return
         self._decoded += len(text)
-        if self._watch is None:
-            self._release(text)
-            return
-        self._release(self._watch.push(text))
-        if self._watch.hit:
+        self._release(text if self._watch is None else self._watch.push(text))
+        if self._watch is not None and self._watch.hit:
             self._unreleased.clear()
             self.finish = "stop"
 

@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from cloister.backend.base import Job, OpenJob, VaultJob
 from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from cloister.gateway import schema
 from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
 from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
 from cloister.gateway.choice import Choice, Echo, StopStrings
@@ -27,18 +28,7 @@ from cloister.gateway.generation import Generation, WatchedAnswer
 from cloister.gateway.guard import read_body
 from cloister.gateway.hiding import Hiding, ObfuscationOptions
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import (
-    MAX_CHOICES,
-    AnyPrompt,
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    SealedChatRequest,
-    SealedCompletionRequest,
-    SealedRequest,
-    prompts_of,
-    sealed_request_of,
-)
+from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, GenerationRequest, prompts_of, sealed_request_of
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import ChatPrompt, Prompt, PromptField, SealedPrompt, TextPrompt, write_prompt
@@ -50,6 +40,7 @@ from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
 from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, refuse_repeated_names
 
 T = TypeVar("T", int, float)
+Hidden = Hiding | None
 router = APIRouter()
 
 _LONG_CHARACTERS = 8192
@@ -72,8 +63,9 @@ class Endpoint:
 
 
 # Without a limit an answer could fill the context and hold its blocks for a long time; 16 is OpenAI's own default.
-CHAT = Endpoint("messages", ChatRequest, SealedChatRequest, ChatReply, default_tokens=1024)
-COMPLETION = Endpoint("prompt", CompletionRequest, SealedCompletionRequest, CompletionReply, default_tokens=16)
+CHAT = Endpoint("messages", schema.ChatRequest, schema.SealedChatRequest, ChatReply, default_tokens=1024)
+_FORMS = (schema.CompletionRequest, schema.SealedCompletionRequest)
+COMPLETION = Endpoint("prompt", *_FORMS, CompletionReply, default_tokens=16)
 
 
 @router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
@@ -105,7 +97,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     choices: list[Choice] = []
     jobs: list[Job] = []
     for number, prompt in enumerate(prompts):
-        job = await _job(request, prompt, level, session, call, body.cache_salt or "", hiding)
+        job = await _job(request, prompt, level, session, call.caller.trust_group, body.cache_salt or "", hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
         seeds = [choice_seed(body.seed, which) for which in range(body.n or 1)]
@@ -121,7 +113,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     return (StreamedAnswer if body.stream else Answer)(generation, reply, call.deadline, headers)
 
 
-def _body(raw: bytes, endpoint: Endpoint, sealed: SealedRequest | None, model: str) -> GenerationRequest:
+def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> GenerationRequest:
     is_sealed = sealed is not None and sealed.counts_prompts(raw, endpoint.field)
     try:
         body = (endpoint.sealed if is_sealed else endpoint.plain).model_validate_json(raw)
@@ -135,13 +127,7 @@ def _body(raw: bytes, endpoint: Endpoint, sealed: SealedRequest | None, model: s
 
 
 async def _job(
-    request: Request,
-    prompt: AnyPrompt,
-    level: Level,
-    session: RequestSession,
-    call: CallContext,
-    salt: str,
-    hiding: Hiding | None,
+    request: Request, prompt: AnyPrompt, level: Level, session: RequestSession, group: str, salt: str, hiding: Hidden
 ) -> Job:
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
@@ -158,7 +144,6 @@ async def _job(
         unread = write_prompt(prompt if hiding is None else hiding.hide(prompt))
         check_size(len(unread))
     obfuscation = None if hiding is None else hiding.params
-    group = call.caller.trust_group
     return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, group, salt, obfuscation)
 
 

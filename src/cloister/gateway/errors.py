@@ -13,24 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloister.errors import (
-    ChannelBroken,
-    ChannelKeyUnknown,
-    CloisterError,
-    GpuNotConfidential,
-    InvalidRequest,
-    MessageExpired,
-    MessageRepeated,
-    ModelNotFound,
-    NotPermitted,
-    QueueFull,
-    RequestTimeout,
-    SandboxIncomplete,
-    ServiceUnavailable,
-    Unauthorized,
-    VaultLost,
-    where_raised,
-)
+from cloister import errors
+from cloister.errors import CloisterError, InvalidRequest, ModelNotFound, where_raised
 
 _log = logging.getLogger(__name__)
 
@@ -60,50 +44,35 @@ class ForeignHost(CloisterError, code="foreign_host"):
     """The request's Host is not this machine, where only this machine may ask."""
 
 
-class UnsupportedMedia(InvalidRequest, code="unsupported_media_type"):
+class WrongMedia(InvalidRequest, code="unsupported_media_type"):
     """The request's body is not JSON."""
 
 
 # The first class that matches decides; any other error is the server's own fault.
-_STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
-    (BodyTooLarge, 413, "invalid_request_error"),
-    (BodyTimeout, 408, "invalid_request_error"),
-    (UnsupportedMedia, 415, "invalid_request_error"),
-    (InvalidRequest, 400, "invalid_request_error"),
-    (Unauthorized, 401, "invalid_request_error"),
-    (NotPermitted, 403, "invalid_request_error"),
-    (ForeignHost, 403, "invalid_request_error"),
-    (ModelNotFound, 404, "invalid_request_error"),
-    (ChannelKeyUnknown, 409, "invalid_request_error"),
-    (MessageRepeated, 409, "invalid_request_error"),
-    (MessageExpired, 409, "invalid_request_error"),
-    (ChannelBroken, 400, "invalid_request_error"),
-    (QueueFull, 429, "rate_limit_error"),
-    (RequestTimeout, 504, "timeout_error"),
-    (VaultLost, 503, "server_error"),
-    (ServiceUnavailable, 503, "server_error"),
-    (SandboxIncomplete, 500, "server_error"),
-    (GpuNotConfidential, 500, "server_error"),
+_STATUS: tuple[tuple[type[CloisterError], int], ...] = (
+    *((BodyTooLarge, 413), (BodyTimeout, 408), (WrongMedia, 415), (InvalidRequest, 400)),
+    *((errors.Unauthorized, 401), (errors.NotPermitted, 403), (ForeignHost, 403), (ModelNotFound, 404)),
+    *((errors.ChannelKeyUnknown, 409), (errors.MessageRepeated, 409), (errors.MessageExpired, 409)),
+    *((errors.ChannelBroken, 400), (errors.QueueFull, 429), (errors.RequestTimeout, 504)),
+    *((errors.ServiceUnavailable, 503), (errors.SandboxIncomplete, 500), (errors.GpuNotConfidential, 500)),
 )
+_TYPES = {429: "rate_limit_error", 504: "timeout_error", 503: "server_error", 500: "server_error"}
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
 FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")
 """How another process reports an exception that is not a CloisterError (messages/lifecycle.py)."""
 _KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 """Types that are logged: Python's own. Any other word from another process may be user content."""
 _RETRY_S = {429: 1, 503: 2}
-_HTTP_ERRORS = {
-    404: ("There is nothing at this path.", "not_found"),
-    405: ("This path does not answer this method.", "method_not_allowed"),
-}
+_NO_METHOD = ("This path does not answer this method.", "method_not_allowed")
+_HTTP_ERRORS = {404: ("There is nothing at this path.", "not_found"), 405: _NO_METHOD}
 
 
 def describe(error: Exception) -> tuple[int, ErrorReply]:
     if isinstance(error, CloisterError):
-        for kind, status, type_name in _STATUS:
+        for kind, status in _STATUS:
             if isinstance(error, kind):
-                param = error.param if isinstance(error, InvalidRequest) else None
-                if kind is ModelNotFound:
-                    param = "model"
+                param = "model" if kind is ModelNotFound else getattr(error, "param", None)
+                type_name = _TYPES.get(status, "invalid_request_error")
                 return status, ErrorReply(ErrorBody(str(error), type_name, param, error.code))
         if elsewhere := FAILED_ELSEWHERE.match(str(error)):
             _log.error("Unexpected %s in another process.", elsewhere[1] if elsewhere[1] in _KNOWN else "error")

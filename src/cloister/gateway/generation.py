@@ -9,7 +9,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from msgspec.structs import replace
 from starlette.types import Receive
@@ -71,34 +71,28 @@ class ClientGone(Exception):
     """The client closed its connection."""
 
 
+@dataclass(eq=False)
 class Generation:
     """At `obfuscated` all choices are streams of one request, of which one is real. The end of one stream must not end
     the request, or the service would see which one is real: ends are held back until every stream has ended."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        answer: WatchedAnswer,
-        choices: Sequence[Choice],
-        jobs: Sequence[Job],
-        watched: WatchedAnswers,
-        metrics: Metrics,
-        winnow: Winnow | None = None,
-    ) -> None:
-        self.choices = list(choices)
-        self._winnow = winnow
+    _backend: Backend
+    _answer: WatchedAnswer
+    choices: list[Choice]
+    jobs: InitVar[Sequence[Job]]
+    _watched: WatchedAnswers
+    _metrics: Metrics
+    _winnow: Winnow | None = None
+
+    def __post_init__(self, jobs: Sequence[Job]) -> None:
         self._hides = any(isinstance(job, VaultJob) and job.obfuscation is not None for job in jobs)
-        self._backend = backend
-        self._answer = answer
-        self._watched = watched
-        self._metrics = metrics
-        self._jobs = {choice.prompt: job for choice, job in zip(choices, jobs, strict=True)}
+        self._jobs = {choice.prompt: job for choice, job in zip(self.choices, jobs, strict=True)}
         self._prompt_tokens = {n: len(job.prompt) for n, job in self._jobs.items() if isinstance(job, OpenJob)}
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
         self._streams: list[AnswerStream] = []
-        self._unfinished = len(choices)
+        self._unfinished = len(self.choices)
 
     @property
     def done(self) -> bool:

@@ -14,14 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloister.addresses import is_loopback
 from cloister.config import GatewaySettings
-from cloister.gateway.errors import (
-    BodyTimeout,
-    BodyTooLarge,
-    ForeignHost,
-    UnsupportedMedia,
-    error_response,
-    log_unexpected,
-)
+from cloister.gateway.errors import BodyTimeout, BodyTooLarge, ForeignHost, WrongMedia, error_response, log_unexpected
 from cloister.gateway.metrics import Metrics
 
 BODY_TIMEOUT_S = 30.0
@@ -34,7 +27,7 @@ async def read_body(request: Request, settings: GatewaySettings, wanted: str = J
     kind = request.headers.get("content-type", wanted).partition(";")[0].strip().lower()
     if kind != wanted:
         what = "JSON" if wanted == JSON else "a sealed request"
-        raise UnsupportedMedia(f"The body must be {what}.", hint=f"Send `Content-Type: {wanted}`.")
+        raise WrongMedia(f"The body must be {what}.", hint=f"Send `Content-Type: {wanted}`.")
     limit = settings.max_body_bytes if limit is None else limit
     allowed_s = min(BODY_TIMEOUT_S, settings.request_timeout_s)
     pieces = request.stream()

@@ -30,7 +30,7 @@ class ObfuscationOptions(Given):
 
     fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: number of made-up prompts; default 7")
     minimum: int | None = Field(
-        default=None, ge=1, le=MOST_FAKES, description="λ_min: with fewer nothing leaves the vault; default λ"
+        default=None, ge=1, le=MOST_FAKES, description="λ_min: fewer do not leave the vault; default λ"
     )
     epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
     distance: Literal["absolute", "relative"] = "absolute"

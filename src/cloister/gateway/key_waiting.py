@@ -22,13 +22,8 @@ from cloister.gateway.guard import read_body
 from cloister.gateway.sealed import evidence_response, read_question
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening
-from cloister.messages.controller_key_waiting import (
-    MAX_MESSAGE_BYTES,
-    KeyTaken,
-    OfferKey,
-    StartKeyWaiting,
-    ToKeyWaiting,
-)
+from cloister.messages.controller_key_waiting import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, ToKeyWaiting
+from cloister.messages.controller_key_waiting import StartKeyWaiting as Start
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised, start_failed
 from cloister.process.endpoint import Endpoint
@@ -40,7 +35,7 @@ ANSWER_S = 60.0
 
 class KeyClient:
     def __init__(self, controller: socket.socket) -> None:
-        self.opened: asyncio.Future[StartKeyWaiting] = asyncio.get_running_loop().create_future()
+        self.opened: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Evidence | KeyTaken]] = {}
         # Without its controller this process has no use.
@@ -60,8 +55,8 @@ class KeyClient:
         finally:
             del self._waiting[number]
 
-    def _handle(self, message: StartKeyWaiting | Evidence | KeyTaken | Failed) -> None:
-        if isinstance(message, StartKeyWaiting):
+    def _handle(self, message: Start | Evidence | KeyTaken | Failed) -> None:
+        if isinstance(message, Start):
             self.opened.set_result(message)
         elif (answer := self._waiting.get(message.request_id)) is None or answer.done():
             return

@@ -11,16 +11,7 @@ from operator import not_
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
@@ -34,18 +25,16 @@ MAX_CHOICES = 128
 
 AnyPrompt = Prompt | SealedPrompt
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+StopList = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
+_TEXT = {"type": "string", "minLength": 1}
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
-_STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_CHOICES}
+_STRINGS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_CHOICES}
 _LISTS = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
-_MARKED = {
-    "type": "object",
-    "properties": {"text": {"type": "string", "minLength": 1}, "public": {"type": "boolean"}},
-    "required": ["text", "public"],
-    "additionalProperties": False,
-}
-_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _MARKED, _STRINGS, _TOKENS, _LISTS]}
+_PARTS = {"properties": {"text": _TEXT, "public": {"type": "boolean"}}, "required": ["text", "public"]}
+_MARKED = {"type": "object", **_PARTS, "additionalProperties": False}
+_SCHEMA = {"anyOf": [_TEXT, _MARKED, _STRINGS, _TOKENS, _LISTS]}
 
 
 def _prompts(value: Any) -> tuple[OnePrompt, ...]:
@@ -74,7 +63,7 @@ def _asks_nothing(name: str, message: str) -> AfterValidator:
 
 def _unserved(name: str) -> Any:
     """A field of OpenAI's that no node serves, described by the values that ask for nothing."""
-    return Field(default=None, json_schema_extra={"enum": [*cast(Sequence[JsonValue], SAY_NOTHING[name])]})
+    return Field(default=None, json_schema_extra={"enum": [*cast(Any, SAY_NOTHING[name])]})
 
 
 NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
@@ -118,9 +107,7 @@ class GenerationRequest(Given):
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
     logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = Field(default=None, max_length=1024)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1, description="drawn at random when left out")
-    stop: StopString | Annotated[list[StopString], Field(max_length=16, fail_fast=True)] | None = Field(
-        default=None, description="one string or at most 16"
-    )
+    stop: StopString | StopList | None = Field(default=None, description="one string or at most 16")
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
         default=None,
@@ -128,9 +115,7 @@ class GenerationRequest(Given):
         json_schema_extra={"enum": [*LEVELS, None]},
     )
     session: str | None = Field(
-        default=None,
-        pattern=SESSION_PATTERN,
-        description="a name for the conversation, so that its vault keeps what it computed",
+        default=None, pattern=SESSION_PATTERN, description="names the conversation, so that its vault is kept"
     )
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
         default=None, description="only requests with the same salt reuse each other's computed prompts"
@@ -139,9 +124,7 @@ class GenerationRequest(Given):
         default=None,
         description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p etc.",
     )
-    obfuscation: ObfuscationOptions | None = Field(
-        default=None, description="at 'obfuscated': how the secrets are hidden that <redacted>…</redacted> marks"
-    )
+    obfuscation: ObfuscationOptions | None = Field(default=None, description="at 'obfuscated': how secrets are hidden")
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
     def refuse_unknown(self) -> None:
@@ -172,16 +155,9 @@ class GenerationRequest(Given):
     @property
     def requested(self) -> set[str]:
         """The fields in use that not every level serves (levels.Refusal)."""
-        used = {
-            "top_p": self.top_p not in (None, 1),
-            "top_k": self.top_k not in (None, 0, -1),
-            "min_p": self.min_p not in (None, 0),
-            "repetition_penalty": self.repetition_penalty not in (None, 1),
-            "mpc_reveal": self.mpc_reveal is not None,
-            "obfuscation": self.obfuscation is not None,
-            "n": (self.n or 1) > 1,
-        }
-        return {name for name, is_used in used.items() if is_used}
+        off = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1)}
+        off |= {"mpc_reveal": (None,), "obfuscation": (None,), "n": (None, 1)}
+        return {name for name, values in off.items() if getattr(self, name) not in values}
 
     @property
     def stop_strings(self) -> list[str]:
@@ -193,9 +169,7 @@ class GenerationRequest(Given):
 
 
 class ChatOptions(GenerationRequest):
-    max_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="default 1024; the older name of max_completion_tokens"
-    )
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="default 1024; the older name")
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
@@ -249,9 +223,7 @@ class SealedChatRequest(ChatOptions):
 
 
 class CompletionOptions(GenerationRequest):
-    max_tokens: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="default 16; 0 scores, with echo and logprobs"
-    )
+    max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores")
     logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
     echo: bool | None = None
     suffix: NoSuffix = None
@@ -274,11 +246,12 @@ class CompletionOptions(GenerationRequest):
         used = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
         return super().requested | {name for name, is_used in used.items() if is_used}
 
-    @model_validator(mode="after")
-    def _best_is_all(self) -> CompletionOptions:
-        if self.best_of is not None and self.best_of != (self.n or 1):
+    @field_validator("best_of")
+    @classmethod
+    def _best_is_all(cls, value: int | None, info: Any) -> int | None:
+        if value is not None and value != (info.data.get("n") or 1):
             raise ValueError("best_of is supported only when it equals n")
-        return self
+        return value
 
 
 class CompletionRequest(CompletionOptions):
