@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloister.config import GatewaySettings
-from cloister.gateway import connection
+from cloister.gateway import server as connection
 from cloister.gateway.server import MAX_HEAD_BYTES, MAX_HEADERS, Connections, _Server, serve
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n"

@@ -139,12 +139,8 @@ class ControllerClient(Backend):
         asked = futures.popleft()
         if futures:
             self._awaited[kind, request_id] = futures
-        if asked.done():
-            pass  # the call was cancelled
-        elif isinstance(answer, CloisterError):
-            asked.set_exception(answer)
-        else:
-            asked.set_result(answer)
+        if not asked.done():  # the call was not cancelled
+            asked.set_exception(answer) if isinstance(answer, CloisterError) else asked.set_result(answer)
         return True
 
     def _abandon(self, request_id: int) -> None:

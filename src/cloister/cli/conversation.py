@@ -38,14 +38,10 @@ class Conversation:
     ) -> None:
         self._address = address
         self._protection = choices.get("protection")
-        self._session = secrets.token_hex(16)
-        self._session_kept = False
-        self._client = httpx2.Client(
-            transport=None if node is None else BlockingTransport(AsyncSealedTransport(node)),
-            headers={"Authorization": f"Bearer {api_key}"},
-            timeout=httpx2.Timeout(600.0, connect=5.0),
-            trust_env=False,
-        )
+        self._session, self._session_kept = secrets.token_hex(16), False
+        transport = None if node is None else BlockingTransport(AsyncSealedTransport(node))
+        key, timeout = {"Authorization": f"Bearer {api_key}"}, httpx2.Timeout(600.0, connect=5.0)
+        self._client = httpx2.Client(transport=transport, headers=key, timeout=timeout, trust_env=False)
         self._model = model
         self._choices = choices
         self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []

@@ -17,15 +17,15 @@ log = typer.Typer(no_args_is_help=True, help="The transparency log: every releas
 
 Folder = Annotated[Path, typer.Argument(metavar="LOG", help="The log's folder.")]
 Key = Annotated[Path, typer.Option(metavar="FILE", help="The log's signing key. Keep it out of the log's folder.")]
+Origin = Annotated[str, typer.Option(metavar="NAME", help="The log's name: an address without a scheme is usual.")]
+Manifest = Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")]
+Expires = Annotated[str | None, typer.Option(metavar="DAY", help="The last day clients accept it: 2027-01-31.")]
+Measured = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The release's measurement, in hex.")]
+WitnessKey = Annotated[str, typer.Option(metavar="VKEY", help="The witness's verifier key.")]
 
 
 @log.command("create")
-def create(
-    folder: Folder,
-    origin: Annotated[str, typer.Option(metavar="NAME", help="The log's name: an address without a scheme is usual.")],
-    key: Key,
-    as_json: AsJson = False,
-) -> None:
+def create(folder: Folder, origin: Origin, key: Key, as_json: AsJson = False) -> None:
     """Make an empty log and its key; prints the verifier key that clients must be given.
 
     Example:
@@ -46,13 +46,7 @@ def create(
 
 
 @log.command("append")
-def append(
-    folder: Folder,
-    manifest: Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")],
-    key: Key,
-    expires: Annotated[str | None, typer.Option(metavar="DAY", help="Clients accept it until: 2027-01-31.")] = None,
-    as_json: AsJson = False,
-) -> None:
+def append(folder: Folder, manifest: Manifest, key: Key, expires: Expires = None, as_json: AsJson = False) -> None:
     """Put a release into the log. One that is there stays where it is, unless it gets another last day.
 
     Examples:
@@ -73,12 +67,7 @@ def append(
 
 
 @log.command("revoke")
-def revoke_command(
-    folder: Folder,
-    measurement: Annotated[str, typer.Argument(help="The release's measurement, in hex.")],
-    key: Key,
-    as_json: AsJson = False,
-) -> None:
+def revoke_command(folder: Folder, measurement: Measured, key: Key, as_json: AsJson = False) -> None:
     """Take a release back: clients refuse it from the next checkpoint on, and it cannot be published again.
 
     Example:
@@ -111,7 +100,7 @@ def _day(text: str | None) -> date | None:
 @log.command("prove")
 def prove(
     folder: Folder,
-    manifest: Annotated[Path, typer.Argument(help="The release's manifest.")],
+    manifest: Manifest,
     since: Annotated[int, typer.Option(min=0, help="How many entries the log had when the verifier saw it last.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write the proof; else printed.")] = None,
 ) -> None:
@@ -176,7 +165,7 @@ def witness(
 def attach(
     folder: Folder,
     cosignature: Annotated[Path, typer.Argument(help="The line a witness printed.")],
-    witness: Annotated[str, typer.Option(metavar="VKEY", help="The witness's verifier key.")],
+    witness: WitnessKey,
 ) -> None:
     """Put a witness's signature under the checkpoint, if it is one.
 

@@ -127,7 +127,6 @@ def _print(made: Variants) -> None:
         typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
         likeliest, chance = f"{report['posterior_of_likeliest']:.1%}", f"{1 / len(made):.1%}"
         typer.echo(
-            f"By the sampling model the likeliest prompt is the real one with {likeliest} (by chance {chance}).",
-            err=True,
+            f"By the sampling model the likeliest is the real one with {likeliest} (by chance {chance}).", err=True
         )
         typer.echo("A better model or a human reader may guess better.", err=True)

@@ -203,8 +203,8 @@ class CompletionReply(Reply):
 
     def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
-            CompletionChoice(index, delta.text, self._logprobs(delta.scores), delta.finish or "stop")
-            for index, delta in enumerate(deltas)
+            CompletionChoice(at, new.text, self._logprobs(new.scores), new.finish or "stop")
+            for at, new in enumerate(deltas)
         ]
         return encode(Completion(self.id, self.created, self.model, choices, usage))
 

@@ -44,8 +44,8 @@ class Levels:
     def __init__(self, offered: Collection[str], why_not: Mapping[LevelName, str] | None = None) -> None:
         self._why_not: dict[str, str] = dict((why_not or {}).items())
         self.table = tuple(
-            LevelInfo(level.name, level.name in offered, level.provider_sees, level.uses_vault, level.slow)
-            for level in LEVELS.values()
+            LevelInfo(one.name, one.name in offered, one.provider_sees, one.uses_vault, one.slow)
+            for one in LEVELS.values()
         )
         self.offered = tuple(info.id for info in self.table if info.enabled)
         self.default = default_of(offered)

@@ -9,8 +9,8 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TypeVar, cast
 
 import msgspec
@@ -24,23 +24,31 @@ from cloister.gateway import schema
 from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
 from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
 from cloister.gateway.choice import Choice, Echo, StopStrings
-from cloister.gateway.generation import Generation, WatchedAnswer
+from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
-from cloister.gateway.hiding import Hiding, ObfuscationOptions
 from cloister.gateway.openapi import generation_docs
 from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, GenerationRequest, prompts_of, sealed_request_of
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
-from cloister.messages.prompts import ChatPrompt, Prompt, PromptField, SealedPrompt, TextPrompt, write_prompt
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import (
+    ChatPrompt,
+    Prompt,
+    PromptField,
+    SealedPrompt,
+    TextPrompt,
+    TokenPrompt,
+    write_prompt,
+)
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.elsewhere import refuse_biases
+from cloister.obfuscation.index import REQUEST, Prf
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
-from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, refuse_repeated_names
 
 T = TypeVar("T", int, float)
-Hidden = Hiding | None
 router = APIRouter()
 
 _LONG_CHARACTERS = 8192
@@ -92,7 +100,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     if (body.n or 1) * len(prompts) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     tenant = call.caller.tenant
-    hiding = _hiding(api, body, prompts[0], tenant, session) if level.obfuscates else None
+    hiding = Hiding.of(api, body, prompts[0], tenant, session) if level.obfuscates else None
     stops = StopStrings(body.stop_strings)
     choices: list[Choice] = []
     jobs: list[Job] = []
@@ -127,7 +135,13 @@ def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, m
 
 
 async def _job(
-    request: Request, prompt: AnyPrompt, level: Level, session: RequestSession, group: str, salt: str, hiding: Hidden
+    request: Request,
+    prompt: AnyPrompt,
+    level: Level,
+    session: RequestSession,
+    group: str,
+    salt: str,
+    hiding: Hiding | None,
 ) -> Job:
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
@@ -147,10 +161,40 @@ async def _job(
     return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, group, salt, obfuscation)
 
 
-def _hiding(api: Api, body: GenerationRequest, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
-    refuse_biases(body.logit_bias)
-    options, salt = body.obfuscation or ObfuscationOptions(), body.cache_salt or ""
-    return Hiding.of(options, prompt, tenant, session, body.stop_strings, salt, api.index)
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """At `obfuscated`: over plain HTTP a secret orders the streams and picks the real answer. A repeated prompt has the
+    same secret, so a service that lets requests fail sees nothing new. Of a sealed request `secrets` is None."""
+
+    params: ObfuscationParams
+    secrets: ObfuscationSecrets | None = field(repr=False)
+
+    @classmethod
+    def of(cls, api: Api, body: GenerationRequest, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
+        refuse_biases(body.logit_bias)
+        options = body.obfuscation or schema.ObfuscationOptions()
+        if not isinstance(prompt, SealedPrompt):
+            given = tuple(tuple(variant) for variant in options.substitutes or ())
+            kept = session.name if session.keep else ""
+            named = (tenant, kept, options.params, given, write_prompt(prompt))
+            secret = api.index.secret(msgspec.msgpack.encode(named))
+            names = tuple(name for name in (kept, body.cache_salt) if name)
+            return cls(options.params, ObfuscationSecrets(secret, given, tuple(body.stop_strings), names))
+        if options.substitutes is not None:
+            message = "obfuscation: In a sealed request substitutes are sealed with the prompt, for its vault alone."
+            raise InvalidRequest(message, param="obfuscation", hint="Use a Cloister client.")
+        return cls(options.params, None)
+
+    def hide(self, prompt: Prompt) -> Prompt:
+        """The prompt with the secrets for its vault; the vault refuses token ids."""
+        return prompt if isinstance(prompt, TokenPrompt) else msgspec.structs.replace(prompt, hidden=self.secrets)
+
+    @property
+    def winnow(self) -> Winnow | None:
+        if self.secrets is None:
+            return None
+        prf = Prf(self.secrets.index_secret)
+        return cache(lambda count: prf.order(REQUEST, count).authentic)
 
 
 class PromptReader:
@@ -199,15 +243,6 @@ def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int
     return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
 
 
-def _params(api: Api, body: GenerationRequest, level: Level, job: Job, default_tokens: int) -> SamplingParams:
-    ready = api.backend.ready
-    prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
-    max_tokens = answer_tokens(prompt_tokens, body.token_limit, default_tokens, ready.max_context)
-    refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
-    defaults = replace(api.tokenizer.generation, **refused)
-    return sampling_params(body, max_tokens, ready.vocabulary, api.tokenizer.stop_tokens, defaults)
-
-
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
     """The number asked for, or the room in the context. Without a length (None) the vault applies this rule."""
     room = max_context - (1 if prompt_tokens is None else prompt_tokens)
@@ -218,20 +253,18 @@ def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, ma
     return min(wanted, room)
 
 
-def sampling_params(
-    body: GenerationRequest,
-    max_tokens: int,
-    vocabulary: int,
-    stop_tokens: tuple[int, ...],
-    defaults: GenerationDefaults,
-) -> SamplingParams:
+def _params(api: Api, body: GenerationRequest, level: Level, job: Job, default_tokens: int) -> SamplingParams:
     """Without seeds. A field that the request leaves out has the model's own default, or OpenAI's where it has none."""
+    context, vocabulary = api.backend.ready.max_context, api.backend.ready.vocabulary
+    prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
+    refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
+    defaults = replace(api.tokenizer.generation, **refused)
     temperature = _first(body.temperature, defaults.temperature, 1.0)
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias: Token ids must be below {vocabulary}.", param="logit_bias")
     return SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=answer_tokens(prompt_tokens, body.token_limit, default_tokens, context),
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=min(max(_first(body.top_k, defaults.top_k, 0), 0), vocabulary),
         top_p=max(_first(body.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
@@ -242,7 +275,7 @@ def sampling_params(
         logprobs=body.alternatives,
         prompt_logprobs=body.alternatives if body.echoes else None,
         logit_bias=bias,
-        stop_tokens=() if body.ignore_eos else stop_tokens,
+        stop_tokens=() if body.ignore_eos else api.tokenizer.stop_tokens,
         mpc_reveal=body.mpc_reveal or "token",
     )
 

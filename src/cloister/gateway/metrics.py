@@ -96,10 +96,7 @@ class Metrics:
         by_route, by_level = "HTTP requests by route and status class", "Requests for an answer by level of protection"
         self._requests = Counter("cloister_requests", by_route, ("route", "status"), registry=registry)
         self._generations = Counter("cloister_generations", by_level, ("level",), registry=registry)
-        name, text = (
-            "cloister_time_to_first_token_seconds",
-            "From the request's arrival at the queue to its first token",
-        )
+        name, text = ("cloister_time_to_first_token_seconds", "From the arrival at the queue to the first token")
         self._first = Histogram(name, text, buckets=_FIRST_TOKEN_S, registry=registry)
         name, text = "cloister_inter_token_seconds", "Between one piece of an answer and the next"
         self._between = Histogram(name, text, buckets=_BETWEEN_TOKENS_S, registry=registry)

@@ -67,13 +67,11 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     }
 
 
-def describe(
-    app: FastAPI,
-    model: str,
-    levels: Sequence[str],
-    sent: Sequence[type[msgspec.Struct]],
-    received: Sequence[type[BaseModel]],
-) -> None:
+Structs = Sequence[type[msgspec.Struct]]
+Models = Sequence[type[BaseModel]]
+
+
+def describe(app: FastAPI, model: str, levels: Sequence[str], sent: Structs, received: Models) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -77,13 +77,11 @@ class GatewayClient(ControllerClient, Carrier):
 
 class CarriedAnswer(SealedAnswer):
     def __init__(self, request_id: int, client: GatewayClient) -> None:
-        self._request_id = request_id
-        self._client = client
+        self._request_id, self._client = request_id, client
         self._parts: list[SealedPart] = []
         self._failed: CloisterError | None = None
         self._news = asyncio.Event()
-        self._unreported = 0
-        self._ended = False
+        self._unreported, self._ended = 0, False
 
     def put(self, part: SealedPart | CloisterError) -> None:
         if isinstance(part, SealedPart):

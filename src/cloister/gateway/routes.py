@@ -127,12 +127,10 @@ async def view_request(request: Request, request_id: str, call: Call) -> Respons
         raise HTTPException(404)
     try:
         async with asyncio.timeout(_SERVICE_S):
-            choices = [
-                _choice(index, await api.backend.view(number), api.tokenizer, api.backend.ready.block_tokens)
-                for index, number in sorted(answer.requests.items())
-            ]
+            views = [(index, await api.backend.view(number)) for index, number in sorted(answer.requests.items())]
     except TimeoutError:
         raise ServiceUnavailable("The service does not answer.") from None
+    choices = [_choice(index, view, api.tokenizer, api.backend.ready.block_tokens) for index, view in views]
     view = RequestView(request_id, answer.level, answer.ended is None, choices)
     return json_response(view, headers={"Cache-Control": "no-store"})
 

@@ -11,12 +11,13 @@ from operator import not_
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
+import pydantic
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
-from cloister.gateway.hiding import ObfuscationOptions
-from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
+from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
 from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
@@ -24,6 +25,7 @@ from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 MAX_CHOICES = 128
 
 AnyPrompt = Prompt | SealedPrompt
+Substitute = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 StopList = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
@@ -89,6 +91,40 @@ class ResponseFormat(Given):
 
 class SealedCount(Given):
     sealed: int = Field(ge=1, le=MAX_CHOICES)
+
+
+class ObfuscationOptions(Given):
+    """At `obfuscated`: how the prompt is hidden. A misspelt field would hide less, so unknown ones are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: number of made-up prompts; default 7")
+    minimum: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ_min: nothing leaves with fewer")
+    epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
+    distance: Literal["absolute", "relative"] = "absolute"
+    candidates: int = Field(default=128, ge=1, le=512, description="λ_max: candidates for each token")
+    temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
+    regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
+    auto_redact: bool = Field(default=False, description="the vault also looks for secrets that are not marked")
+    substitutes: list[list[Substitute]] | None = Field(
+        default=None, min_length=1, max_length=MOST_FAKES, description="your own: of each variant one for each secret"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ObfuscationOptions:
+        if self.distance == "absolute" and self.epsilon > 1:
+            raise ValueError("epsilon is at most 1 for an absolute distance")
+        if self.substitutes is not None and self.fakes not in (None, len(self.substitutes)):
+            raise ValueError("fakes is the number of substitutes for each secret, where they are given")
+        if (self.minimum or 1) > self.params.fakes:
+            raise ValueError("minimum is at most fakes")
+        return self
+
+    @property
+    def params(self) -> ObfuscationParams:
+        fakes = self.fakes or (len(self.substitutes) if self.substitutes else ObfuscationParams().fakes)
+        others = self.model_dump(exclude={"fakes", "minimum", "substitutes"})
+        return ObfuscationParams(fakes, self.minimum or 0, **others)
 
 
 class GenerationRequest(Given):

@@ -36,19 +36,15 @@ class Exchange:
     """One sealed request. It calls `wants_out` when there is something to `flush`."""
 
     def __init__(self, serve: Serve, wants_out: Callable[[Exchange], None]) -> None:
-        self.number = serve.request_id
-        self._prompts = serve.prompts
-        self._enc = serve.enc
+        self.number, self._prompts, self._enc = serve.request_id, serve.prompts, serve.enc
+        self._request_key, self._response_key = serve.request_key, serve.response_key
         self._request: bytes | None = serve.request
-        self._request_key = serve.request_key
-        self._response_key = serve.response_key
         self._wants_out = wants_out
         self._sealer: StreamSealer | None = None
         self._head: bytes | None = None
         self._data: list[bytes] = []
         self._ahead = 0
-        self._room = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._room, self._gone = asyncio.Event(), asyncio.Event()
         self.ended = False
 
     @property
@@ -150,12 +146,9 @@ class Exchange:
 
 
 def _head(message: Message) -> InnerHead:
-    headers = tuple(
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in message.get("headers", ())
-        if name.lower() not in (b"connection", b"transfer-encoding")
-    )
-    return InnerHead(message["status"], headers)
+    given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+    inner = tuple(pair for pair in given if pair[0].lower() not in ("connection", "transfer-encoding"))
+    return InnerHead(message["status"], inner)
 
 
 class Exchanges:
