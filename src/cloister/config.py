@@ -1,5 +1,4 @@
-"""The one typed settings object of a server; `cli.options` builds the commands from it. A field without `option` is a
-limit that tests set."""
+"""The one typed settings object of a server. A field without `option` is a limit that tests set."""
 
 from __future__ import annotations
 

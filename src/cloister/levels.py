@@ -10,10 +10,8 @@ from typing import Literal, get_args
 from cloister.errors import InvalidRequest
 
 LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
-ReadLevel = Literal["open", "shared"]
-"""Levels at which the process that speaks HTTP reads the prompt, and the service gets its tokens."""
-PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
-"""Levels at which a separate process reads the prompt; other processes carry it as bytes."""
+ReadLevel = Literal["open", "shared"]  # the process that speaks HTTP reads the prompt
+PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]  # a separate process alone reads the prompt
 VaultLevel = Literal["partitioned", "obfuscated", "isolated"]  # those of them at which that process is a vault
 
 OPEN: ReadLevel = "open"
@@ -22,11 +20,9 @@ OBFUSCATED: VaultLevel = "obfuscated"
 ISOLATED: VaultLevel = "isolated"
 MPC: PrivateLevel = "mpc"
 
-MOST_FAKES = 31
-"""λ at most, at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots."""
+MOST_FAKES = 31  # λ at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots
 
-PolicyName = Literal["none", "global", "partition", "safekv"]
-"""Whose computed prompts a tenant may reuse at the service (prefix.policy)."""
+PolicyName = Literal["none", "global", "partition", "safekv"]  # whose computed prompts a tenant may reuse
 
 
 class Reader(Enum):

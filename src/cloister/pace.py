@@ -1,5 +1,4 @@
-"""How many tokens one step of computing may have: few while several tenants are active, many otherwise. Learned from
-the duration of earlier steps. Results do not depend on it."""
+"""How many tokens one step of computing may have: few while several tenants are active. Results do not depend on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One request's answer as a frontend reads it. With a beat, all events but the first and the last are read on the beat:
-the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025). With a `Grid`
-all of that happens later, and no event shows how many public blocks were found."""
+"""One request's answer as a frontend reads it; `Mailbox` and `Grid` keep timing from showing more than it must."""
 
 from __future__ import annotations
 
@@ -38,7 +36,8 @@ Event = Tokens | Failed | CloisterError
 
 
 class Mailbox:
-    """`put` never waits; `take` does. Beats are `beat_s` apart in the loop's time; 0: all can be read at once."""
+    """`put` never waits; `take` does. All events but the first and the last are read on beats `beat_s` apart (0: at
+    once): the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025)."""
 
     def __init__(self, beat_s: float = 0.0, grid: Grid | None = None) -> None:
         self._beat_s = beat_s

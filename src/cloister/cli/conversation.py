@@ -1,5 +1,4 @@
-"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request. At a
-Cloister server all turns share a session, so that a vault keeps what it computed."""
+"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request."""
 
 from __future__ import annotations
 

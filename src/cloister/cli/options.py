@@ -1,4 +1,4 @@
-"""What all commands share: common options, how a verdict is shown, and how an error is reported (without traceback)."""
+"""What all commands share: options from settings models, a node's policy, how verdicts and errors are shown."""
 
 from __future__ import annotations
 

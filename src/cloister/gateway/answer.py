@@ -1,5 +1,4 @@
-"""How an answer is written and sent: whole, or as server-sent events while it is being generated. A reply writes the
-JSON of one endpoint; an answer sends its bytes as raw ASGI, because a stream passes here once per token."""
+"""How an answer is written and sent: whole, or as server-sent events. Raw ASGI, because every token passes here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the gateway's application together from parts that its caller hands in."""
+"""The gateway's application: the API, the chat page (`page/`) and, where there is a carrier, the secure channel."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ from cloister.prompts.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_OWN = "default-src 'self'; img-src 'self' data:; object-src 'none'"
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": f"{_OWN}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",

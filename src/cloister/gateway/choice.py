@@ -4,7 +4,7 @@ Morris-Pratt automaton follows each stop string, so that no part of one is let t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 from cloister.errors import ServiceUnavailable
@@ -106,24 +106,21 @@ class Delta:
     progress: Progress | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Choice:
     """Turns the backend's messages into text. `prompt` is the number of the prompt that it continues."""
 
-    def __init__(
-        self,
-        index: int,
-        params: SamplingParams,
-        tokenizer: Tokenizer,
-        stops: StopStrings,
-        *,
-        prompt: int = 0,
-        echo: Echo | None = None,
-    ) -> None:
-        self.index, self.params, self.prompt = index, params, prompt
+    index: int
+    params: SamplingParams
+    _tokenizer: Tokenizer
+    stops: InitVar[StopStrings]
+    prompt: int = 0
+    echo: InitVar[Echo | None] = None
+
+    def __post_init__(self, stops: StopStrings, echo: Echo | None) -> None:
         self.output_tokens = self.cached_tokens = 0
         self.finish: Finish | None = None
-        self._tokenizer = tokenizer
-        self._stream = tokenizer.stream()
+        self._stream = self._tokenizer.stream()
         self._watch = stops.watch()
         self._echo_due = echo
         self._echo_scores: list[TokenLogprob] = []
@@ -132,7 +129,7 @@ class Choice:
         # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
         self._decoded = self._released = 0
         self._unreleased: list[ScoredToken] = []
-        self._scores: list[ScoredToken] | None = None if params.logprobs is None else []
+        self._scores: list[ScoredToken] | None = None if self.params.logprobs is None else []
 
     def push(self, message: Tokens) -> None:
         if self.finish is not None:

@@ -1,5 +1,4 @@
-"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer. At `open` the prompt
-is read here, a long one in a thread; at the other levels it is passed on unread."""
+"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer."""
 
 from __future__ import annotations
 

@@ -58,8 +58,7 @@ _STATUS: tuple[tuple[type[CloisterError], int], ...] = (
 )
 _TYPES = {429: "rate_limit_error", 504: "timeout_error", 503: "server_error", 500: "server_error"}
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
-FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")
-"""How another process reports an exception that is not a CloisterError (messages/lifecycle.py)."""
+FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")  # from messages/lifecycle.py
 _KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 """Types that are logged: Python's own. Any other word from another process may be user content."""
 _RETRY_S = {429: 1, 503: 2}

@@ -71,7 +71,7 @@ class ClientGone(Exception):
     """The client closed its connection."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Generation:
     """At `obfuscated` all choices are streams of one request, of which one is real. The end of one stream must not end
     the request, or the service would see which one is real: ends are held back until every stream has ended."""

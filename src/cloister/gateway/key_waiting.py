@@ -1,5 +1,4 @@
-"""Key waiting: `python -m cloister.gateway.key_waiting FD` listens in the gateway's place until the weights' key comes.
-It takes the provider's sealed key, which it cannot open, to the controller."""
+"""Listens in the gateway's place until the weights' key comes: takes it to the controller, and cannot open it."""
 
 from __future__ import annotations
 

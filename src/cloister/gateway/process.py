@@ -1,4 +1,4 @@
-"""The gateway as a process: joins the controller's socket, the tokenizer and the application, and serves HTTP."""
+"""The gateway as a process: its socket to the controller, which carries sealed bytes unread, and its HTTP server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an application under uvicorn, in the backend's event loop."""
+"""An application under uvicorn, with limits that uvicorn lacks: on connections, and on the size and time of heads."""
 
 from __future__ import annotations
 

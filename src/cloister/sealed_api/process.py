@@ -1,5 +1,4 @@
-"""The sealed API's life: read its files, rehearse, leave the host, seal itself off, and answer until the end. The
-controller sends no request before the seal."""
+"""The sealed API: reads its files, rehearses, leaves the host, seals itself off, and answers until the end."""
 
 from __future__ import annotations
 
