@@ -1,6 +1,4 @@
-"""Cloister: private LLM serving. `Client` and `AsyncClient` are OpenAI's clients for a node that is verified first;
-`local_obfuscation` hides their prompts among made-up ones.
-"""
+"""Cloister: private LLM serving. `Client` and `AsyncClient` are OpenAI's clients for a node that is verified first."""
 
 from __future__ import annotations
 

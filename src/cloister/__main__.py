@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-INTERRUPTED = 130
-"""What shells expect of a program that Ctrl-C ended."""
+INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ EXAMPLE = "Write it like https://node.example or http://127.0.0.1:8000."
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """A server behind http(s): `prefix` is the path before `/v1`, if there is one."""
+    """`prefix` is the path before `/v1`, if there is one."""
 
     scheme: str
     host: str
@@ -41,7 +41,6 @@ class HttpAddress:
 
     @property
     def authority(self) -> str:
-        """For the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
@@ -50,7 +49,6 @@ class HttpAddress:
         return self.prefix + endpoint
 
     def endpoint(self, path: str) -> str:
-        """A path on that server without the prefix."""
         return path.removeprefix(self.prefix) if path.startswith(f"{self.prefix}/") else path
 
     def url(self, endpoint: str) -> str:

@@ -1,13 +1,9 @@
-"""The one typed settings object of a server.
-
-`option` says how a field appears on the command line; `cli.generated` builds the commands from it. A field without
-`option` cannot be set there: it is a limit that tests set. The environment is read here (the cache folder) and by
-options, nowhere else.
-"""
+"""The one typed settings object of a server. A field without `option` is a limit that tests set."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,25 +21,25 @@ AttesterChoice = Literal["auto", "software", "tsm", "azure"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
 DEVELOPMENT_KEY = "cloister-dev"
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # as users read it
 
 
-def option(default: Any, description: str, *, bounds: dict[str, Any] | None = None, **shown: Any) -> Any:
-    """A settings field that the command line offers; `...` as default means that it must be given.
-
-    `bounds` goes to pydantic's Field (ge, le, min_length, …). `shown` says how the option looks, each key optional:
-    `name` (else the field's name; "--a/--b" for a switch with two words), `panel` (its heading in --help), `metavar`,
-    `show_default` (a text instead of the value), `envvar`, `argument` (True: a positional argument), `hidden`, and
-    `command_default` where the command has another default than code that builds the settings.
-    """
-    return Field(default, description=description, json_schema_extra={"option": shown}, **(bounds or {}))
+_LIMITS = ("ge", "le", "min_length", "max_length")
 
 
-def at_least(least: float) -> dict[str, Any]:
-    return {"ge": least}
+def option(default: Any, description: str, **shown: Any) -> Any:
+    """A field that the command line offers; `...` as default means that it must be given. Beside pydantic's limits:
+    `name` ("--a/--b" for a switch with two words), `panel` (its heading in --help), `metavar`, `show_default` (a text),
+    `envvar`, `argument` (positional), `hidden`, and `command_default`, which code that builds the settings ignores."""
+    limits = {name: shown.pop(name) for name in _LIMITS if name in shown}
+    return Field(default, description=description, json_schema_extra={"option": shown}, **limits)
 
 
-def between(least: float, most: float) -> dict[str, Any]:
-    return {"ge": least, "le": most}
+_vaults = partial(option, panel="Vaults")
+_evidence = partial(option, panel="Evidence")
+_sharing = partial(option, panel="Shared prompts")
+_sealing = partial(option, panel="Sealed weights")
+_mpc = partial(option, panel="Level mpc")
 
 
 def only(*names: str) -> dict[str, Any]:
@@ -53,8 +49,7 @@ def only(*names: str) -> dict[str, Any]:
 
 def cache_folder() -> Path:
     """Where converted models and built kernels live: $CLOISTER_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("CLOISTER_CACHE")
-    if chosen:
+    if chosen := os.environ.get("CLOISTER_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "cloister"
@@ -71,65 +66,39 @@ class _Frozen(BaseModel):
 
 
 class GatewaySettings(_Frozen):
-    """The HTTP edge and its limits."""
-
     host: str = option("127.0.0.1", "Address to listen on. Other than loopback needs --keys.")
-    port: int = option(8000, "Port to listen on; 0: any free port.", bounds=between(0, 65535))
-    keys_file: Path | None = option(
-        None, "Keys file.", name="keys", metavar="FILE", show_default="the development key, on loopback only"
-    )
+    port: int = option(8000, "Port to listen on; 0: any free port.", ge=0, le=65535)
+    keys_file: Path | None = option(None, "Keys file.", name="keys", show_default="the development key, on loopback")
     served_model_name: str | None = option(
-        None,
-        "What users call the model.",
-        bounds={"min_length": 1, "max_length": 256},
-        metavar="NAME",
-        show_default="the model's own name",
+        None, "What users call the model.", min_length=1, max_length=256, metavar="NAME", show_default="its own name"
     )
-    request_timeout_s: float = option(
-        600.0, "Seconds one request may take.", bounds=at_least(0.1), name="request-timeout"
-    )
+    request_timeout_s: float = option(600.0, "Seconds one request may take.", ge=0.1, name="request-timeout")
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")
 
 
 class EngineSettings(_Frozen):
-    """How the engine computes and what it may use."""
-
     dtype: Dtype = option("bf16", "Precision of weights and arithmetic.")
-    weights: WeightFormat = option(
-        "as-dtype", "int8: weights take half the memory; slower, and the model differs slightly."
-    )
+    weights: WeightFormat = option("as-dtype", "int8: half the memory; slower, and the model differs slightly.")
     kernels: KernelChoice = option("auto", "Which kernels compute.")
-    threads: int = option(0, "Compute threads; 0: every core.", bounds=at_least(0))
-    kv_cache_mib: int = option(1024, "Memory for the KV cache.", bounds=at_least(1))
-    cache_disk_bytes: int = option(
-        0, "Disk space for encrypted KV blocks that the KV cache has no room for; 0: none.", bounds=at_least(0)
-    )
-    cache_host_bytes: int = option(
-        0, "Host memory for KV blocks that a GPU's KV cache has no room for; 0: none.", bounds=at_least(0)
-    )
-    max_running: int = option(64, "Sequences decoded at once.", bounds=at_least(1))
-    chunk_tokens: int = option(
-        512,
-        "Tokens in one step at most: half a second's worth, and fewer while several tenants are active.",
-        bounds=at_least(1),
-    )
-    max_context: int = option(0, "Longest prompt plus answer; 0: what the model allows.", bounds=at_least(0))
-    max_waiting: int = option(1024, "Requests that may wait for a place.", bounds=at_least(1))
+    threads: int = option(0, "Compute threads; 0: every core.", ge=0)
+    kv_cache_mib: int = option(1024, "Memory for the KV cache.", ge=1)
+    cache_disk_bytes: int = option(0, "Disk space for encrypted KV blocks beyond the KV cache; 0: none.", ge=0)
+    cache_host_bytes: int = option(0, "Host memory for KV blocks that a GPU's KV cache has no room for; 0: none.", ge=0)
+    max_running: int = option(64, "Sequences decoded at once.", ge=1)
+    chunk_tokens: int = option(512, "Tokens in one step at most; fewer while several tenants are active.", ge=1)
+    max_context: int = option(0, "Longest prompt plus answer; 0: what the model allows.", ge=0)
+    max_waiting: int = option(1024, "Requests that may wait for a place.", ge=1)
     max_waiting_per_tenant: int = Field(default=512, ge=1)
-    attention_processes: int = option(
+    attention_processes: int = _vaults(
         8,
         "On a GPU under MPS: processes that hold the keys and values of prompts, and answer the service.",
-        bounds=between(1, 16),
-        panel="Vaults",
+        ge=1,
+        le=16,
     )
-    vault_kv_mib: int = option(
-        256, "Memory for one vault's KV cache, taken as it fills.", bounds=at_least(1), panel="Vaults"
-    )
-    link_deadline_ms: int = option(
-        2000, "How long a step waits for a vault's answer.", bounds=at_least(1), panel="Vaults"
-    )
+    vault_kv_mib: int = _vaults(256, "Memory for one vault's KV cache, taken as it fills.", ge=1)
+    link_deadline_ms: int = _vaults(2000, "How long a step waits for a vault's answer.", ge=1)
 
     @property
     def cores(self) -> int:
@@ -137,159 +106,77 @@ class EngineSettings(_Frozen):
 
 
 class MachineSettings(_Frozen):
-    """How this machine confines its processes and proves what it runs."""
-
-    allow_degraded_sandbox: bool = option(
-        False, "Serve although this kernel lacks a layer of the sandbox.", panel="Vaults"
-    )
-    attester: AttesterChoice = option(
+    allow_degraded_sandbox: bool = _vaults(False, "Serve although this kernel lacks a layer of the sandbox.")
+    attester: AttesterChoice = _evidence(
         "auto",
-        "What signs this machine's evidence: its firmware (tsm), the vTPM of an Azure VM (azure), software alone, or "
-        "the strongest of these that works here (auto).",
-        panel="Evidence",
+        "What signs evidence: firmware (tsm), an Azure VM's vTPM (azure), software, or the strongest here (auto).",
     )
-    gpu_evidence: GpuEvidenceChoice = option(
+    gpu_evidence: GpuEvidenceChoice = _evidence(
         "auto",
-        "Whether evidence shows this machine's GPUs: always, or the server does not start (nvml); where they are in "
-        "confidential mode (auto); or not.",
-        panel="Evidence",
+        "Whether evidence shows GPUs: always (nvml), or where they are in confidential mode (auto), or not (none).",
     )
-    release: Path | None = option(
-        None,
-        "The transparency log that has the release which runs; see `cloister log`.",
-        metavar="DIR",
-        show_default="a development log",
-        panel="Evidence",
+    release: Path | None = _evidence(
+        None, "The log that has this release; see `cloister log`.", metavar="DIR", show_default="a development log"
     )
 
 
 class ControllerSettings(MachineSettings):
-    """How the controller keeps vaults and how patient it is."""
-
-    max_vaults: int = option(64, "Sessions that have a vault at once.", bounds=at_least(1), panel="Vaults")
-    spare_vaults: int = option(2, "Fresh vaults waiting for new sessions.", bounds=at_least(0), panel="Vaults")
-    session_idle_s: float = option(
-        600.0,
-        "Seconds a named session waits for its next request.",
-        bounds=at_least(0.1),
-        name="session-idle",
-        panel="Vaults",
+    max_vaults: int = _vaults(64, "Sessions that have a vault at once.", ge=1)
+    spare_vaults: int = _vaults(2, "Fresh vaults waiting for new sessions.", ge=0)
+    session_idle_s: float = _vaults(600.0, "Seconds that a named session is kept.", ge=0.1, name="session-idle")
+    gpu_in_turns: bool = _vaults(False, "On a GPU: no MPS, processes take turns; without partitioned.")
+    vault_host: str | None = _vaults(
+        None, "Keep all vaults on another machine; see `cloister vault serve`.", metavar="ADDRESS"
     )
-    gpu_in_turns: bool = option(False, "On a GPU: no MPS, processes take turns; without partitioned.", panel="Vaults")
-    vault_host: str | None = option(
-        None,
-        "Keep all vaults on another machine; see `cloister vault serve`.",
-        metavar="ADDRESS",
-        show_default="on this one",
-        panel="Vaults",
-    )
-    vault_host_key: Path | None = option(None, "The key shared with that machine.", metavar="FILE", panel="Vaults")
-    vault_host_policy: Path | None = option(
-        None,
-        "What that machine must prove, in TOML.",
-        metavar="FILE",
-        show_default="this server's release; a TEE if this machine is one",
-        panel="Vaults",
+    vault_host_key: Path | None = _vaults(None, "The key shared with that machine.")
+    vault_host_policy: Path | None = _vaults(
+        None, "What it must prove, in TOML.", show_default="this server's release; a TEE if this machine is one"
     )
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
     vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
-    prefix_policy: PolicyName = option(
+    prefix_policy: PolicyName = _sharing(
         "none",
-        "At the level open: whose computed prompts a tenant may reuse. none: no reuse; partition: its own; safekv: as "
-        "partition, since no detector reads prompts at open; global: those of all tenants; timing then reveals "
-        "what others wrote. (The level shared always uses safekv with a detector: tenants share the parts of "
-        "prompts that it passes.)",
-        panel="Shared prompts",
+        "At the level open: whose computed prompts a tenant may reuse. none: no reuse; partition, safekv: its own; "
+        "global: those of all tenants, so that timing reveals what others wrote. (The level shared uses safekv.)",
     )
-    quantise_ttft_ms: int = option(
+    quantise_ttft_ms: int = _sharing(
         0,
-        "Where prompts are shared between tenants, let first tokens leave on a grid of MS milliseconds, and count no "
-        "shared tokens in usage; 0: off.",
-        bounds=between(0, 60_000),
-        name="quantise-ttft",
-        metavar="MS",
-        panel="Shared prompts",
+        "Where tenants share prompts, first tokens leave on this grid, and usage counts no shared tokens; 0: off.",
+        **{"ge": 0, "le": 60_000, "name": "quantise-ttft", "metavar": "MS"},
     )
-    detector: bool = option(
-        False,
-        "Find the parts of prompts at the level shared that hold nothing private; without it nothing is shared.",
-        command_default=True,
-        panel="Shared prompts",
+    detector: bool = _sharing(
+        False, "At the level shared: find what is not private; without it nothing is shared.", command_default=True
     )
-    detector_rules: Path | None = option(
-        None, "Signed rules of what is private, read again when they change.", metavar="FILE", panel="Shared prompts"
-    )
-    detector_key: str | None = option(
-        None, "The key that must have signed --detector-rules.", metavar="KEY", panel="Shared prompts"
-    )
-    judge: bool = option(
-        False,
-        "Where the detector is not sure, ask the model itself while it serves no request.",
-        name="--judge/--no-judge",
-        panel="Shared prompts",
-    )
-    sealed_weights: Path | None = option(
-        None,
-        "Serve a provider's sealed weights once it released their key; see `cloister weights`.",
-        metavar="FILE",
-        panel="Sealed weights",
-    )
-    provider_key: str | None = option(
-        None, "The key that must have signed them.", metavar="KEY", panel="Sealed weights"
-    )
+    detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
+    detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
+    judge: bool = _sharing(False, "Where the detector is unsure, ask the idle model.", name="--judge/--no-judge")
+    sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
+    provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 
 
 class MpcSettings(_Frozen):
-    """The level `mpc`: who the parties are, and what the MPC client may ask of them.
+    """`auto` starts parties here with the first request for the level; with `parties` they are elsewhere."""
 
-    `auto` offers the level where its packages are installed and starts parties on this machine with the first request
-    for it; `local` starts them at once. With `parties` they are elsewhere, and only the client is started here.
-    """
-
-    mode: MpcChoice = option(
+    mode: MpcChoice = _mpc(
         "off",
-        "auto: offered where `make mpc` was done, and three parties are started on this machine with the first request "
-        "for it, each taking about 2.9 GB with the default model. local: start them now.",
+        "auto: after `make mpc`, the first request starts three parties here of about 2.9 GB each. local: start now.",
         name="mpc",
         command_default="auto",
-        panel="Level mpc",
     )
-    parties: Path | None = option(
-        None,
-        "parties.toml: the parties are elsewhere; see `cloister mpc`.",
-        name="mpc-parties",
-        metavar="FILE",
-        show_default="on this machine",
-        panel="Level mpc",
+    parties: Path | None = _mpc(
+        None, "parties.toml: where the parties are; see `cloister mpc`.", name="mpc-parties", show_default="here"
     )
-    max_context: int = option(
-        512, "Longest prompt plus answer on shares.", bounds=at_least(32), name="mpc-context", panel="Level mpc"
-    )
-    draft_tokens: int = option(
-        0,
-        "Tokens guessed ahead and verified in one pass: pays where messages are slow.",
-        bounds=between(0, 15),
-        name="mpc-drafts",
-        panel="Level mpc",
-    )
-    cache: MpcCache = option(
-        "full",
-        "full: a token reads the whole prompt. mpcache: a tenth of it; fewer bytes, more time and messages.",
-        name="mpc-cache",
-        panel="Level mpc",
+    max_context: int = _mpc(512, "Longest prompt plus answer on shares.", ge=32, name="mpc-context")
+    draft_tokens: int = _mpc(0, "Tokens guessed ahead; pays where messages are slow.", ge=0, le=15, name="mpc-drafts")
+    cache: MpcCache = _mpc(
+        "full", "full: a token reads the whole prompt. mpcache: a tenth; fewer bytes, more messages.", name="mpc-cache"
     )
 
 
 class Settings(_Frozen):
-    """Every setting of one server."""
-
-    model: str | None = option(
-        None,
-        "A model's folder, a GGUF file, a name that `cloister models` lists, or a hub id.",
-        show_default="SmolLM2-135M-Instruct",
-    )
+    model: str | None = option(None, "Folder, GGUF file, hub id or known name.", show_default=DEFAULT_MODEL)
     gateway: GatewaySettings = GatewaySettings()
     engine: EngineSettings = EngineSettings()
     controller: ControllerSettings = ControllerSettings()
@@ -297,16 +184,12 @@ class Settings(_Frozen):
 
 
 class VaultHostSettings(MachineSettings):
-    """Every setting of a machine that keeps vaults for a server elsewhere."""
-
     listen: str = option(..., "HOST:PORT, [IPv6]:PORT or vsock:any:PORT.", metavar="ADDRESS")
-    key_file: Path = option(..., "The shared key; see `cloister vault key new`.", name="key", metavar="FILE")
-    model: str | None = option(
-        None, "The server's model: folder, GGUF file or hub id.", show_default="SmolLM2-135M-Instruct"
-    )
+    key_file: Path = option(..., "The shared key; see `cloister vault key new`.", name="key")
+    model: str | None = option(None, "The server's model.", show_default=DEFAULT_MODEL)
     engine: EngineSettings = Field(
         default=EngineSettings(),
         json_schema_extra=only("dtype", "weights", "threads", "kernels", "chunk_tokens", "max_context", "vault_kv_mib"),
     )
-    max_vaults: int = option(80, "Vaults at once, spare ones included.", bounds=at_least(1), panel="Vaults")
+    max_vaults: int = _vaults(80, "Vaults at once, spare ones included.", ge=1)
     vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the cores")

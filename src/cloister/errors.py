@@ -1,7 +1,4 @@
-"""The one error family. Every error carries a stable code and, where there is one, a next step for its reader.
-
-Messages are made of names, numbers and limits, not of prompt text, so that an error may be logged.
-"""
+"""The one error family. Messages hold names, numbers and limits, no prompt text: they may be logged."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import traceback
 
 
 class CloisterError(Exception):
-    """An error a user can act on: what went wrong, and what to do next."""
-
     code = "internal_error"
 
     def __init_subclass__(cls, *, code: str = "") -> None:
@@ -126,7 +121,6 @@ class VaultLost(ServiceUnavailable, code="vault_lost"):
 
     @classmethod
     def because(cls, reason: str) -> VaultLost:
-        """From a link's verdict: vault_lost, vault_timeout or link_malformed."""
         return cls(_LOST.get(reason, _LOST["vault_lost"]), hint="Send the request again.")
 
 
@@ -176,7 +170,6 @@ class MessageExpired(ChannelBroken, code="message_expired"):
 def error_from_code(
     code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
 ) -> CloisterError:
-    """The error that another process reported by this code."""
     if code == QueueFull.code:
         return QueueFull(message, retry_after=retry_after)
     if code == StartingUp.code:

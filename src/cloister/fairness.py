@@ -1,7 +1,4 @@
-"""How much service each tenant has received. It decides whose turn it is in the service's engine and at the core lease.
-
-Tenants are opaque strings and service is a number.
-"""
+"""How much service each tenant has received: it decides whose turn it is in the engine and at the core lease."""
 
 from __future__ import annotations
 
@@ -10,23 +7,15 @@ from collections.abc import Iterable, Mapping
 
 INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
-
-CREDIT = 64
-"""About one short prompt. A tenant that arrives may have received at most this much less than the others, and its
-prompts up to this length are computed in one piece."""
-
+CREDIT = 64  # about one short prompt: a tenant that arrives may have received at most this much less than the others
 _MOST = 2**31 - 1
 _MOST_UNDRAINED = 1024
 _IDLE_REMEMBERED = 64
 
 
 class ServiceMeter:
-    """Weighted tokens served per tenant, comparable among the tenants that have requests here.
-
-    The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024, section 4).
-    The service and the vaults have a meter each. `drain` and `merge` carry the charges between them: without that, a
-    tenant that keeps both busy would get two shares.
-    """
+    """The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024, section 4).
+    `drain` and `merge` join the meters of service and vaults: a tenant that keeps both busy gets one share."""
 
     def __init__(self) -> None:
         self._served: dict[str, int] = {}
@@ -36,15 +25,13 @@ class ServiceMeter:
 
     @property
     def active(self) -> int:
-        """Tenants with at least one request waiting or running."""
         return len(self._live)
 
     def served(self, tenant: str) -> int:
         return self._served.get(tenant, 0)
 
     def arrive(self, tenant: str) -> None:
-        """A request came. A tenant without other requests is lifted to CREDIT below the least served one: idle time
-        saves up no more than that, however often the tenant comes and goes."""
+        """Idle time saves up no more than CREDIT, however often the tenant comes and goes."""
         if tenant not in self._live:
             floor = min((self._served[other] - CREDIT for other in self._live), default=0)
             self._served[tenant] = max(self._served.get(tenant, floor), floor)
@@ -52,8 +39,7 @@ class ServiceMeter:
         self._live[tenant] = self._live.get(tenant, 0) + 1
 
     def uncut(self, tenant: str) -> int:
-        """Up to this length a prompt of this tenant is computed in one piece while others are active; falls with the
-        service received since the tenant arrived."""
+        """Longest prompt that is computed in one piece while others are active; falls with the service received."""
         return self._uncut.get(tenant, 0)
 
     def leave(self, tenant: str) -> None:

@@ -1,11 +1,5 @@
-"""API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk.
-
-A line of the keys file is `"sha256:…" = "tenant"` or `"sha256:…" = { tenant = "…", trust_group = "…" }`: tenants of
-one trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics.
-
-The controller reads the file at its start and at SIGHUP, and sends its entries to the frontends. A missing key, an
-unreadable file and a malformed line are all refused.
-"""
+"""API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk. Tenants of one
+trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics."""
 
 from __future__ import annotations
 
@@ -56,7 +50,6 @@ class KeyRing:
         return tuple(KeyEntry(digest, *astuple(caller)) for digest, caller in self._callers)
 
     def admit(self, entries: Iterable[KeyEntry]) -> None:
-        """Replace all keys by these."""
         self._callers = tuple((each.digest, Caller(each.tenant, each.trust_group, each.operator)) for each in entries)
 
     def caller(self, key: str | None) -> Caller:
@@ -78,20 +71,16 @@ def load_keys(settings: GatewaySettings) -> KeyRing:
     if settings.keys_file is not None:
         return KeyRing(_read(settings.keys_file))
     if not is_loopback(settings.host):
-        raise SetupError(
-            f"The development key is refused on {settings.host}, which other machines may reach.",
-            hint="Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1.",
-        )
+        hint = "Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1."
+        raise SetupError(f"The development key is refused on {settings.host}, which others may reach.", hint=hint)
     return KeyRing({_digest(DEVELOPMENT_KEY): Caller(DEVELOPMENT_TENANT, operator=True)})
 
 
 def new_key() -> str:
-    """A fresh key of 256 random bits, to be shown once."""
     return f"sk-cloister-{secrets.token_urlsafe(32)}"
 
 
 def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = False) -> str:
-    """The line that admits this key, to be put under `[keys]` in the keys file."""
     owner = f'"{_checked(tenant, "tenant")}"'
     if trust_group or operator:
         group = f', trust_group = "{_checked(trust_group, "trust group")}"' if trust_group else ""
@@ -100,10 +89,7 @@ def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = F
 
 
 def add_line(path: Path, line: str) -> None:
-    """Put the line under `[keys]` in the keys file, which is made if necessary; an invalid result is not written.
-
-    A new file is for its owner alone: it holds no key, but shows the names of tenants.
-    """
+    """An invalid result is not written. A new file is for its owner alone: it shows the names of tenants."""
     with needed(f"{path} cannot be changed"):
         text = path.read_text("utf-8") if path.exists() else ""
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
@@ -121,9 +107,7 @@ def _digest(key: str) -> bytes:
 
 def _checked(name: object, kind: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SetupError(
-            f"A {kind}'s name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or underscores."
-        )
+        raise SetupError(f"A {kind}'s name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or _.")
     return name
 
 
@@ -131,10 +115,8 @@ def _caller(owner: object) -> Caller:
     if not isinstance(owner, dict):
         return Caller(_checked(owner, "tenant"))
     if not owner.keys() <= {"tenant", "trust_group", "operator"} or type(owner.get("operator", False)) is not bool:
-        raise SetupError(
-            "An entry of the keys file has a field other than tenant, trust_group and operator.",
-            hint="Look for a typo.",
-        )
+        message = "An entry of the keys file has a field other than tenant, trust_group and operator."
+        raise SetupError(message, hint="Look for a typo.")
     group = _checked(owner["trust_group"], "trust group") if "trust_group" in owner else ""
     return Caller(_checked(owner.get("tenant"), "tenant"), group, owner.get("operator", False))
 
@@ -143,10 +125,8 @@ def _read(path: Path) -> dict[bytes, Caller]:
     try:
         text = path.read_text("utf-8")
     except OSError as wrong:
-        raise SetupError(
-            f"The keys file cannot be read: {wrong.strerror}.",
-            hint=f"Look at {path}; `cloister key new TENANT --into {path}` makes one.",
-        ) from None
+        hint = f"Look at {path}; `cloister key new TENANT --into {path}` makes one."
+        raise SetupError(f"The keys file cannot be read: {wrong.strerror}.", hint=hint) from None
     except ValueError:
         raise SetupError("The keys file is not text.", hint=f"Look at {path}.") from None
     return _callers(path, text)
@@ -158,23 +138,18 @@ def _callers(path: Path, text: str) -> dict[bytes, Caller]:
     except ValueError:
         raise SetupError("The keys file is not valid TOML.", hint=f"Look at {path}.") from None
     if not isinstance(table, dict) or not table:
-        raise SetupError(
-            "The keys file admits no key: its [keys] table is missing or empty.",
-            hint=f"`cloister key new TENANT --into {path}` adds one.",
-        )
+        hint = f"`cloister key new TENANT --into {path}` adds one."
+        raise SetupError("The keys file admits no key: its [keys] table is missing or empty.", hint=hint)
     callers: dict[bytes, Caller] = {}
     for name, owner in table.items():
         digest = _DIGEST.fullmatch(name)
         if digest is None:
             # The name is not shown: it may be the key itself.
-            raise SetupError(
-                'An entry of the keys file is not "sha256:<64 hex digits>".',
-                hint="Plain keys are not accepted; use the line `cloister key new TENANT` prints.",
-            )
+            hint = "Plain keys are not accepted; use the line `cloister key new TENANT` prints."
+            raise SetupError('An entry of the keys file is not "sha256:<64 hex digits>".', hint=hint)
         callers[bytes.fromhex(digest[1])] = _caller(owner)
     groups = {(caller.tenant, caller.trust_group) for caller in callers.values()}
     if len(groups) != len({tenant for tenant, _ in groups}):
-        raise SetupError(
-            "A tenant has keys of more than one trust group.", hint="Give all keys of a tenant the same trust_group."
-        )
+        hint = "Give all keys of a tenant the same trust_group."
+        raise SetupError("A tenant has keys of more than one trust group.", hint=hint)
     return callers

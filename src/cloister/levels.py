@@ -1,8 +1,4 @@
-"""The levels of protection, as data: which process reads the prompt and decodes, what is refused, what users read.
-
-Beside the controller's routes and the tests, only this module names the levels. It states promises and rules; it
-provides no protection itself.
-"""
+"""The levels of protection, as data: which process reads the prompt and decodes, what is refused, what users read."""
 
 from __future__ import annotations
 
@@ -14,12 +10,9 @@ from typing import Literal, get_args
 from cloister.errors import InvalidRequest
 
 LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
-ReadLevel = Literal["open", "shared"]
-"""Levels at which the process that speaks HTTP reads the prompt, and the service gets its tokens."""
-PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
-"""Levels at which a separate process reads the prompt; other processes carry it as bytes."""
-VaultLevel = Literal["partitioned", "obfuscated", "isolated"]
-"""Those of them at which that process is a vault."""
+ReadLevel = Literal["open", "shared"]  # the process that speaks HTTP reads the prompt
+PrivateLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]  # a separate process alone reads the prompt
+VaultLevel = Literal["partitioned", "obfuscated", "isolated"]  # those of them at which that process is a vault
 
 OPEN: ReadLevel = "open"
 PARTITIONED: VaultLevel = "partitioned"
@@ -27,53 +20,39 @@ OBFUSCATED: VaultLevel = "obfuscated"
 ISOLATED: VaultLevel = "isolated"
 MPC: PrivateLevel = "mpc"
 
-MOST_FAKES = 31
-"""λ at most, at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots."""
+MOST_FAKES = 31  # λ at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots
 
-PolicyName = Literal["none", "global", "partition", "safekv"]
-"""Whose computed prompts a tenant may reuse at the service (prefix.policy)."""
+PolicyName = Literal["none", "global", "partition", "safekv"]  # whose computed prompts a tenant may reuse
 
 
 class Reader(Enum):
-    """The process that turns a prompt into tokens."""
-
     API = "the process that speaks HTTP"
     VAULT = "a vault of the session's own"
     MPC_CLIENT = "the client that deals shares to the parties"
 
 
 class Decodes(Enum):
-    """The process that computes the answer's tokens after the first."""
-
     SERVICE = "the service, for all users"
     VAULT = "the vault alone"
     PARTIES = "three parties, on shares"
 
 
 class Needs(Enum):
-    """What a server must have to offer a level."""
-
     LINKS = "kernels that can answer a link"
     PARTIES = "the distribution cloister-mpc"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A field of a request that a level cannot serve: why, and what to do instead."""
-
     param: str
     why: str
     hint: str
-    unless_logits: bool = False
-    """Whether the field is served where the prompt's holder gets the logits (`mpc_reveal`)."""
+    unless_logits: bool = False  # whether the field is served where the prompt's holder gets the logits (`mpc_reveal`)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One row of the table every user chooses from.
-
-    `provider_sees` is for the page and /v1/models; `service_sees` and `others_learn` are the README's cells.
-    """
+    """`provider_sees` is for the page and /v1/models; `service_sees` and `others_learn` are the README's cells."""
 
     name: LevelName
     provider_sees: str
@@ -83,16 +62,11 @@ class Level:
     decodes: Decodes = Decodes.SERVICE
     needs: Needs | None = None
     refuses: tuple[Refusal, ...] = ()
-    default_rank: int | None = None
-    """The order in which levels are chosen for a request that names none; None: only on request."""
-    default_tokens: int | None = None
-    """The longest answer to a request that sets no limit, if not the endpoint's own."""
-    examined: bool = False
-    """Whether a detector reads the prompt to find the parts that may be shared."""
-    obfuscates: bool = False
-    """Whether the real answer is one of several (λ+1)."""
-    slow: bool = False
-    """Whether a token takes seconds, so that progress is reported."""
+    default_rank: int | None = None  # order of choice for a request that names no level; None: only on request
+    default_tokens: int | None = None  # for a request that sets no limit
+    examined: bool = False  # whether a detector reads the prompt to find the parts that may be shared
+    obfuscates: bool = False  # whether the real answer is one of several (λ+1)
+    slow: bool = False  # whether a token takes seconds, so that progress is reported
 
     @property
     def uses_vault(self) -> bool:
@@ -107,7 +81,6 @@ class Level:
 
 
 def _kept_from_sampling(name: str, *, repetition_hint: str | None = None) -> tuple[Refusal, ...]:
-    """Fields that need the prompt where tokens are chosen."""
     why = f"This needs the prompt where tokens are chosen, and at the level {name!r} it is not there."
     hints = {
         "echo": "The prompt is not given back from its vault; put it before the answer yourself.",
@@ -122,18 +95,14 @@ def _kept_from_sampling(name: str, *, repetition_hint: str | None = None) -> tup
 def _need_logits() -> tuple[Refusal, ...]:
     """On shares a token is the likeliest, or drawn by its probability. Everything else needs the logits."""
     why = "At the level 'mpc' tokens are chosen on shares, and this needs the logits."
-    hint = (
-        'Leave it out, or add "mpc_reveal": "logits", which opens them to the process that holds the prompt, not to '
-        "the parties."
-    )
+    hint = 'Leave it out, or add "mpc_reveal": "logits": the process that holds the prompt gets them, no party does.'
     params = ("top_p", "top_k", "min_p", "repetition_penalty", "logprobs")
     return tuple(Refusal(param, why, hint, unless_logits=True) for param in params)
 
 
 _ONLY_MPC = Refusal("mpc_reveal", "This is for the level 'mpc' alone.", "Leave it out.")
-_ONLY_OBFUSCATED = Refusal(
-    "obfuscation", "This is for the level 'obfuscated' alone.", "Ask for that level, or leave it out."
-)
+_ONLY_OBFUSCATED = Refusal("obfuscation", "This is for the level 'obfuscated' alone.", "Ask for it, or leave it out.")
+_OTHER_PENALTIES = "Use presence_penalty or frequency_penalty, or the level 'isolated'."
 _NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED)
 
 
@@ -181,13 +150,7 @@ LEVELS: dict[str, Level] = {
             others_learn="nothing",
             reader=Reader.VAULT,
             needs=Needs.LINKS,
-            refuses=(
-                *_NOT_ELSEWHERE,
-                *_kept_from_sampling(
-                    "partitioned",
-                    repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
-                ),
-            ),
+            refuses=(*_NOT_ELSEWHERE, *_kept_from_sampling("partitioned", repetition_hint=_OTHER_PENALTIES)),
             default_rank=0,
         ),
         Level(
@@ -209,10 +172,7 @@ LEVELS: dict[str, Level] = {
             refuses=(
                 _ONLY_MPC,
                 *_several_hidden(),
-                *_kept_from_sampling(
-                    "obfuscated",
-                    repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
-                ),
+                *_kept_from_sampling("obfuscated", repetition_hint=_OTHER_PENALTIES),
             ),
             obfuscates=True,
         ),
@@ -252,11 +212,9 @@ LEVELS: dict[str, Level] = {
 
 
 def served(*needs: Needs) -> tuple[LevelName, ...]:
-    """The levels of a server that has these."""
     return tuple(name for name in get_args(LevelName) if LEVELS[name].needs is None or LEVELS[name].needs in needs)
 
 
 def default_of(offered: Collection[str]) -> LevelName | None:
-    """What a request that names no level gets."""
     ranked = [level for level in LEVELS.values() if level.default_rank is not None and level.name in offered]
     return min(ranked, key=lambda level: level.default_rank or 0).name if ranked else None

@@ -1,7 +1,4 @@
-"""Sampling with a model on this machine: the pure algorithm of `obfuscation` over the decoder that serves.
-
-For who obfuscates before sending (`cloister obfuscate`, the client, the proxy). The secrets stay in this process.
-"""
+"""Sampling with a model on this machine, for clients that obfuscate before sending. Secrets stay in this process."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ LONGEST_SECRET_TOKENS = 64
 
 
 class LocalModel:
-    """A model and its tokenizer, loaded once."""
-
     def __init__(self, model: str | ModelFolder | None = None, *, lambda_max: int = 128) -> None:
         folder = find_model(model) if model is None or isinstance(model, str) else model
         self.name = folder.name
@@ -44,7 +39,6 @@ class LocalModel:
         self.continuations = Continuations(decoder, device.cache(decoder.cache_shape, blocks))
 
     def sampler(self, goal: SamplingGoal | None = None, secret: bytes | None = None) -> Sampler:
-        """`secret` decides which candidates are taken."""
         return Sampler(self.continuations, self.tokenizer, goal or SamplingGoal(), Prf(secret or new_secret()))
 
 
@@ -60,10 +54,7 @@ def local_obfuscation(
     detector: Detector | None = None,
     regular: bool = False,
 ) -> Obfuscation:
-    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here.
-
-    With `auto_redact`, secrets are looked for here beside those that are marked; `detector` is another way to do it.
-    """
+    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
     goal = SamplingGoal(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
     local = LocalModel(model, lambda_max=candidates)
     found = detector or (shipped_redaction() if auto_redact else None)

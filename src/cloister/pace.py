@@ -1,8 +1,4 @@
-"""How many tokens one step of computing may have: few while several tenants are active, many otherwise.
-
-Learned from the duration of earlier steps, which differs a hundredfold between machines and models. A step reads all
-weights however few its tokens are, and then takes a little longer for each. Results do not depend on the size.
-"""
+"""How many tokens one step of computing may have: few while several tenants are active. Results do not depend on it."""
 
 from __future__ import annotations
 
@@ -10,36 +6,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-LONG_S = 0.5
-"""Duration of a step while one tenant is alone: the first request of another tenant waits that long."""
-
-SHORT_STEPS = 2.6
-"""While several tenants are active, a step may take as long as this number of single-token steps: a decoding request
-should not wait three times as long as it would alone."""
-
+LONG_S = 0.5  # duration of a step while one tenant is alone: the first request of another tenant waits that long
+SHORT_STEPS = 2.6  # a decoding request should not wait three times as long as it would alone
 LEAST_SHORT_S = 0.02
-LEAST_TOKENS = 1
-"""On a slow machine or in a long context, each prompt token can cost as much as a whole decoding step."""
-FIRST_TOKENS = 64
-"""Before anything is learned."""
-
-LINGER_S = 10.0
-"""Seconds after its last request during which a tenant counts as active, so that its next request finds short steps."""
-
+LEAST_TOKENS = 1  # on a slow machine each prompt token can cost a step
+FIRST_TOKENS = 64  # before anything is learned
+LINGER_S = 10.0  # a tenant counts as active for this long after its last request
 _LEARN = 0.25
 
 
 class Pace:
-    """Steps of at most `most` tokens. `short` and `long` are sizes for the next step; `note` records how long a step
-    took, and `note_between` how long a step of another process took in between."""
+    """`note` records how long a step took, and `note_between` a step of another process in between."""
 
     def __init__(self, most: int, short_steps: float = SHORT_STEPS) -> None:
         self._most = most
         self._short_steps = short_steps
-        self._one: float | None = None
-        """Seconds of a step of one token."""
-        self._each: float | None = None
-        """Seconds that each further token adds."""
+        self._one: float | None = None  # seconds of a step of one token
+        self._each: float | None = None  # seconds that each further token adds
         self._between: float | None = None
 
     @property
@@ -58,7 +41,6 @@ class Pace:
             self._each = _learned(self._each, max(seconds - (self._one or 0.0), 0.0) / (tokens - 1))
 
     def note_between(self, seconds: float) -> None:
-        """The duration of another process's single-token step between two of these."""
         self._between = _learned(self._between, seconds)
 
     def _within(self, seconds: float) -> int:
@@ -73,8 +55,6 @@ def _learned(known: float | None, seen: float) -> float:
 
 
 class ActiveTenants:
-    """Tenants with requests, now or within the last LINGER_S seconds."""
-
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._present: Counter[str] = Counter()
@@ -93,7 +73,6 @@ class ActiveTenants:
 
     @property
     def several(self) -> bool:
-        """Whether more than one tenant is active."""
         if len(self._present) + len(self._left) < 2:
             return False
         self._forget()

@@ -1,9 +1,6 @@
 """Names in a request that client and server must agree on: Cloister's headers, and OpenAI's fields that no node serves.
-
-Any other header that begins with `X-Cloister-`, and any other unknown field, is refused: it could be a misspelt
-level of protection. A JSON object that has a name twice is refused, too: RFC 8259 §4 leaves open which of the two
-counts, so a proxy and a node could read two levels. The API, vaults that open sealed prompts, and clients check this.
-"""
+Any other `X-Cloister-` header and unknown field is refused: it could be a misspelt level of protection. So is a JSON
+object with a name twice: RFC 8259 §4 leaves open which counts, so a proxy and a node could read two levels."""
 
 from __future__ import annotations
 
@@ -17,16 +14,14 @@ SESSION_PATTERN = r"^[!-~]{1,128}$"
 HEADER_PREFIX = "x-cloister-"
 LEVEL_HEADER = "X-Cloister-Protection"
 SESSION_HEADER = "X-Cloister-Session"
-SEQUENCES_HEADER = "X-Cloister-Sequences"
-"""Of an answer at `obfuscated`: how many streams it was one of (λ+1), or how many it brings."""
+SEQUENCES_HEADER = "X-Cloister-Sequences"  # of an answer at `obfuscated`: λ+1
 
 UNUSED = frozenset(
     (
         *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
         *("prompt_cache_retention", "reasoning_effort", "verbosity", "parallel_tool_calls"),
     )
-)
-"""Their values change nothing. A client that seals does not send them; a node drops them."""
+)  # their values change nothing; clients that seal leave them out
 
 SAY_NOTHING: dict[str, tuple[object, ...]] = {
     "tools": (None, []),
@@ -38,16 +33,11 @@ SAY_NOTHING: dict[str, tuple[object, ...]] = {
     "web_search_options": (None,),
     "suffix": (None, ""),
     "response_format": (None, {"type": "text"}),
-}
-"""Fields that ask for what no node serves, and the values with which they ask for nothing. With any other value the
-request is refused. A client that seals does not send these values."""
+}  # fields that no node serves, with the values that ask for nothing. A client that seals does not send these
 
 
 def refuse_repeated_names(text: bytes, known: Container[str] | None = None) -> None:
-    """InvalidRequest where an object at any depth has a name twice, and where the text is not JSON.
-
-    The message names it; where `known` names are given, only one of those: any other is user content.
-    """
+    """Also where the text is not JSON. The message shows a name only if it is `known`: any other is user content."""
     try:
         json.loads(text, object_pairs_hook=_check)
         return

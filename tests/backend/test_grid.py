@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloister.backend.grid import Grid
-from cloister.backend.stream import Event, Mailbox
+from cloister.backend.stream import Event, Grid, Mailbox
 from cloister.messages.generation import Failed, Tokens
 
 STEP = 0.2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloister.backend.client import ControllerClient
 from cloister.backend.stream import Event, Mailbox
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.client import GatewayClient
+from cloister.gateway.process import GatewayClient
 from cloister.messages.generation import Failed, Progress, Tokens
 from cloister.messages.types import TokenLogprob
 from cloister.sealed_api.process import SealedApiClient

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cloister.cli import extensions
+import cloister.cli as extensions
 from tests.cli.conftest import Run
 
 LOADED = (

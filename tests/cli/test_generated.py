@@ -10,8 +10,8 @@ import typer
 from pydantic import BaseModel, Field, field_validator
 from typer.testing import CliRunner
 
-from cloister.cli.generated import options_of, settings_command
-from cloister.config import Settings, VaultHostSettings, at_least, between, only, option
+from cloister.cli.options import options_of, settings_command
+from cloister.config import Settings, VaultHostSettings, only, option
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run
 
@@ -82,7 +82,7 @@ def test_serve_passes_every_option_on(run: Run, monkeypatch: pytest.MonkeyPatch,
 
 
 class Inner(BaseModel):
-    size: int = option(3, "A size.", bounds=between(1, 9), panel="Inside")
+    size: int = option(3, "A size.", ge=1, le=9, panel="Inside")
     kept: int = option(4, "Not offered by Outer.", name="kept-back")
 
 
@@ -90,7 +90,7 @@ class Outer(BaseModel):
     text: str = option(..., "What to say.", argument=True)
     mode: Literal["a", "b"] = option("a", "A choice.", command_default="b")
     files: list[Path] | None = option(None, "Files.", name="file", metavar="FILE")
-    even: int = option(0, "An even number.", bounds=at_least(0))
+    even: int = option(0, "An even number.", ge=0)
     on: bool = option(True, "On.")
     off: bool = option(False, "Off.")
     inner: Inner = Field(default=Inner(), json_schema_extra=only("size"))

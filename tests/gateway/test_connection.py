@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from cloister.config import GatewaySettings
-from cloister.gateway import connection
-from cloister.gateway.connection import MAX_HEAD_BYTES, MAX_HEADERS, Connections
-from cloister.gateway.server import _Server, serve
+from cloister.gateway import server as connection
+from cloister.gateway.server import MAX_HEAD_BYTES, MAX_HEADERS, Connections, _Server, serve
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -143,7 +143,7 @@ async def test_wrong_chat_fields(
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "end"}, "suffix"),
-        ({"best_of": 3}, None),
+        ({"best_of": 3}, "best_of"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"prompt": "x" * 3000}, None),
     ],

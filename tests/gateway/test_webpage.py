@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
-from cloister.gateway import webpage
+from cloister.gateway import app as webpage
 from cloister.gateway.app import create_app
 from cloister.keys import key_line, new_key
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend

@@ -16,24 +16,19 @@ from cloister.messages.types import SamplingParams
 
 @dataclass(frozen=True)
 class OpenJob:
-    """A prompt the service itself may read: all its tokens. The first `public` of them are one segment.
-
-    Only requests of the same `salt` find its computed blocks.
-    """
+    """A prompt that the service may read. The first `public` tokens are one segment; `salt` limits reuse."""
 
     prompt: tuple[int, ...] = field(repr=False)
     public: int = 0
     level: ReadLevel = OPEN
     salt: str = field(default="", repr=False)
-    text: str = field(default="", repr=False)
-    """For a detector: the text, and where each block of tokens ends in it. Empty where no detector is asked."""
-    ends: tuple[int, ...] = field(default=(), repr=False)
+    text: str = field(default="", repr=False)  # for a detector
+    ends: tuple[int, ...] = field(default=(), repr=False)  # where each block of tokens ends in the text
 
 
 @dataclass(frozen=True)
 class VaultJob:
-    """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, or the name of a sealed one, which stays
-    with the controller until a vault gets it. `session`, `keep` and `group` are as in controller_frontend.Ask."""
+    """`prompt`: the bytes of messages.prompts.write_prompt, or the name of a sealed one. The others as in Ask."""
 
     level: PrivateLevel
     session: str
@@ -44,12 +39,11 @@ class VaultJob:
     obfuscation: ObfuscationParams | None = None
 
 
-class AnswerStream(AsyncIterator[Tokens]):
-    """The tokens of one request as they come; the last has `finish` set.
+Job = OpenJob | VaultJob
 
-    `request_id` is for `Backend.view`; `prompt_tokens` is the prompt's length. Each Tokens names
-    its sequence.
-    """
+
+class AnswerStream(AsyncIterator[Tokens]):
+    """The last Tokens has `finish` set. `request_id` is for `Backend.view`."""
 
     request_id: int
     prompt_tokens: int
@@ -61,24 +55,17 @@ class AnswerStream(AsyncIterator[Tokens]):
 
 
 class Backend(ABC):
-    """Computes tokens from prompts."""
-
     @property
     @abstractmethod
     def ready(self) -> Serving:
         """What is served, and at which levels (context length, vocabulary…)."""
 
     @abstractmethod
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
-        """Return once the prompt is read and queued, with its stream of tokens.
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> AnswerStream:
+        """Return once the prompt is queued. Errors come from here or from the stream."""
 
-        Raises QueueFull, PromptTooLong, InvalidRequest, ServiceUnavailable, VaultLost… (from here or from the stream).
-        """
-
-    async def generate_all(
-        self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
-    ) -> list[AnswerStream]:
-        """Several answers to one prompt, which differ in their seeds alone; all of them, or none if one is refused."""
+    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[AnswerStream]:
+        """All of them, or none if one is refused."""
         streams: list[AnswerStream] = []
         try:
             for each in params:
@@ -99,10 +86,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
-        """Forget this session now: its vault is ended, and with it its memory. Unknown sessions are ignored.
-
-        With `private`, the service too drops this tenant's prompts.
-        """
+        """End this session's vault and its memory. With `private`, the service too drops this tenant's prompts."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -114,10 +98,7 @@ class SealedAnswer(ABC):
 
     @abstractmethod
     async def next(self) -> tuple[bytes, bool]:
-        """All that waits, at least something, and whether the answer is whole with it.
-
-        Raises ChannelBroken, QueueFull, ServiceUnavailable… if there is no (more of an) answer.
-        """
+        """All that waits, at least something, and whether the answer is whole with it."""
 
     @abstractmethod
     def taken(self, count: int) -> None:

@@ -1,7 +1,4 @@
-"""A frontend's end of the socket to the controller: carries requests there and their tokens back.
-
-When the controller is gone, the frontend ends too. Messages for one kind of frontend are handled in its subclass.
-"""
+"""A frontend's end of the socket to the controller. When the controller is gone, the frontend ends too."""
 
 from __future__ import annotations
 
@@ -15,22 +12,10 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
-from cloister.backend.grid import Grid
-from cloister.backend.stream import Event, Mailbox, TokenStream
+from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
+from cloister.backend.stream import Event, Grid, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
-from cloister.messages.controller_frontend import (
-    AdmitKeys,
-    Ask,
-    AskView,
-    EndSession,
-    Examine,
-    KeyEntry,
-    Serving,
-    StartFrontend,
-    SubmitTokens,
-    View,
-)
+from cloister.messages import controller_frontend as frontend
 from cloister.messages.controller_gateway import ToGateway
 from cloister.messages.controller_sealed_api import AskSealed
 from cloister.messages.frames import FrameReader, encode_frame
@@ -51,14 +36,14 @@ class ControllerClient(Backend):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[StartFrontend] = loop.create_future()
-        self.serving: asyncio.Future[Serving] = loop.create_future()
+        self.started: asyncio.Future[frontend.StartFrontend] = loop.create_future()
+        self.serving: asyncio.Future[frontend.Serving] = loop.create_future()
         self._writer = writer
         self._ids = count(1)
         self._open: dict[int, Mailbox] = {}
         self._awaited: defaultdict[tuple[type[msgspec.Struct], int], deque[asyncio.Future[Any]]] = defaultdict(deque)
         self._gone: Callable[[], None] = lambda: None
-        self._admit: Callable[[tuple[KeyEntry, ...]], None] = lambda keys: None
+        self._admit: Callable[[tuple[frontend.KeyEntry, ...]], None] = lambda keys: None
         self._up = True
         self._reading = asyncio.create_task(self._read(reader))
 
@@ -69,36 +54,34 @@ class ControllerClient(Backend):
     def when_gone(self, call: Callable[[], None]) -> None:
         self._gone = call
 
-    def when_keys_change(self, call: Callable[[tuple[KeyEntry, ...]], None]) -> None:
+    def when_keys_change(self, call: Callable[[tuple[frontend.KeyEntry, ...]], None]) -> None:
         self._admit = call
 
     @property
-    def ready(self) -> Serving:
+    def ready(self) -> frontend.Serving:
         if not self.serving.done():
             raise ServiceUnavailable("The service is not up yet.")
         return self.serving.result()
 
     def send(self, *messages: msgspec.Struct) -> None:
-        """All messages go in one frame."""
         if not self._up:
             raise ServiceUnavailable("The server is shutting down.")
         self._writer.write(encode_frame(messages))
 
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> AnswerStream:
         [stream] = await self.generate_all(tenant, job, [params])
         return stream
 
-    async def generate_all(
-        self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
-    ) -> list[AnswerStream]:
-        """A vault's prompt is sent once for all answers to it."""
+    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[AnswerStream]:
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
             examined = bool(job.ends)
             for one, each in wanted:
-                self.send(SubmitTokens(one, tenant, job.prompt, each, job.public, job.salt, job.level, examined))
+                self.send(
+                    frontend.SubmitTokens(one, tenant, job.prompt, each, job.public, job.salt, job.level, examined)
+                )
             if examined:
-                self.send(Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
+                self.send(frontend.Examine(wanted[0][0], job.text, job.ends, tuple(one for one, _ in wanted[1:])))
         else:
             self.send(_asking(tenant, job, wanted))
         events = {one: Mailbox(self.beat_s, self._grid(job)) for one, _ in wanted}
@@ -114,14 +97,11 @@ class ControllerClient(Backend):
             raise
         return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
 
-    def _grid(self, job: OpenJob | VaultJob) -> Grid | None:
-        """At a level that shares, if the operator wants first tokens on a grid."""
+    def _grid(self, job: Job) -> Grid | None:
         step_ms = self.ready.quantised.get(job.level)
-        if step_ms is None:
-            return None
-        return Grid(step_ms / 1000, asyncio.get_running_loop().time())
+        return None if step_ms is None else Grid(step_ms / 1000, asyncio.get_running_loop().time())
 
-    def _stream(self, request_id: int, job: OpenJob | VaultJob, accepted: Accepted, events: Mailbox) -> TokenStream:
+    def _stream(self, request_id: int, job: Job, accepted: Accepted, events: Mailbox) -> TokenStream:
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens
         return TokenStream(request_id, prompt_tokens, events, lambda: self._abandon(request_id), accepted.sequences)
 
@@ -132,12 +112,12 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
         return stats
 
-    async def view(self, request_id: int) -> View:
-        self.send(AskView(request_id))
-        return await self._answer(View, request_id)
+    async def view(self, request_id: int) -> frontend.View:
+        self.send(frontend.AskView(request_id))
+        return await self._answer(frontend.View, request_id)
 
     async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
-        self.send(EndSession(tenant, session, group, private))
+        self.send(frontend.EndSession(tenant, session, group, private))
 
     async def close(self) -> None:
         self._reading.cancel()
@@ -159,12 +139,8 @@ class ControllerClient(Backend):
         asked = futures.popleft()
         if futures:
             self._awaited[kind, request_id] = futures
-        if asked.done():
-            pass  # the call was cancelled
-        elif isinstance(answer, CloisterError):
-            asked.set_exception(answer)
-        else:
-            asked.set_result(answer)
+        if not asked.done():  # the call was not cancelled
+            asked.set_exception(answer) if isinstance(answer, CloisterError) else asked.set_result(answer)
         return True
 
     def _abandon(self, request_id: int) -> None:
@@ -195,15 +171,13 @@ class ControllerClient(Backend):
                     self._deliver(request_id, message, ended=True)
             case Accepted(request_id=request_id):
                 self._answered(Accepted, request_id, message)
-            case Stats() if self._answered(Stats, 0, message):
+            case Stats() | frontend.View() if self._answered(type(message), getattr(message, "request_id", 0), message):
                 pass
-            case View(request_id=request_id) if self._answered(View, request_id, message):
-                pass
-            case StartFrontend(version=version) if version == VERSION and not self.started.done():
+            case frontend.StartFrontend(version=version) if version == VERSION and not self.started.done():
                 self.started.set_result(message)
-            case Serving(version=version) if version == VERSION and not self.serving.done():
+            case frontend.Serving(version=version) if version == VERSION and not self.serving.done():
                 self.serving.set_result(message)
-            case AdmitKeys(keys=keys):
+            case frontend.AdmitKeys(keys=keys):
                 self._admit(keys)
             case Ping():
                 self.send(Pong())
@@ -230,21 +204,10 @@ class ControllerClient(Backend):
         self._open.clear()
 
 
-def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> Ask | AskSealed:
+def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> frontend.Ask | AskSealed:
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
-    (request_id, params), *others = wanted
+    (number, params), *others = wanted
     also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
-    ask = Ask(
-        request_id,
-        tenant,
-        job.level,
-        job.session,
-        job.keep,
-        prompt,
-        params,
-        job.group,
-        also,
-        job.salt,
-        job.obfuscation,
-    )
+    session = (job.level, job.session, job.keep)
+    ask = frontend.Ask(number, tenant, *session, prompt, params, job.group, also, job.salt, job.obfuscation)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -1,31 +1,43 @@
-"""One request's answer as a frontend reads it: tokens in order, ended by `finish`, an error, or the reader leaving.
-
-What waits together is read as one. With a beat, the first event and the last are read at once, all others on the beat:
-an observer who counts sealed bytes on the way would otherwise see when each token comes, and this rhythm shows the
-subject of an answer (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests.
-
-With a grid (backend.grid) all of that happens later, and no event shows how many public blocks were found.
-"""
+"""One request's answer as a frontend reads it; `Mailbox` and `Grid` keep timing from showing more than it must."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import ceil
 
 from msgspec.structs import replace
 
 from cloister.backend.base import AnswerStream
-from cloister.backend.grid import Grid
 from cloister.errors import CloisterError
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
+
+
+class Grid:
+    """Delays an answer so that its first token's time tells a step of a grid and no more (SafeKV §III). The grid begins
+    with the request: with one grid for all, a sender could choose the moment between a hit and a miss."""
+
+    def __init__(self, step_s: float, begun: float) -> None:
+        self._step = step_s
+        self._begun = begun
+        self._delay: float | None = None
+        self._last = begun
+
+    def leaves(self, now: float) -> float:
+        if self._delay is None:
+            self._delay = self._begun + ceil((now - self._begun) / self._step) * self._step - now
+        self._last = max(self._last, now + self._delay)  # what is added and taken away again is rounded
+        return self._last
+
 
 Event = Tokens | Failed | CloisterError
 
 
 class Mailbox:
-    """`put` never waits; `take` does. Beats are `beat_s` apart in the loop's time; 0: all can be read at once."""
+    """`put` never waits; `take` does. All events but the first and the last are read on beats `beat_s` apart (0: at
+    once): the rhythm of sealed bytes shows an answer's subject (McDonald and Bar Or, "Whisper Leak", 2025)."""
 
     def __init__(self, beat_s: float = 0.0, grid: Grid | None = None) -> None:
         self._beat_s = beat_s
@@ -65,8 +77,7 @@ class Mailbox:
         events = self._events
         count = next((at for at, event in enumerate(events) if not isinstance(event, Tokens)), len(events))
         if not count:
-            self._events = events[1:]
-            self._readable = bool(self._events)
+            self._events, self._readable = events[1:], len(events) > 1
             return events[0]
         came = [event for event in events[:count] if isinstance(event, Tokens)]
         taken = [event for event in came if event.sequence == came[0].sequence]
@@ -93,22 +104,19 @@ def _is_last(event: Event) -> bool:
 def _joined(parts: list[Tokens]) -> Tokens:
     scores = [part.logprobs for part in parts if part.logprobs is not None]
     scored = [part.prompt_logprobs for part in parts if part.prompt_logprobs is not None]
-    return Tokens(
-        request_id=parts[0].request_id,
+    return replace(
+        parts[0],
         tokens=tuple(token for part in parts for token in part.tokens),
         logprobs=tuple(score for part in scores for score in part) if scores else None,
         prompt_logprobs=tuple(score for part in scored for score in part) if scored else None,
         finish=parts[-1].finish,
         progress=next((part.progress for part in reversed(parts) if part.progress), None),
-        sequence=parts[0].sequence,
         cached=sum(part.cached for part in parts),
         shared=sum(part.shared for part in parts),
     )
 
 
 class TokenStream(AnswerStream):
-    """Closing it before its end cancels the request, also when nothing was read yet."""
-
     def __init__(
         self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None], sequences: int = 1
     ) -> None:

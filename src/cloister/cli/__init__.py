@@ -1,10 +1,8 @@
-"""The `cloister` command: thin commands, one file each, over the other packages.
-
-Nothing heavy is imported here or at the top of a command's file, so that `--help` answers at once.
-"""
+"""The `cloister` command. Nothing heavy is imported at a command's top, so that `--help` answers at once."""
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +10,6 @@ import typer
 from cloister.cli.attest import attest
 from cloister.cli.cache import cache
 from cloister.cli.chat import chat
-from cloister.cli.extensions import EXTENSIONS, command_of
 from cloister.cli.key import key
 from cloister.cli.log import log
 from cloister.cli.obfuscate import obfuscate
@@ -23,18 +20,43 @@ from cloister.cli.serve import serve
 from cloister.cli.vault import vault
 from cloister.cli.verify import verify
 from cloister.cli.weights import models, weights
+from cloister.errors import SetupError
+
+GROUP = "cloister.commands"
+
+
+EXTENSIONS = {
+    "bench": "Measure servers: Cloister's, or others that have OpenAI's API.",
+    "mpc": "Generate on secret shares: parties, provider and client of the level mpc.",
+}  # commands of other distributions of this repository
+
+
+def command_of(name: str) -> Any:
+    """The extension's command group; where its distribution is absent, a command that says what to install."""
+    found = tuple(entry_points(group=GROUP, name=name))
+    command = typer.main.get_command(found[0].load() if found else _absent(name))
+    command.name = name
+    return command
+
+
+def _absent(name: str) -> typer.Typer:
+    app = typer.Typer()
+    any_words = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+    @app.command(help=f"{EXTENSIONS[name]} Not installed.", context_settings=any_words)
+    def absent(ctx: typer.Context) -> None:
+        hint = f"Install it: pip install cloister-{name} (in a checkout: pip install -e src/cloister_{name})."
+        raise SetupError(f"`cloister {name}` comes with cloister-{name}, which is not installed.", hint=hint)
+
+    return app
 
 
 class Commands(FriendlyGroup):
-    """All commands, those of other distributions among them."""
-
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *EXTENSIONS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in EXTENSIONS:
-            return command_of(EXTENSIONS[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        return command_of(cmd_name) if cmd_name in EXTENSIONS else super().get_command(ctx, cmd_name)
 
 
 def version() -> None:
@@ -50,11 +72,10 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def main(
-    wanted: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+_Version = typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+
+
+def main(wanted: Annotated[bool, _Version] = False) -> None:
     """Serve language models to people who need not trust the provider.
 
     Begin with `cloister serve`, then `cloister chat --allow-software-tee` in another terminal.
@@ -71,10 +92,6 @@ app = typer.Typer(
 app.callback()(main)
 for command in (serve, chat, verify, proxy, obfuscate, models, version):
     app.command()(command)
-app.add_typer(attest, name="attest")
-app.add_typer(cache, name="cache")
-app.add_typer(key, name="key")
-app.add_typer(log, name="log")
-app.add_typer(release, name="release")
-app.add_typer(vault, name="vault")
-app.add_typer(weights, name="weights")
+groups = {"attest": attest, "cache": cache, "key": key, "log": log, "release": release, "vault": vault}
+for name, group in (groups | {"weights": weights}).items():
+    app.add_typer(group, name=name)

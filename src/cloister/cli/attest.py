@@ -16,8 +16,7 @@ import msgspec
 import typer
 from pydantic import BaseModel
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import checks_table, print_error
+from cloister.cli.options import checks_table, print_error, settings_command
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded
@@ -32,7 +31,6 @@ _Policy = TypeVar("_Policy", bound=msgspec.Struct)
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes, at most MAX_FILE_BYTES of them."""
     data = read_bounded(path, MAX_FILE_BYTES, hint="Is the name right?")
     if not data.strip():
         raise SetupError(f"{path} is empty.")
@@ -40,7 +38,6 @@ def read_file(path: Path) -> bytes:
 
 
 def unpack(data: bytes) -> bytes:
-    """Binary and PEM as they are; hex and base64 (also its URL form) decoded."""
     if b"-----BEGIN " in data:
         return data
     packed = b"".join(data.split()) if data.isascii() else data
@@ -76,9 +73,7 @@ def read_time(text: str | None) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def read_policy_table(
-    path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False
-) -> _Policy:
+def read_policy(path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False) -> _Policy:
     """The policy under one of these names; the default, if there is no file, or no such table where it is optional."""
     from cloister.attest.policy import Policy
 
@@ -105,10 +100,7 @@ def read_policy_table(
 
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
-_KINDS = {
-    **{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")},
-    **{"sev-snp": "snp", "gpu": "nvidia"},
-}
+_KINDS = {**{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")}, **{"sev-snp": "snp", "gpu": "nvidia"}}
 _KINDS_HINT = "--kind takes snp, tdx, azure or nvidia."
 
 attest = typer.Typer(no_args_is_help=True)
@@ -120,8 +112,6 @@ def _group() -> None:
 
 
 class EvidenceFiles(BaseModel):
-    """Evidence, what it is checked with, and what is demanded of it."""
-
     kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
     evidence: Path = option(
         ...,
@@ -140,24 +130,20 @@ class EvidenceFiles(BaseModel):
     )
     collateral: list[Path] | None = option(
         None,
-        "tdx: Intel's collateral, JSON. snp: AMD's revocation list. azure: either. nvidia: reference manifests (XML) "
-        "and OCSP responses (DER), one --collateral each.",
+        "tdx: Intel's, as JSON. snp: AMD's revocation list. azure: either. nvidia: manifests (XML) and OCSP (DER).",
         metavar="FILE",
     )
     nonce: str | None = option(
-        None,
-        "What the evidence must answer. snp, tdx: the report data, zeros at its end left out.",
-        metavar="HEX",
+        None, "What the evidence must answer: the report data, without zeros at its end.", metavar="HEX"
     )
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
-    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.", metavar="FILE")
+    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
 
     def certificates(self) -> list[bytes]:
         if self.more_certs and not self.certs:
-            raise SetupError(
-                f"What is {self.more_certs[0]} for?", hint="Evidence follows --evidence, certificates follow --certs."
-            )
+            hint = "Evidence follows --evidence, certificates follow --certs."
+            raise SetupError(f"What is {self.more_certs[0]} for?", hint=hint)
         return [read_file(path) for path in (*(self.certs or ()), *(self.more_certs or ()))]
 
     def one_collateral(self) -> bytes | None:
@@ -224,7 +210,7 @@ def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     report, table = unwrap_report(_raw_report(data))
     given = [*files.certificates(), *([] if collateral is None else [collateral])]
     pieces = [*map(unpack, given), table]
-    policy = read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy)
+    policy = read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy)
     return verify_snp(report, pieces, at=at, policy=policy, report_data=files.report_data())
 
 
@@ -234,7 +220,7 @@ def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     collateral, quote = files.one_collateral(), _raw_report(data)
     if files.certificates():
         typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
-    policy = read_policy_table(files.policy, ("tdx",), TdxPolicy)
+    policy = read_policy(files.policy, ("tdx",), TdxPolicy)
     return verify_tdx(quote, collateral, at=at, policy=policy, report_data=files.report_data())
 
 
@@ -253,16 +239,16 @@ def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
         collateral if intel else None,
         files.asked_nonce(),
         at=at,
-        policy=read_policy_table(files.policy, ("azure",), AzurePolicy, optional=True),
-        snp=read_policy_table(files.policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
-        tdx=read_policy_table(files.policy, ("tdx",), TdxPolicy, optional=True),
+        policy=read_policy(files.policy, ("azure",), AzurePolicy, optional=True),
+        snp=read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
+        tdx=read_policy(files.policy, ("tdx",), TdxPolicy, optional=True),
     )
 
 
 def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 
-    policy = read_policy_table(files.policy, ("gpu", "nvidia"), GpuPolicy)
+    policy = read_policy(files.policy, ("gpu", "nvidia"), GpuPolicy)
     nonce, certificates = files.asked_nonce(), files.certificates()
     beside = [read_file(path) for path in files.collateral or ()]
     manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
@@ -272,14 +258,11 @@ def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 
 
 def _raw_report(data: bytes) -> bytes:
-    """The report's bytes; EvidenceInvalid for JSON around one, and for a token about one."""
     text = data.strip()
     if text.startswith((b"{", b"eyJ")):
-        azure = b'"hcl_report"' in text
-        raise EvidenceInvalid(
-            "This is JSON or a token, not the report or quote itself.",
-            hint="--kind azure checks Azure's document." if azure else "Take the report out: binary, hex or base64.",
-        )
+        azure, other = "--kind azure checks Azure's document.", "Take the report out: binary, hex or base64."
+        hint = azure if b'"hcl_report"' in text else other
+        raise EvidenceInvalid("This is JSON or a token, not the report or quote itself.", hint=hint)
     return unpack(data)
 
 

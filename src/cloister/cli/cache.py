@@ -19,17 +19,12 @@ if TYPE_CHECKING:
 cache = typer.Typer(no_args_is_help=True, help="The shared prefix cache: what is shared, and why the rest is not.")
 
 MAX_FILE_BYTES = 4 << 20
+_TEXT_HELP = 'The text; "-" reads standard input: other users of this machine can see a process\'s arguments.'
 
 
 @cache.command("explain")
 def explain(
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            help='The text; "-" reads standard input: other users of this machine can see a process\'s arguments.',
-            show_default=False,
-        ),
-    ] = None,
+    text: Annotated[str | None, typer.Argument(help=_TEXT_HELP, show_default=False)] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the text from here.")] = None,
     block: Annotated[int, typer.Option(min=8, max=4096, help="Characters in a block; 16 tokens are about 64.")] = 64,
     rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Your own rules beside those shipped.")] = None,
@@ -51,10 +46,7 @@ def explain(
     given = _text(text, file)
     examined = _pipeline(rules, rules_key).examine(given, ends := even_blocks(given, block))
     found = explained(given, ends, examined)
-    if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
-        return
-    _show(given, found)
+    typer.echo(json.dumps(found, ensure_ascii=False)) if as_json else _show(given, found)
 
 
 @cache.command("sign")
@@ -62,9 +54,7 @@ def sign(
     file: Annotated[Path, typer.Argument(help="Rules, as TOML.")],
     key: Annotated[Path, typer.Option(metavar="FILE", help="Your signing key; made if --name is given.")],
     name: Annotated[str, typer.Option(help="Make a key of this name, if there is none yet.", show_default="none")] = "",
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write them.", show_default="FILE.signed")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; else FILE.signed.")] = None,
 ) -> None:
     """Sign your own rules, so that a server accepts them; prints the verifier key.
 
@@ -115,34 +105,20 @@ def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
 
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
-    """Findings and blocks as JSON values. A block's label includes the blocks before it."""
     from cloister.detection.pipeline import inherit
     from cloister.messages.controller_detector import Category, Label
 
     verdicts = inherit(examined.verdicts)
     blocks = []
     for start, end, own, verdict in zip([0, *ends], ends, examined.verdicts, verdicts, strict=False):
-        blocks.append(
-            {
-                "start": start,
-                "end": end,
-                "label": verdict.label.name.lower(),
-                "tier": verdict.tier,
-                "category": None if verdict.category is Category.NONE else verdict.category.name.lower(),
-                "score": round(own.score, 4),
-            }
-        )
-    findings = [
-        {
-            "start": each.start,
-            "end": each.end,
-            "text": text[each.start : each.end],
-            "tier": each.tier,
-            "category": each.category.name.lower(),
-            **({"rule": each.rule} if each.rule else {"score": round(each.score, 4)}),
-        }
-        for each in examined.findings
-    ]
+        category = None if verdict.category is Category.NONE else verdict.category.name.lower()
+        block = {"start": start, "end": end, "label": verdict.label.name.lower(), "tier": verdict.tier}
+        blocks.append({**block, "category": category, "score": round(own.score, 4)})
+    findings = []
+    for each in examined.findings:
+        why = {"rule": each.rule} if each.rule else {"score": round(each.score, 4)}
+        finding = {"start": each.start, "end": each.end, "text": text[each.start : each.end], "tier": each.tier}
+        findings.append({**finding, "category": each.category.name.lower(), **why})
     shared = next((start for start, v in zip([0, *ends], verdicts, strict=False) if v.label < Label.PUBLIC), len(text))
     worst = min((verdict.label for verdict in verdicts), default=Label.PUBLIC)
     return {"verdict": worst.name.lower(), "shared_characters": shared, "findings": findings, "blocks": blocks}
@@ -166,7 +142,5 @@ def _show(text: str, found: dict[str, Any]) -> None:
             why = each.get("rule") or f"score {each['score']:.2f}"
             table.add_row(str(each["tier"]), each["category"], why, Text(each["text"]))
         console.print(table)
-    whole = len(text)
-    typer.echo(
-        f"Verdict: {found['verdict']}. Of {whole} characters the first {found['shared_characters']} may be shared."
-    )
+    shared = f"Of {len(text)} characters the first {found['shared_characters']} may be shared."
+    typer.echo(f"Verdict: {found['verdict']}. {shared}")

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy
-from cloister.cli.options import DEFAULT_URL, without_control_characters
-from cloister.config import DEVELOPMENT_KEY, at_least, between, option
+from cloister.cli.options import DEFAULT_URL, NodePolicy, settings_command, without_control_characters
+from cloister.config import DEVELOPMENT_KEY, option
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
@@ -19,26 +17,17 @@ if TYPE_CHECKING:
 
 
 class ChatOptions(NodePolicy):
-    """Which node, what to say to it, and how it should answer."""
-
     prompt: str | None = option(
         None,
-        'What to say. "-" reads it from standard input: other users of this machine can see a process\'s arguments, so '
-        "give anything private that way. Without it, a conversation begins.",
+        'What to say; "-" reads standard input: other users can see a process\'s arguments. Else a chat begins.',
         argument=True,
         show_default=False,
     )
     url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
     model: str | None = option(None, "Which model.", show_default="the server's first")
     system: str | None = option(None, "A system prompt.", show_default=False)
-    max_tokens: int | None = option(
-        None, "Tokens in an answer at most.", bounds=at_least(1), show_default="the server's choice"
-    )
-    temperature: float = option(
-        0.2,
-        "0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2.",
-        bounds=between(0, 2),
-    )
+    max_tokens: int | None = option(None, "Tokens in an answer at most.", ge=1, show_default="the server's")
+    temperature: float = option(0.2, "0 takes the likeliest token; a small model talks nonsense at 1.", ge=0, le=2)
     seed: int | None = option(None, "The same seed draws the same answer.", show_default="random")
     protection: str | None = option(
         None,
@@ -52,9 +41,7 @@ class ChatOptions(NodePolicy):
         envvar="CLOISTER_API_KEY",
         show_default="the development key",
     )
-    insecure_plaintext: bool = option(
-        False, "Verify nothing and seal nothing: the server and everyone on the way can read it all."
-    )
+    insecure_plaintext: bool = option(False, "Verify and seal nothing: everyone on the way can read it all.")
     as_json: bool = option(False, "Print one JSON document instead of streaming.", name="json")
 
 
@@ -72,8 +59,7 @@ def chat(options: ChatOptions) -> None:
     from cloister.addresses import HttpAddress
     from cloister.cli.conversation import Conversation
 
-    address = HttpAddress.parse(options.url)
-    prompt = options.prompt
+    address, prompt = HttpAddress.parse(options.url), options.prompt
     if prompt is None and options.as_json:
         raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
     if options.insecure_plaintext and (options.policy or options.allow_software_tee):
@@ -84,10 +70,8 @@ def chat(options: ChatOptions) -> None:
             raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
     node = None if options.insecure_plaintext else options.verified(options.url)
     choices = options.model_dump(include={"max_tokens", "temperature", "seed", "protection"}, exclude_none=True)
-    conversation = Conversation(
-        address, options.api_key, node=node, model=options.model, system=options.system, choices=choices
-    )
-    with conversation:
+    spoken = {"model": options.model, "system": options.system}
+    with Conversation(address, options.api_key, node=node, choices=choices, **spoken) as conversation:
         conversation.on_wait = _show_waiting
         if prompt is None:
             _converse(conversation)
@@ -101,11 +85,7 @@ def _show_waiting(why: str) -> None:
     typer.secho(f"{without_control_characters(why)} Waiting for it; Ctrl-C ends that.", dim=True, err=True)
 
 
-COMMANDS = {
-    "/help": "this list",
-    "/clear": "begin a new conversation; the node forgets this one",
-    "/exit": "end, as Ctrl-D does",
-}
+COMMANDS = {"/help": "this list", "/clear": "start over; the node forgets this one", "/exit": "end, as Ctrl-D does"}
 _ALSO = {"/?": "/help", "/new": "/clear", "/bye": "/exit", "/quit": "/exit"}
 
 
@@ -156,29 +136,22 @@ def _print_answer(conversation: Conversation, prompt: str) -> None:
     try:
         for piece in conversation.ask(prompt):
             progress.clear()
-            sys.stdout.write(without_control_characters(piece))
-            sys.stdout.flush()
+            print(without_control_characters(piece), end="", flush=True)
     finally:
         progress.clear()
     sys.stdout.write("\n")
 
 
 class ProgressLine:
-    """Shows a slow answer's progress in one terminal line, which is cleared when text comes."""
-
     MOST = 78
-
-    def __init__(self) -> None:
-        self._shown = False
+    _shown = False
 
     def show(self, progress: str) -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{without_control_characters(progress)[: self.MOST]}")
-            sys.stderr.flush()
+            print(f"\r\x1b[K{without_control_characters(progress)[: self.MOST]}", end="", file=sys.stderr, flush=True)
             self._shown = True
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self._shown = False

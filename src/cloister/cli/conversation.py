@@ -1,8 +1,4 @@
-"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request.
-
-Writes nothing to a terminal or a disk. At a Cloister server all turns share a session, so that a vault keeps what it
-computed; its name goes into a header, which other servers ignore.
-"""
+"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -30,8 +25,6 @@ SOON_S, LATEST_S, PATIENCE_S = 1, 15, 600
 
 
 class Conversation:
-    """Asks, and keeps the messages so far. Use it in a `with`."""
-
     def __init__(
         self,
         address: HttpAddress,
@@ -44,14 +37,10 @@ class Conversation:
     ) -> None:
         self._address = address
         self._protection = choices.get("protection")
-        self._session = secrets.token_hex(16)
-        self._session_kept = False
-        self._client = httpx2.Client(
-            transport=None if node is None else BlockingTransport(AsyncSealedTransport(node)),
-            headers={"Authorization": f"Bearer {api_key}"},
-            timeout=httpx2.Timeout(600.0, connect=5.0),
-            trust_env=False,
-        )
+        self._session, self._session_kept = secrets.token_hex(16), False
+        transport = None if node is None else BlockingTransport(AsyncSealedTransport(node))
+        key, timeout = {"Authorization": f"Bearer {api_key}"}, httpx2.Timeout(600.0, connect=5.0)
+        self._client = httpx2.Client(transport=transport, headers=key, timeout=timeout, trust_env=False)
         self._model = model
         self._choices = choices
         self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
@@ -59,22 +48,18 @@ class Conversation:
         self.on_progress: Callable[[str], None] = lambda progress: None
         """Called with the progress that the server reports."""
         self.on_wait: Callable[[str], None] = lambda reason: None
-        """Called once with the reason when the server must start something first."""
         self._waited = 0.0
 
     def __enter__(self) -> Conversation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
             self.forget()
         finally:
             self._client.close()
 
     def forget(self) -> None:
-        """Start a new conversation, and let the server forget this one."""
         try:
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
@@ -84,7 +69,6 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model asked for, or the first the server lists."""
         if self._model is None:
             listing = self._send("GET", "/v1/models", None)
             try:
@@ -105,9 +89,8 @@ class Conversation:
     def _streamed(self, body: dict[str, Any], said: list[str]) -> Generator[str, None, bool]:
         """Whether there was an answer; otherwise ask again."""
         try:
-            with self._client.stream(
-                "POST", self._url("/v1/chat/completions"), json=body, headers={SESSION_HEADER: self._session}
-            ) as response:
+            url, named = self._url("/v1/chat/completions"), {SESSION_HEADER: self._session}
+            with self._client.stream("POST", url, json=body, headers=named) as response:
                 if response.status_code != 200:
                     response.read()
                     if self._waits(response):
@@ -126,22 +109,16 @@ class Conversation:
         return True
 
     def ask_whole(self, prompt: str) -> dict[str, Any]:
-        """The whole answer, with its finish reason and usage."""
         self._waited = 0.0
         answer = self._send("POST", "/v1/chat/completions", self._body(prompt))
         try:
             choice = answer["choices"][0]
             content = str(choice["message"]["content"] or "")
-            summary = {
-                "model": answer["model"],
-                "content": content,
-                "finish_reason": choice["finish_reason"],
-                "usage": answer.get("usage"),
-            }
+            summary = {"model": answer["model"], "content": content, "finish_reason": choice["finish_reason"]}
         except (KeyError, IndexError, TypeError):
             raise self._not_openai() from None
         self._remember(prompt, content)
-        return summary
+        return {**summary, "usage": answer.get("usage")}
 
     def _body(self, prompt: str) -> dict[str, Any]:
         messages = [*self._messages, {"role": "user", "content": prompt}]
@@ -155,9 +132,8 @@ class Conversation:
 
     def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
-            response = self._client.request(method, self._url(endpoint), json=body)
-            while self._waits(response):
-                response = self._client.request(method, self._url(endpoint), json=body)
+            while self._waits(response := self._client.request(method, self._url(endpoint), json=body)):
+                pass
         except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
         if response.status_code != 200:
@@ -167,7 +143,7 @@ class Conversation:
         try:
             document = response.json()
         except ValueError:
-            raise self._not_openai() from None
+            document = None
         if not isinstance(document, dict):
             raise self._not_openai()
         return document
@@ -193,10 +169,8 @@ class Conversation:
         """A server that does not confirm the level has ignored it."""
         if self._protection in (None, OPEN) or response.headers.get(LEVEL_HEADER) == self._protection:
             return
-        raise SetupError(
-            f"{self._address} did not serve at the level of protection asked for.",
-            hint="Assume that the provider saw what was sent; use a Cloister server that offers the level.",
-        )
+        hint = "Assume that the provider saw what was sent; use a Cloister server that offers the level."
+        raise SetupError(f"{self._address} did not serve at the level of protection asked for.", hint=hint)
 
     def _text_of(self, payload: str) -> str:
         if payload == "[DONE]":
@@ -222,9 +196,8 @@ class Conversation:
 
     def _unreachable(self, wrong: httpx2.TransportError) -> CloisterError:
         if isinstance(wrong, httpx2.ConnectError | httpx2.ConnectTimeout):
-            return ServiceUnavailable(
-                f"Nothing answers at {self._address}.", hint="Start a server with `cloister serve`, or check --url."
-            )
+            hint = "Start a server with `cloister serve`, or check --url."
+            return ServiceUnavailable(f"Nothing answers at {self._address}.", hint=hint)
         if isinstance(wrong, httpx2.RemoteProtocolError):
             return self._not_openai("no proper HTTP response")
         return ServiceUnavailable(f"The connection to {self._address} failed ({type(wrong).__name__}).")

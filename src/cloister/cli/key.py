@@ -13,19 +13,9 @@ key = typer.Typer(no_args_is_help=True, help="API keys for the users of a server
 @key.command("new")
 def new(
     tenant: Annotated[str, typer.Argument(help="The key's owner: letters, digits, dots, dashes.")],
-    trust_group: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Tenants of one group share vaults: they trust each other.", show_default="none"
-        ),
-    ] = "",
+    trust_group: Annotated[str, typer.Option(metavar="NAME", help="Tenants of one group may share vaults.")] = "",
     operator: Annotated[bool, typer.Option("--operator", help="It also opens /metrics.")] = False,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Add it to this keys file, made if there is none.", show_default="only printed"
-        ),
-    ] = None,
+    into: Annotated[Path | None, typer.Option(metavar="FILE", help="Add it to this keys file, old or new.")] = None,
 ) -> None:
     """Make a key: prints it once, and the line that admits it or, with --into, adds that to a keys file.
 
@@ -47,12 +37,9 @@ def new(
     typer.secho("The key, shown this once; give it to its owner:", dim=True, err=True)
     typer.echo(secret)
     if into is not None:
-        typer.secho(
-            f"It is admitted by {into}. A running server reads that file again at `kill -HUP PID`, with the PID it "
-            "printed at its start (`pgrep -x cl-controller` lists those of all servers).",
-            dim=True,
-            err=True,
-        )
+        again = "A running server reads that file again at `kill -HUP PID`, with the PID it printed at its start"
+        every = "(`pgrep -x cl-controller` lists those of all servers)."
+        typer.secho(f"It is admitted by {into}. {again} {every}", dim=True, err=True)
         return
     typer.secho("For the keys file, under [keys]:", dim=True, err=True)
     typer.echo(line)

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import AsJson, report
-from cloister.cli.trusted_log import TrustedLog, print_result, read_file, text_of
+from cloister.cli.options import AsJson, TrustedLog, print_result, read_file, report, settings_command, text_of
 from cloister.config import option
 from cloister.errors import EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import needed, write_whole
@@ -19,15 +17,15 @@ log = typer.Typer(no_args_is_help=True, help="The transparency log: every releas
 
 Folder = Annotated[Path, typer.Argument(metavar="LOG", help="The log's folder.")]
 Key = Annotated[Path, typer.Option(metavar="FILE", help="The log's signing key. Keep it out of the log's folder.")]
+Origin = Annotated[str, typer.Option(metavar="NAME", help="The log's name: an address without a scheme is usual.")]
+Manifest = Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")]
+Expires = Annotated[str | None, typer.Option(metavar="DAY", help="The last day clients accept it: 2027-01-31.")]
+Measured = Annotated[str, typer.Argument(metavar="MEASUREMENT", help="The release's measurement, in hex.")]
+WitnessKey = Annotated[str, typer.Option(metavar="VKEY", help="The witness's verifier key.")]
 
 
 @log.command("create")
-def create(
-    folder: Folder,
-    origin: Annotated[str, typer.Option(metavar="NAME", help="The log's name: an address without a scheme is usual.")],
-    key: Key,
-    as_json: AsJson = False,
-) -> None:
+def create(folder: Folder, origin: Origin, key: Key, as_json: AsJson = False) -> None:
     """Make an empty log and its key; prints the verifier key that clients must be given.
 
     Example:
@@ -48,15 +46,7 @@ def create(
 
 
 @log.command("append")
-def append(
-    folder: Folder,
-    manifest: Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")],
-    key: Key,
-    expires: Annotated[
-        str | None, typer.Option(metavar="DAY", help="The last day clients accept it: 2027-01-31.", show_default="none")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def append(folder: Folder, manifest: Manifest, key: Key, expires: Expires = None, as_json: AsJson = False) -> None:
     """Put a release into the log. One that is there stays where it is, unless it gets another last day.
 
     Examples:
@@ -77,12 +67,7 @@ def append(
 
 
 @log.command("revoke")
-def revoke_command(
-    folder: Folder,
-    measurement: Annotated[str, typer.Argument(help="The release's measurement, in hex.")],
-    key: Key,
-    as_json: AsJson = False,
-) -> None:
+def revoke_command(folder: Folder, measurement: Measured, key: Key, as_json: AsJson = False) -> None:
     """Take a release back: clients refuse it from the next checkpoint on, and it cannot be published again.
 
     Example:
@@ -115,11 +100,9 @@ def _day(text: str | None) -> date | None:
 @log.command("prove")
 def prove(
     folder: Folder,
-    manifest: Annotated[Path, typer.Argument(help="The release's manifest.")],
+    manifest: Manifest,
     since: Annotated[int, typer.Option(min=0, help="How many entries the log had when the verifier saw it last.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write the proof.", show_default="standard output")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write the proof; else printed.")] = None,
 ) -> None:
     """Prove, as JSON, that a release is in the log and that the log only grew.
 
@@ -133,9 +116,7 @@ def prove(
 
     size = Log.open(folder).checkpoint.size
     if since > size:
-        raise InvalidRequest(
-            f"The log has {size} entries, so {since} cannot have been seen.", hint="Was it rolled back?"
-        )
+        raise InvalidRequest(f"The log has {size} entries; {since} cannot have been seen.", hint="Was it rolled back?")
     proof = write_proof(prove_release(folder, read_file(manifest, MAX_MANIFEST_BYTES), since))
     if out is None:
         typer.echo(proof.decode())
@@ -150,9 +131,7 @@ def witness(
     key: Annotated[Path, typer.Option(metavar="FILE", help="The witness's key; made if --name is given.")],
     state: Annotated[Path, typer.Option(metavar="DIR", help="Where the witness remembers what it signed.")],
     name: Annotated[str, typer.Option(help="Make a key of this name, if there is none yet.", show_default="none")] = "",
-    log_key: Annotated[
-        str, typer.Option(metavar="VKEY", help="The log's verifier key.", show_default="as on the first visit")
-    ] = "",
+    log_key: Annotated[str, typer.Option(metavar="VKEY", help="The log's key; else as on the first visit.")] = "",
     attach: Annotated[bool, typer.Option("--attach", help="Put the signature under the log's checkpoint.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -186,7 +165,7 @@ def witness(
 def attach(
     folder: Folder,
     cosignature: Annotated[Path, typer.Argument(help="The line a witness printed.")],
-    witness: Annotated[str, typer.Option(metavar="VKEY", help="The witness's verifier key.")],
+    witness: WitnessKey,
 ) -> None:
     """Put a witness's signature under the checkpoint, if it is one.
 
@@ -199,17 +178,13 @@ def attach(
     opened = Log.open(folder)
     signature = read_signature(text_of(cosignature).removesuffix("\n"))
     if not VerifierKey.parse(witness).verifies(opened.signed.note.text, signature):
-        raise EvidenceInvalid(
-            "This is not that witness's signature on the log's checkpoint.",
-            hint="If the log grew since, ask the witness again.",
-        )
+        hint = "If the log grew since, ask the witness again."
+        raise EvidenceInvalid("This is not that witness's signature on the log's checkpoint.", hint=hint)
     opened.attach(signature)
     typer.echo(f"{signature.name} signed {opened.checkpoint.size} entries of {opened.origin}.")
 
 
 class AuditOptions(TrustedLog):
-    """Which log."""
-
     folder: Path = option(..., "The log's folder.", argument=True, metavar="LOG")
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 from pydantic import BaseModel
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import without_control_characters
-from cloister.config import at_least, between, option
+from cloister.cli.options import settings_command, without_control_characters
+from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed
 
@@ -22,47 +21,26 @@ if TYPE_CHECKING:
 
 
 class SamplingOptions(BaseModel):
-    """How made-up prompts are sampled on this machine."""
-
-    fakes: int = option(7, "λ: how many made-up prompts go with the real one.", bounds=between(1, 512))
-    epsilon: float = option(
-        0.1, "ε: how far a made-up prompt's probability may be from the real one's.", bounds=at_least(1e-6)
-    )
+    fakes: int = option(7, "λ: how many made-up prompts go with the real one.", ge=1, le=512)
+    epsilon: float = option(0.1, "ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
-    sampling_model: str | None = option(
-        None, "Model of this machine that samples, as for `serve`.", show_default="SmolLM2-135M-Instruct"
-    )
+    sampling_model: str | None = option(None, "Model that samples, as for `serve`.", show_default=DEFAULT_MODEL)
 
     def obfuscation(self) -> Obfuscation:
         from cloister.local_sampling import local_obfuscation
 
-        return local_obfuscation(
-            self.sampling_model, fakes=self.fakes, epsilon=self.epsilon, auto_redact=self.auto_redact
-        )
+        chosen = self.model_dump(include={"fakes", "epsilon", "auto_redact"})
+        return local_obfuscation(self.sampling_model, **chosen)
 
 
 class ObfuscateOptions(SamplingOptions):
-    """Which text, and how much is printed of what."""
-
-    file: str = option(
-        ..., 'A text with <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE"
-    )
-    fewest: int | None = option(
-        None,
-        "λ_min: with fewer, none are shown.",
-        bounds=at_least(1),
-        name="at-least",
-        show_default="as many as --fakes",
-    )
-    distance: Literal["absolute", "relative"] = option(
-        "absolute", "Of probabilities, as in the paper, or of their logarithms, which is stricter."
-    )
-    candidates: int = option(128, "λ_max: candidates kept at every token.", bounds=between(1, 4096))
-    temperature: float = option(1.0, "Flattens the model's probabilities.", bounds=between(0.05, 10))
+    file: str = option(..., 'With <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE")
+    fewest: int | None = option(None, "λ_min: fewer are not shown.", ge=1, name="at-least", show_default="--fakes")
+    distance: Literal["absolute", "relative"] = option("absolute", "Of probabilities, or logarithms: stricter.")
+    candidates: int = option(128, "λ_max: candidates kept at every token.", ge=1, le=4096)
+    temperature: float = option(1.0, "Flattens the model's probabilities.", ge=0.05, le=10)
     regularise: bool = option(False, "Spell secrets with usual capitals and spaces first.")
-    substitutes: Path | None = option(
-        None, "Sample nothing: a JSON list of variants, each a list of substitutes.", metavar="FILE"
-    )
+    substitutes: Path | None = option(None, "Sample nothing: a JSON list of variants, each a list of substitutes.")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
 
@@ -88,12 +66,9 @@ def obfuscate(options: ObfuscateOptions) -> None:
 
         marked = auto_redact(marked, shipped_redaction()(marked.text))
     if not marked.spans:
-        none_found, look = (
-            (", and none are found", "") if options.auto_redact else ("", " --auto-redact looks for some.")
-        )
-        raise InvalidRequest(
-            f"The text marks no secrets{none_found}.", hint=f"Write <redacted>…</redacted> around them.{look}"
-        )
+        none, look = (", and none are found", "") if options.auto_redact else ("", " --auto-redact looks for some.")
+        hint = f"Write <redacted>…</redacted> around them.{look}"
+        raise InvalidRequest(f"The text marks no secrets{none}.", hint=hint)
     marked = regularise(marked) if options.regularise else marked
     made = make_variants([marked], _substituting(options))
     if options.as_json:
@@ -150,8 +125,8 @@ def _print(made: Variants) -> None:
     if report["epsilon"] is not None:
         gap = report["largest_gap"]
         typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
+        likeliest, chance = f"{report['posterior_of_likeliest']:.1%}", f"{1 / len(made):.1%}"
         typer.echo(
-            f"By the sampling model the likeliest prompt is the real one with {report['posterior_of_likeliest']:.1%} "
-            f"(by chance {1 / len(made):.1%}). A better model or a human reader may guess better.",
-            err=True,
+            f"By the sampling model the likeliest is the real one with {likeliest} (by chance {chance}).", err=True
         )
+        typer.echo("A better model or a human reader may guess better.", err=True)

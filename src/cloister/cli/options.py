@@ -1,23 +1,125 @@
-"""What all commands share: common options, how a verdict is shown, and how an error is reported (without traceback)."""
+"""What all commands share: options from settings models, a node's policy, how verdicts and errors are shown."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from keyword import iskeyword
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
 
-from cloister.errors import CloisterError, InvalidRequest, SetupError
+from cloister.config import option
+from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
+from cloister.files import read_bounded
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from cloister.attest.policy import Policy
     from cloister.checks import Verdict
+    from cloister.client.verification import Verification, VerifiedNode
+    from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 
-USAGE_EXIT = 2
-FAILURE_EXIT = 1
-INTERRUPTED_EXIT = 130
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettingsOption:
+    """One option of a command: `path` says which field of which model it sets."""
+
+    path: tuple[str, ...]
+    field: FieldInfo
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        return dict(_extra(self.field)["option"])
+
+    @property
+    def flags(self) -> str:
+        name = str(self.shown.get("name", self.path[-1])).replace("_", "-")
+        if name.startswith("--"):
+            return name
+        return f"--{name}/--no-{name}" if self.default is True else f"--{name}"
+
+    @property
+    def key(self) -> str:
+        name = self.flags.split("/")[0].removeprefix("--").replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
+
+    @property
+    def default(self) -> Any:
+        return self.shown.get("command_default", ... if self.field.is_required() else self.field.default)
+
+    def parameter(self) -> Parameter:
+        shown: dict[str, Any] = {"help": self.field.description, "rich_help_panel": self.shown.get("panel")}
+        shown |= {key: self.shown[key] for key in ("metavar", "show_default", "envvar", "hidden") if key in self.shown}
+        if Path in (self.field.annotation, *get_args(self.field.annotation)) and not self.shown.get("argument"):
+            shown.setdefault("metavar", "FILE")
+        for bound in self.field.metadata:
+            if isinstance(bound, Ge):
+                shown["min"] = bound.ge
+            elif isinstance(bound, Le):
+                shown["max"] = bound.le
+        how = typer.Argument(**shown) if self.shown.get("argument") else typer.Option(self.flags, **shown)
+        default = Parameter.empty if self.default is ... else self.default
+        kind: Any = self.field.annotation
+        return Parameter(self.key, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, how])
+
+
+def options_of(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[SettingsOption]:
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if "option" in _extra(field):
+            yield SettingsOption((*path, name), field)
+        elif isinstance(inner, type) and issubclass(inner, BaseModel):
+            offered = _extra(field).get("only")
+            yield from (one for one in options_of(inner, (*path, name)) if not offered or one.path[-1] in offered)
+
+
+def settings_command(model: type[Model]) -> Callable[[Callable[[Model], None]], Callable[..., None]]:
+    options = {one.key: one for one in options_of(model)}
+
+    def decorate(run: Callable[[Model], None]) -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            run(_settings(model, {options[key]: value for key, value in given.items()}))
+
+        command.__name__, command.__doc__, command.__module__ = run.__name__, run.__doc__, run.__module__
+        command.__annotations__ = {}
+        command.__signature__ = Signature([one.parameter() for one in options.values()])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _settings(model: type[Model], given: dict[SettingsOption, Any]) -> Model:
+    tables: dict[str, Any] = {}
+    for one, value in given.items():
+        table = tables
+        for name in one.path[:-1]:
+            table = table.setdefault(name, {})
+        table[one.path[-1]] = value
+    try:
+        return model.model_validate(tables)
+    except ValidationError as wrong:
+        first = wrong.errors(include_url=False)[0]
+        flags = {one.path: one.flags for one in given}
+        message = first["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(message, param_hint=flags.get(tuple(map(str, first["loc"])))) from None
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+FAILURE_EXIT, USAGE_EXIT, INTERRUPTED_EXIT = 1, 2, 130
 
 
 def exit_code(error: CloisterError) -> int:
@@ -26,7 +128,6 @@ def exit_code(error: CloisterError) -> int:
 
 
 def print_error(error: CloisterError) -> None:
-    """The message and its hint, on standard error."""
     typer.secho(f"Error: {error.message}", fg="red", err=True)
     if error.hint:
         typer.echo(error.hint, err=True)
@@ -50,13 +151,10 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 AsJsonTable = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
 _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 
 
 def checks_table(verdict: Verdict) -> Table:
-    """One line for each check; a skipped one shows whether it was not asked for or a relaxation allows it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -97,3 +195,69 @@ def report(verdict: Verdict, *, as_json: bool) -> None:
             typer.secho(f"{name}: {value}", dim=True, err=True)
     if not verdict.passed:
         raise typer.Exit(1)
+
+
+def node_url() -> Any:
+    return option(..., "The node's address; `/v1` may be left out.", argument=True, metavar="URL")
+
+
+class NodePolicy(BaseModel):
+    policy: Path | None = option(None, "What the node must prove, in TOML.", show_default="real TEEs only")
+    allow_software_tee: bool = option(False, "Accept a development node: its operator can read everything.")
+
+    def load(self) -> Policy:
+        from cloister.attest.policy import load_policy
+
+        return load_policy(self.policy, allow_software_tee=self.allow_software_tee)
+
+    def verified(self, url: str) -> VerifiedNode:
+        from cloister.client.verification import VerifiedNode
+
+        node = VerifiedNode(url, self.load())
+        if note := software_note(node.verification):
+            typer.secho(note, fg="yellow", err=True)
+        return node
+
+
+def software_note(verification: Verification) -> str:
+    if verification.verdict.claims.get("tee") != "none":
+        return ""
+    return "Note: this node attests by its own word (software TEE): its operator can read everything."
+
+
+class TrustedLog(BaseModel):
+    log_key: list[str] | None = option(None, "A log to trust; may be repeated.", metavar="VKEY")
+    witness: list[str] | None = option(None, "A witness to trust; may be repeated.", metavar="VKEY")
+    quorum: int | None = option(None, "How many witnesses must have signed.", ge=0, show_default="all of them")
+    seen: Path | None = option(None, "A checkpoint of the log seen earlier.")
+    as_json: bool = option(False, "Print JSON instead of text.", name="json")
+
+    def trust(self) -> ReleaseTrust:
+        from cloister.transparency.checkpoint import ReleaseTrust
+
+        return ReleaseTrust(tuple(self.log_key or ()), tuple(self.witness or ()), self.quorum)
+
+    def earlier(self) -> Checkpoint | None:
+        from cloister.transparency.checkpoint import read_checkpoint
+
+        return None if self.seen is None else read_checkpoint(text_of(self.seen)).checkpoint
+
+
+def text_of(file: Path) -> str:
+    try:
+        return read_file(file, 1 << 20).decode()
+    except UnicodeDecodeError:
+        raise EvidenceInvalid(f"{file} is not text.") from None
+
+
+def read_file(file: Path, limit: int) -> bytes:
+    return read_bounded(file, limit, too_large=EvidenceInvalid)
+
+
+def print_result(as_json: bool, found: dict[str, Any], line: str, note: str = "") -> None:
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    if note:
+        typer.secho(note, dim=True, err=True)
+    typer.echo(line)

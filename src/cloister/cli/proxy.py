@@ -5,22 +5,17 @@ from __future__ import annotations
 import typer
 
 from cloister.addresses import HttpAddress
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy, node_url
 from cloister.cli.obfuscate import SamplingOptions
-from cloister.config import between, option
+from cloister.cli.options import NodePolicy, node_url, settings_command
+from cloister.config import option
 from cloister.errors import SetupError
 
 
 class ProxyOptions(NodePolicy):
-    """Which node, where to listen, and whether prompts with secrets go among made-up ones."""
-
     url: str = node_url()
-    port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", bounds=between(0, 65535))
+    port: int = option(8001, "Where to listen on 127.0.0.1; 0: any free port.", ge=0, le=65535)
     obfuscate: bool = option(False, "Send prompts with <redacted>secrets</redacted> among made-up ones.")
-    insecure_plaintext: bool = option(
-        False, "With --obfuscate: speak to any OpenAI-compatible server. Nothing is verified or sealed."
-    )
+    insecure_plaintext: bool = option(False, "With --obfuscate: any OpenAI-compatible server, unverified, unsealed.")
     sampling: SamplingOptions = SamplingOptions()
 
 

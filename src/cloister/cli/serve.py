@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from cloister.cli.generated import settings_command
+from cloister.cli.options import settings_command
 from cloister.config import Settings
 from cloister.errors import SetupError
 
@@ -61,10 +61,8 @@ def _sealed_model(settings: Settings) -> ModelFolder | None:
     from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
     if file is None or provider is None or settings.model is not None:
-        raise SetupError(
-            "--sealed-weights and --provider-key belong together, and --model is not for them.",
-            hint="`cloister weights seal` prints how to serve what it sealed.",
-        )
+        hint = "`cloister weights seal` prints how to serve what it sealed."
+        raise SetupError("--sealed-weights and --provider-key belong together, without --model.", hint=hint)
     bundle = WeightsBundle.open(file, read_provider_key(provider))
     bundle.close()
     return ModelFolder(bundle.header.model, file, {})

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cloister.cli.generated import settings_command
+from cloister.cli.options import settings_command
 from cloister.config import VaultHostSettings
 
 vault = typer.Typer(no_args_is_help=True, help="Vaults on another machine, and the key to them.")

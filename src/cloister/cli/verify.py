@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy, node_url
-from cloister.cli.options import checks_table
+from cloister.cli.options import NodePolicy, checks_table, node_url, settings_command
 from cloister.config import option
 from cloister.errors import ServiceUnavailable
 
@@ -20,8 +18,6 @@ FAILED, UNREACHABLE, INCOMPLETE = 1, 2, 3
 
 
 class VerifyOptions(NodePolicy):
-    """Which node, and how its verdict is printed."""
-
     url: str = node_url()
     as_json: bool = option(False, "Print the whole document as JSON.", name="json")
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.cli.node import NodePolicy, node_url, software_note
-from cloister.cli.options import AsJson, AsJsonTable
-from cloister.config import option
+from cloister.cli.options import AsJson, AsJsonTable, NodePolicy, node_url, settings_command, software_note
+from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import SetupError
 from cloister.files import needed
 
@@ -22,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def models(
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte and compare it with what was recorded.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with what was recorded.")] = False,
     as_json: AsJsonTable = False,
 ) -> None:
     """List the models converted on this machine."""
@@ -65,9 +61,7 @@ _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt")
 def new_keys(
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="New file for the content key.")],
     sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="New file for the signing key.")],
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose weights they are, like example.com/weights.")
-    ] = "provider/weights",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Like example.com/weights.")] = "provider/weights",
     as_json: AsJson = False,
 ) -> None:
     """Make the two keys of a provider, and print the verifier key for nodes, which checks the signature of the weights.
@@ -97,10 +91,7 @@ def seal(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The sealed file to write.")],
     key: ContentKey,
     sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="The provider's signing key.")],
-    model: Annotated[
-        str | None,
-        typer.Option(help="A model's folder, a GGUF file, or a hub id.", show_default="SmolLM2-135M-Instruct"),
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Folder, GGUF file, or hub id.", show_default=DEFAULT_MODEL)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Seal a model: encrypt and sign it. Without the content key it is useless.
@@ -131,9 +122,7 @@ def unseal(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sealed file.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model, in the clear.")],
     key: ContentKey,
-    provider_key: Annotated[
-        str, typer.Option(metavar="KEY", help="The key that must have signed; `weights key` printed it.")
-    ],
+    provider_key: Annotated[str, typer.Option(metavar="KEY", help="What `weights key` printed.")],
     as_json: AsJson = False,
 ) -> None:
     """Check a sealed file and decrypt it into a folder. For its owner: a node never does this.
@@ -152,9 +141,8 @@ def unseal(
             out.mkdir(mode=0o700)
         try:
             with needed(f"{out} cannot be written", "Name a new folder."):
-                bundle.unpack(
-                    content_key, lambda each: os.open(out / each.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                )
+                new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                bundle.unpack(content_key, lambda each: os.open(out / each.name, new, 0o600))
         except BaseException:
             shutil.rmtree(out)
             raise
@@ -167,10 +155,8 @@ def unseal(
 
 
 class ReleaseOptions(NodePolicy):
-    """Which node gets which key."""
-
     url: str = node_url()
-    key: Path = option(..., "The content key; keep it secret.", metavar="FILE")
+    key: Path = option(..., "The content key; keep it secret.")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
 
@@ -198,12 +184,8 @@ def release(options: ReleaseOptions) -> None:
 
 
 def _described(header: WeightsHeader) -> dict[str, Any]:
-    return {
-        "model": header.model,
-        "bytes": header.total_bytes,
-        "files": [file.name for file in header.files],
-        "sha256": header.digest.hex(),
-    }
+    files = [file.name for file in header.files]
+    return {"model": header.model, "bytes": header.total_bytes, "files": files, "sha256": header.digest.hex()}
 
 
 def _say(document: dict[str, Any]) -> None:

@@ -1,8 +1,4 @@
-"""How an answer is written and sent: whole, or as server-sent events while it is being generated.
-
-A reply writes the JSON of one endpoint and does not know where the text comes from. An answer sends a reply's bytes and
-does not know their shape. It is raw ASGI, because a stream passes here once per token.
-"""
+"""How an answer is written and sent: whole, or as server-sent events. Raw ASGI, because every token passes here."""
 
 from __future__ import annotations
 
@@ -62,17 +58,14 @@ def comment(progress: Progress) -> bytes:
 
 
 class Reply(ABC):
-    """Writes one answer of one endpoint. The constant parts of a stream's events are encoded once."""
-
     id_prefix: str
     chunk_object: str
+    first: bytes  # what comes before a choice's first text
+    nothing: bytes
 
     def __init__(self, model: str, created: int, tokenizer: Tokenizer, *, include_usage: bool) -> None:
         self.id = f"{self.id_prefix}-{secrets.token_hex(12)}"
-        self.model = model
-        self.created = created
-        self.tokenizer = tokenizer
-        self.include_usage = include_usage
+        self.model, self.created, self.tokenizer, self.include_usage = model, created, tokenizer, include_usage
         head = {"id": self.id, "object": self.chunk_object, "created": created, "model": model}
         self._head = b"data: " + encode(head)[:-1]
         self._choice_head = self._head + b',"choices":[{"index":'
@@ -83,23 +76,19 @@ class Reply(ABC):
         """The body of an answer that is not streamed."""
 
     @abstractmethod
-    def opening(self, index: int) -> bytes:
-        """The events that come before a choice's first text."""
-
-    @abstractmethod
     def events(self, index: int, delta: Delta) -> bytes:
         """The events that carry what is new in a choice; possibly none."""
 
-    @abstractmethod
+    def opening(self, index: int) -> bytes:
+        return self.event(index, self.first, b"null", b"null") if self.first else b""
+
     def silence(self, index: int) -> bytes:
-        """An event without content about a choice."""
+        return self.event(index, self.nothing, b"null", b"null")
 
     def usage_event(self, usage: Usage) -> bytes:
-        """The event before the last, when the client asked for it."""
         return b"".join((self._head, b',"choices":[],"usage":', encode(usage), b"}\n\n"))
 
     def event(self, index: int, content: bytes, scores: bytes, finish: bytes) -> bytes:
-        """One event about one choice; `content` is the member that differs between the endpoints."""
         head, tail = self._choice_head, self._choice_tail
         return b'%b%d,%b,"logprobs":%b,"finish_reason":%b%b' % (head, index, content, scores, finish, tail)
 
@@ -150,8 +139,8 @@ class ChatCompletion(msgspec.Struct):
 
 
 class ChatReply(Reply):
-    id_prefix = "chatcmpl"
-    chunk_object = "chat.completion.chunk"
+    id_prefix, chunk_object = "chatcmpl", "chat.completion.chunk"
+    first, nothing = b'"delta":{"role":"assistant","content":""}', b'"delta":{}'
 
     def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
@@ -159,9 +148,6 @@ class ChatReply(Reply):
             for index, delta in enumerate(deltas)
         ]
         return encode(ChatCompletion(self.id, self.created, self.model, choices, usage))
-
-    def opening(self, index: int) -> bytes:
-        return self.event(index, b'"delta":{"role":"assistant","content":""}', b"null", b"null")
 
     def events(self, index: int, delta: Delta) -> bytes:
         events = b"" if delta.progress is None else comment(delta.progress)
@@ -171,9 +157,6 @@ class ChatReply(Reply):
         if delta.finish is not None:
             events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
         return events
-
-    def silence(self, index: int) -> bytes:
-        return self.event(index, b'"delta":{}', b"null", b"null")
 
     def _logprobs(self, scores: list[ScoredToken] | None) -> ChatLogprobs | None:
         if scores is None:
@@ -214,18 +197,15 @@ class Completion(msgspec.Struct):
 
 
 class CompletionReply(Reply):
-    id_prefix = "cmpl"
-    chunk_object = "text_completion"
+    id_prefix, chunk_object = "cmpl", "text_completion"
+    first, nothing = b"", b'"text":""'
 
     def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
-            CompletionChoice(index, delta.text, self._logprobs(delta.scores), delta.finish or "stop")
-            for index, delta in enumerate(deltas)
+            CompletionChoice(at, new.text, self._logprobs(new.scores), new.finish or "stop")
+            for at, new in enumerate(deltas)
         ]
         return encode(Completion(self.id, self.created, self.model, choices, usage))
-
-    def opening(self, index: int) -> bytes:
-        return b""
 
     def events(self, index: int, delta: Delta) -> bytes:
         events = b"" if delta.progress is None else comment(delta.progress)
@@ -234,18 +214,12 @@ class CompletionReply(Reply):
         scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
         return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
 
-    def silence(self, index: int) -> bytes:
-        return self.event(index, b'"text":""', b"null", b"null")
-
     def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
         if scores is None:
             return None
-        return CompletionLogprobs(
-            [self.label(scored.token) for scored in scores],
-            [None if scored.logprob is None else finite(scored.logprob) for scored in scores],
-            [self._top(scored) for scored in scores],
-            [scored.offset for scored in scores],
-        )
+        tokens = [self.label(scored.token) for scored in scores]
+        logprobs = [None if scored.logprob is None else finite(scored.logprob) for scored in scores]
+        return CompletionLogprobs(tokens, logprobs, [*map(self._top, scores)], [scored.offset for scored in scores])
 
     def _top(self, scored: ScoredToken) -> dict[str, float] | None:
         """The alternatives and, even if it is not among the best, the token itself."""
@@ -267,9 +241,7 @@ class Answer(Response):
     def __init__(self, generation: Generation, reply: Reply, deadline: float, headers: Mapping[str, str]) -> None:
         super().__init__(headers=headers)
         del self.headers["content-length"]
-        self._generation = generation
-        self._reply = reply
-        self._deadline = deadline
+        self._generation, self._reply, self._deadline = generation, reply, deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit = asyncio.timeout_at(self._deadline)
@@ -331,8 +303,7 @@ class StreamedAnswer(Answer):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
 
     def _events(self, index: int, delta: Delta) -> bytes:
-        """Where one of several streams is real, all have an event whenever one has: the client that picks the real one
-        sees that none is behind, and an observer of the connection sees the same for every stream."""
+        """Where one of several streams is real, all have an event whenever one has: an observer sees no difference."""
         events = self._reply.events(index, delta)
         return events if events or self._generation.hidden_among is None else self._reply.silence(index)
 

@@ -1,8 +1,4 @@
-"""What every endpoint has at hand (`Api`), and what a call asks for: caller, deadline, level of protection, session.
-
-`levels.py` says what the levels are; this module knows how a request asks for one and how a refusal is worded. Sessions
-of different tenants are unrelated, also where their names are equal.
-"""
+"""What every endpoint has at hand (`Api`), and what a call asks for: caller, deadline, level of protection, session."""
 
 from __future__ import annotations
 
@@ -29,7 +25,8 @@ from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
 
-bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
+_bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 _SESSION_NAME = re.compile(SESSION_PATTERN[1:-1])
 
 
@@ -44,14 +41,11 @@ class LevelInfo(msgspec.Struct, frozen=True):
 
 
 class Levels:
-    """The levels of one server."""
-
     def __init__(self, offered: Collection[str], why_not: Mapping[LevelName, str] | None = None) -> None:
-        """`why_not` gives, for a level that is not offered, the reason and what to do about it."""
         self._why_not: dict[str, str] = dict((why_not or {}).items())
         self.table = tuple(
-            LevelInfo(level.name, level.name in offered, level.provider_sees, level.uses_vault, level.slow)
-            for level in LEVELS.values()
+            LevelInfo(one.name, one.name in offered, one.provider_sees, one.uses_vault, one.slow)
+            for one in LEVELS.values()
         )
         self.offered = tuple(info.id for info in self.table if info.enabled)
         self.default = default_of(offered)
@@ -60,30 +54,19 @@ class Levels:
         """The level asked for, or the default; another level never takes its place."""
         for asked in (in_body, in_header):
             if asked is not None and asked not in LEVELS:
-                raise InvalidRequest(
-                    "The level of protection is unknown.", param="protection", hint=f"Known: {', '.join(LEVELS)}."
-                )
-        asked = _one_of(
-            in_body,
-            in_header,
-            f"The body asks for one level of protection and the header {LEVEL_HEADER} for another.",
-            "protection",
-        )
+                hint = f"Known: {', '.join(LEVELS)}."
+                raise InvalidRequest("The level of protection is unknown.", param="protection", hint=hint)
+        conflict = f"The body asks for one level of protection and the header {LEVEL_HEADER} for another."
+        asked = _one_of(in_body, in_header, conflict, "protection") or self.default
         if asked is None:
-            if self.default is None:
-                raise LevelUnavailable(
-                    "This server has no level of protection to serve at by default.",
-                    param="protection",
-                    hint=f"Ask for {OPEN!r} if the provider may see everything.",
-                )
-            return LEVELS[self.default]
+            message = "This server has no level of protection to serve at by default."
+            hint = f"Ask for {OPEN!r} if the provider may see everything."
+            raise LevelUnavailable(message, param="protection", hint=hint)
         if asked not in self.offered:
             offered = f"It offers: {', '.join(self.offered)}. At {OPEN!r} the provider sees everything."
-            raise LevelUnavailable(
-                f"The level of protection {asked!r} is not offered by this server.",
-                param="protection",
-                hint=f"{offered} {self._why_not.get(asked, '')}".strip(),
-            )
+            message = f"The level of protection {asked!r} is not offered by this server."
+            hint = f"{offered} {self._why_not.get(asked, '')}".strip()
+            raise LevelUnavailable(message, param="protection", hint=hint)
         return LEVELS[asked]
 
 
@@ -102,7 +85,6 @@ class RequestSession:
 
     @classmethod
     def choose(cls, in_body: str | None, in_header: str | None) -> RequestSession:
-        """The session that the request names; without a name, a fresh one with a random name."""
         for named in (in_body, in_header):
             if named is not None:
                 check_session(named)
@@ -113,15 +95,12 @@ class RequestSession:
 
 def check_session(name: str) -> None:
     if not _SESSION_NAME.fullmatch(name):
-        raise InvalidRequest(
-            "A session's name has 1 to 128 visible ASCII characters.", param="session", hint="A random id will do."
-        )
+        message = "A session's name has 1 to 128 visible ASCII characters."
+        raise InvalidRequest(message, param="session", hint="A random id will do.")
 
 
 @dataclass(frozen=True)
 class Api:
-    """The parts of one gateway."""
-
     backend: Backend
     tokenizer: Tokenizer
     model: str
@@ -131,8 +110,7 @@ class Api:
     levels: Levels
     watched: WatchedAnswers
     metrics: Metrics
-    index: Prf = field(default_factory=lambda: Prf(new_secret()))
-    """At `obfuscated`, over plain HTTP: determines which stream has the real answer."""
+    index: Prf = field(default_factory=lambda: Prf(new_secret()))  # at `obfuscated`: orders plain HTTP's streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +129,7 @@ def api_of(request: Request) -> Api:
     return api
 
 
-def caller_of(request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
-    """The owner of the request's API key; Unauthorized otherwise."""
+def caller_of(request: Request, credentials: Credentials) -> Caller:
     return api_of(request).keys.caller(credentials.credentials if credentials else None)
 
 
@@ -161,23 +138,19 @@ def json_response(value: msgspec.Struct, headers: Mapping[str, str] | None = Non
 
 
 def _level_and_session(headers: Iterable[tuple[str, str]]) -> tuple[str | None, str | None]:
-    """What the headers ask for; InvalidRequest for an unknown X-Cloister header."""
     asked: dict[str, str] = {}
     for name, value in headers:
         if not (name := name.lower()).startswith(HEADER_PREFIX):
             continue
         if name not in (LEVEL_HEADER.lower(), SESSION_HEADER.lower()) or name in asked:
             wrong = "is given twice" if name in asked else "is not known"
-            raise InvalidRequest(
-                f"The header {name[:64]!r} {wrong}.", hint=f"Known: {LEVEL_HEADER} and {SESSION_HEADER}, once each."
-            )
+            hint = f"Known: {LEVEL_HEADER} and {SESSION_HEADER}, once each."
+            raise InvalidRequest(f"The header {name[:64]!r} {wrong}.", hint=hint)
         asked[name] = value
     return asked.get(LEVEL_HEADER.lower()), asked.get(SESSION_HEADER.lower())
 
 
-async def _context(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
-) -> CallContext:
+async def _context(request: Request, credentials: Credentials) -> CallContext:
     deadline = asyncio.get_running_loop().time() + api_of(request).settings.request_timeout_s
     return CallContext(caller_of(request, credentials), deadline, *_level_and_session(request.headers.items()))
 

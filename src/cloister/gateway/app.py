@@ -1,35 +1,90 @@
-"""Puts the gateway's application together from parts that its caller hands in."""
+"""The gateway's application: the API, the chat page (`page/`) and, where there is a carrier, the secure channel."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-from fastapi import FastAPI
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from cloister import __version__
 from cloister.backend.base import Backend, Carrier
-from cloister.config import GatewaySettings
+from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import CloisterError
 from cloister.gateway import answer, completions, routes, sealed
-from cloister.gateway.api import Api, Levels
+from cloister.gateway.api import Api, LevelInfo, Levels, api_of, json_response
 from cloister.gateway.completions import PromptReader
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
 from cloister.gateway.metrics import Metrics
-from cloister.gateway.openapi import describe
+from cloister.gateway.openapi import describe, replies
 from cloister.gateway.schema import ChatRequest, CompletionRequest
-from cloister.gateway.webpage import PageInfo, mount_page
 from cloister.keys import KeyRing, load_keys
 from cloister.prompts.tokenizer import Tokenizer
+
+FOLDER = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_OWN = "default-src 'self'; img-src 'self' data:; object-src 'none'"
+HEADERS = {
+    "Content-Security-Policy": f"{_OWN}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+class PageInfo(msgspec.Struct):
+    """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key."""
+
+    model: str
+    levels: tuple[LevelInfo, ...]
+    default_level: str | None
+    missing_layers: tuple[str, ...]
+    development_key: str | None
+
+
+router = APIRouter()
+BARE: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}  # FastAPI's pages use a CDN
+
+
+@router.get("/api/page", **replies("PageInfo"))
+async def page_info(request: Request) -> Response:
+    """Facts for the chat page; needs no key."""
+    api = api_of(request)
+    key = DEVELOPMENT_KEY if api.settings.keys_file is None else None
+    missing = api.backend.ready.missing_layers
+    info = PageInfo(api.model, api.levels.table, api.levels.default, missing, key)
+    return json_response(info, headers={"Cache-Control": "no-store"})
+
+
+def mount_page(app: FastAPI) -> None:
+    """The files are read now: later the gateway reads no file."""
+    app.include_router(router)
+    files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(FOLDER.glob("*.*"))}
+
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in files:
+            raise HTTPException(404)
+        content, kind = files[name]
+        return Response(content, media_type=kind, headers=HEADERS)
+
+    for path in ("/", "/static/{name}"):
+        app.add_api_route(path, file, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def create_api(
     backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int, keys: KeyRing
 ) -> FastAPI:
-    """The OpenAI-compatible API over one model, and nothing else. The backend must be ready; its owner closes it."""
+    """The backend must be ready; its owner closes it."""
     metrics = Metrics(coarse=settings.keys_file is not None)
     prompts = PromptReader(tokenizer, backend.ready)
 
@@ -38,16 +93,8 @@ def create_api(
         yield
         prompts.close()
 
-    app = FastAPI(
-        title="Cloister",
-        description="An OpenAI-compatible API for private serving of language models.",
-        version=__version__,
-        lifespan=lifespan,
-        # FastAPI's own pages load scripts from a CDN.
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    text = "An OpenAI-compatible API for private serving of language models."
+    app = FastAPI(title="Cloister", description=text, version=__version__, lifespan=lifespan, **BARE)
     levels = Levels(backend.ready.levels, backend.ready.why_not)
     app.state.prompts = prompts
     app.state.api = Api(backend, tokenizer, model, created, settings, keys, levels, WatchedAnswers(), metrics)
@@ -56,16 +103,9 @@ def create_api(
     app.add_exception_handler(HTTPException, handle_http_error)
     for part in (completions, routes):
         app.include_router(part.router)
-    describe(
-        app,
-        model,
-        levels.offered,
-        sent=(
-            *(ErrorReply, answer.ChatCompletion, answer.Completion, routes.Model, routes.ModelList),
-            *(routes.RequestView, routes.Health, PageInfo),
-        ),
-        received=(ChatRequest, CompletionRequest),
-    )
+    shown = (routes.Model, routes.ModelList, routes.RequestView, routes.Health, PageInfo)
+    sent = (ErrorReply, answer.ChatCompletion, answer.Completion, *shown)
+    describe(app, model, levels.offered, sent, received=(ChatRequest, CompletionRequest))
     return app
 
 
@@ -78,7 +118,6 @@ def create_app(
     carrier: Carrier | None = None,
     keys: KeyRing | None = None,
 ) -> FastAPI:
-    """The application of the HTTP edge: the API, the page and, where there is a carrier, the secure channel."""
     app = create_api(backend, tokenizer, model, settings, created, load_keys(settings) if keys is None else keys)
     if carrier is not None:
         app.state.carrier = carrier

@@ -1,14 +1,10 @@
-"""One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text.
-
-HTTP, JSON and the other choices are elsewhere. No part of a stop string is let through, even if the text arrives in
-pieces. The Knuth-Morris-Pratt automaton follows each string: the work per character does not depend on the strings'
-lengths or on how the text was cut.
-"""
+"""One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text. A Knuth-
+Morris-Pratt automaton follows each stop string, so that no part of one is let through."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Literal
 
 from cloister.errors import ServiceUnavailable
@@ -42,13 +38,10 @@ class _Pattern:
 
 
 class StopStrings:
-    """The stop strings of one request."""
-
     def __init__(self, strings: Sequence[str]) -> None:
-        self._patterns = tuple(_Pattern(string) for string in strings)
+        self._patterns = tuple(map(_Pattern, strings))
 
     def watch(self) -> StopWatch | None:
-        """A watch over one choice's text; None when there is nothing to look for."""
         return StopWatch(self._patterns) if self._patterns else None
 
 
@@ -58,10 +51,8 @@ class StopWatch:
     __slots__ = ("_held", "_matched", "_patterns", "hit")
 
     def __init__(self, patterns: tuple[_Pattern, ...]) -> None:
-        self._patterns = patterns
-        self._matched = [0] * len(patterns)
-        self._held = ""
-        self.hit = False
+        self._patterns, self._matched = patterns, [0] * len(patterns)
+        self._held, self.hit = "", False
 
     def push(self, text: str) -> str:
         """Take the next piece; return the text that can no longer be part of a stop string."""
@@ -76,15 +67,13 @@ class StopWatch:
                 if length == len(pattern.text):
                     longest = max(longest, length)
             if longest:
-                self.hit = True
-                self._held = ""
+                self.hit, self._held = True, ""
                 return held[: end - longest]
         keep = max(matched)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
 
     def finish(self) -> str:
-        """The text has ended: the part that was held back is no stop string."""
         rest, self._held = self._held, ""
         return rest
 
@@ -94,8 +83,6 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt, for an answer that begins with it."""
-
     text: str = field(repr=False)
     tokens: tuple[int, ...] = field(repr=False)
 
@@ -120,40 +107,32 @@ class Delta:
     progress: Progress | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Choice:
     """Turns the backend's messages into text. `prompt` is the number of the prompt that it continues."""
 
-    def __init__(
-        self,
-        index: int,
-        params: SamplingParams,
-        tokenizer: Tokenizer,
-        stops: StopStrings,
-        *,
-        prompt: int = 0,
-        echo: Echo | None = None,
-    ) -> None:
-        self.index = index
-        self.params = params
-        self.prompt = prompt
-        self.output_tokens = 0
-        self.cached_tokens = 0
+    index: int
+    params: SamplingParams
+    _tokenizer: Tokenizer
+    stops: InitVar[StopStrings]
+    prompt: int = 0
+    echo: InitVar[Echo | None] = None
+
+    def __post_init__(self, stops: StopStrings, echo: Echo | None) -> None:
+        self.output_tokens = self.cached_tokens = 0
         self.finish: Finish | None = None
-        self._tokenizer = tokenizer
-        self._stream = tokenizer.stream()
+        self._stream = self._tokenizer.stream()
         self._watch = stops.watch()
         self._echo_due = echo
         self._echo_scores: list[TokenLogprob] = []
         self._progress: Progress | None = None
         self._text = ""
         # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
-        self._decoded = 0
-        self._released = 0
+        self._decoded = self._released = 0
         self._unreleased: list[ScoredToken] = []
-        self._scores: list[ScoredToken] | None = None if params.logprobs is None else []
+        self._scores: list[ScoredToken] | None = None if self.params.logprobs is None else []
 
     def push(self, message: Tokens) -> None:
-        """Take the next tokens. Those that come after the choice has finished are ignored."""
         if self.finish is not None:
             return
         if self._echo_due is not None:
@@ -183,14 +162,9 @@ class Choice:
         return delta
 
     def _decode(self, text: str) -> None:
-        if not text:
-            return
         self._decoded += len(text)
-        if self._watch is None:
-            self._release(text)
-            return
-        self._release(self._watch.push(text))
-        if self._watch.hit:
+        self._release(text if self._watch is None else self._watch.push(text))
+        if self._watch is not None and self._watch.hit:
             self._unreleased.clear()
             self.finish = "stop"
 

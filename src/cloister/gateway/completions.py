@@ -1,8 +1,4 @@
-"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer.
-
-At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up other users' tokens. At
-the other levels this process passes the prompt on unread. This module keeps no prompt.
-"""
+"""POST /v1/chat/completions and POST /v1/completions: the way from a request's body to its answer."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ import secrets
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import TypeVar, cast
 
 import msgspec
@@ -21,34 +17,34 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from cloister.backend.base import OpenJob, VaultJob
+from cloister.backend.base import Job, OpenJob, VaultJob
 from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
+from cloister.gateway import schema
 from cloister.gateway.answer import Answer, ChatReply, CompletionReply, Reply, StreamedAnswer
 from cloister.gateway.api import Api, Call, CallContext, RequestSession, api_of
 from cloister.gateway.choice import Choice, Echo, StopStrings
-from cloister.gateway.generation import Generation, WatchedAnswer
+from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
-from cloister.gateway.hiding import Hiding, ObfuscationOptions
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import (
-    MAX_CHOICES,
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    SealedChatRequest,
-    SealedCompletionRequest,
-    SealedRequest,
-    prompts_of,
-    sealed_request_of,
-)
+from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, GenerationRequest, prompts_of, sealed_request_of
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
-from cloister.messages.prompts import ChatPrompt, Prompt, PromptField, SealedPrompt, TextPrompt, write_prompt
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import (
+    ChatPrompt,
+    Prompt,
+    PromptField,
+    SealedPrompt,
+    TextPrompt,
+    TokenPrompt,
+    write_prompt,
+)
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.elsewhere import refuse_biases
+from cloister.obfuscation.index import REQUEST, Prf
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
-from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, refuse_repeated_names
 
 T = TypeVar("T", int, float)
@@ -57,8 +53,7 @@ router = APIRouter()
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64
 _MANY_TOKENS = 2048
-# Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
-_GREEDY_BELOW = 1e-4
+_GREEDY_BELOW = 1e-4  # dividing logits by a smaller temperature overflows, and the limit is the greedy choice
 _SMALLEST_TOP_P = 1e-6
 _SEED_MASK = 2**63 - 1
 
@@ -74,10 +69,10 @@ class Endpoint:
     default_tokens: int
 
 
-# Without a limit an answer could fill the context and hold its blocks for a long time.
-CHAT = Endpoint("messages", ChatRequest, SealedChatRequest, ChatReply, default_tokens=1024)
-# OpenAI's own default.
-COMPLETION = Endpoint("prompt", CompletionRequest, SealedCompletionRequest, CompletionReply, default_tokens=16)
+# Without a limit an answer could fill the context and hold its blocks for a long time; 16 is OpenAI's own default.
+CHAT = Endpoint("messages", schema.ChatRequest, schema.SealedChatRequest, ChatReply, default_tokens=1024)
+_FORMS = (schema.CompletionRequest, schema.SealedCompletionRequest)
+COMPLETION = Endpoint("prompt", *_FORMS, CompletionReply, default_tokens=16)
 
 
 @router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
@@ -93,7 +88,6 @@ async def completions(request: Request, call: Call) -> Response:
 
 
 async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> Answer:
-    """The response, which generates every choice of every prompt and sends them."""
     api = api_of(request)
     body = _body(await read_body(request, api.settings), endpoint, sealed_request_of(request), api.model)
     level = api.levels.choose(body.protection, call.protection)
@@ -105,12 +99,12 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     if (body.n or 1) * len(prompts) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     tenant = call.caller.tenant
-    hiding = _hiding(api, body, prompts[0], tenant, session) if level.obfuscates else None
+    hiding = Hiding.of(api, body, prompts[0], tenant, session) if level.obfuscates else None
     stops = StopStrings(body.stop_strings)
     choices: list[Choice] = []
-    jobs: list[OpenJob | VaultJob] = []
+    jobs: list[Job] = []
     for number, prompt in enumerate(prompts):
-        job = await _job(request, prompt, level, session, call, body.cache_salt or "", hiding)
+        job = await _job(request, prompt, level, session, call.caller.trust_group, body.cache_salt or "", hiding)
         params = _params(api, body, level, job, min(endpoint.default_tokens, level.default_tokens or 2**31))
         echo = echo_of(prompt, job, api.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
         seeds = [choice_seed(body.seed, which) for which in range(body.n or 1)]
@@ -126,7 +120,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     return (StreamedAnswer if body.stream else Answer)(generation, reply, call.deadline, headers)
 
 
-def _body(raw: bytes, endpoint: Endpoint, sealed: SealedRequest | None, model: str) -> GenerationRequest:
+def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> GenerationRequest:
     is_sealed = sealed is not None and sealed.counts_prompts(raw, endpoint.field)
     try:
         body = (endpoint.sealed if is_sealed else endpoint.plain).model_validate_json(raw)
@@ -141,14 +135,13 @@ def _body(raw: bytes, endpoint: Endpoint, sealed: SealedRequest | None, model: s
 
 async def _job(
     request: Request,
-    prompt: Prompt | SealedPrompt,
+    prompt: AnyPrompt,
     level: Level,
     session: RequestSession,
-    call: CallContext,
+    group: str,
     salt: str,
     hiding: Hiding | None,
-) -> OpenJob | VaultJob:
-    """The prompt for the backend: read where the level lets this process read it, otherwise unread."""
+) -> Job:
     if not isinstance(prompt, SealedPrompt) and not level.uses_vault:
         reader: PromptReader = request.app.state.prompts
         read = await reader.read(prompt)
@@ -164,21 +157,46 @@ async def _job(
         unread = write_prompt(prompt if hiding is None else hiding.hide(prompt))
         check_size(len(unread))
     obfuscation = None if hiding is None else hiding.params
-    group = call.caller.trust_group
     return VaultJob(cast(PrivateLevel, level.name), session.name, session.keep, unread, group, salt, obfuscation)
 
 
-def _hiding(
-    api: Api, body: GenerationRequest, prompt: Prompt | SealedPrompt, tenant: str, session: RequestSession
-) -> Hiding:
-    refuse_biases(body.logit_bias)
-    options, salt = body.obfuscation or ObfuscationOptions(), body.cache_salt or ""
-    return Hiding.of(options, prompt, tenant, session, body.stop_strings, salt, api.index)
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """At `obfuscated`: over plain HTTP a secret orders the streams and picks the real answer. A repeated prompt has the
+    same secret, so a service that lets requests fail sees nothing new. Of a sealed request `secrets` is None."""
+
+    params: ObfuscationParams
+    secrets: ObfuscationSecrets | None = field(repr=False)
+
+    @classmethod
+    def of(cls, api: Api, body: GenerationRequest, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
+        refuse_biases(body.logit_bias)
+        options = body.obfuscation or schema.ObfuscationOptions()
+        if not isinstance(prompt, SealedPrompt):
+            given = tuple(tuple(variant) for variant in options.substitutes or ())
+            kept = session.name if session.keep else ""
+            named = (tenant, kept, options.params, given, write_prompt(prompt))
+            secret = api.index.secret(msgspec.msgpack.encode(named))
+            names = tuple(name for name in (kept, body.cache_salt) if name)
+            return cls(options.params, ObfuscationSecrets(secret, given, tuple(body.stop_strings), names))
+        if options.substitutes is not None:
+            message = "obfuscation: In a sealed request substitutes are sealed with the prompt, for its vault alone."
+            raise InvalidRequest(message, param="obfuscation", hint="Use a Cloister client.")
+        return cls(options.params, None)
+
+    def hide(self, prompt: Prompt) -> Prompt:
+        """The prompt with the secrets for its vault; the vault refuses token ids."""
+        return prompt if isinstance(prompt, TokenPrompt) else msgspec.structs.replace(prompt, hidden=self.secrets)
+
+    @property
+    def winnow(self) -> Winnow | None:
+        if self.secrets is None:
+            return None
+        prf = Prf(self.secrets.index_secret)
+        return cache(lambda count: prf.order(REQUEST, count).authentic)
 
 
 class PromptReader:
-    """Reads prompts for the level `open`, with the code that vaults use."""
-
     def __init__(self, tokenizer: Tokenizer, serving: Serving) -> None:
         self._tokenizer = tokenizer
         self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
@@ -186,7 +204,6 @@ class PromptReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
 
     async def read(self, prompt: Prompt) -> ReadPrompt:
-        """The prompt's tokens, and how many of them are public."""
         if _is_long(prompt):
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, prompt)
         # Many short prompts in one request are as long as one long one: let others in between.
@@ -194,7 +211,6 @@ class PromptReader:
         return self._reading.read(prompt)
 
     async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
-        """For a detector: the tokens' text, and where each block of them ends in it."""
         shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
         if len(tokens) > _MANY_TOKENS:
             return await asyncio.get_running_loop().run_in_executor(self._thread, shown)
@@ -216,8 +232,7 @@ def _is_long(prompt: Prompt) -> bool:
 
 
 def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int) -> tuple[str, tuple[int, ...]]:
-    """The text of the tokens, and where each block of them ends in it. A character that a block's end cuts belongs to
-    the next block."""
+    """The tokens' text, and where each block ends in it. A character that a block's end cuts is in the next."""
     stream, pieces, ends, length = tokenizer.stream(), [], [], 0
     for start in range(0, len(tokens), block_tokens):
         pieces.append(stream.push(tokens[start : start + block_tokens]))
@@ -227,51 +242,28 @@ def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int
     return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
 
 
-def _params(
-    api: Api, body: GenerationRequest, level: Level, job: OpenJob | VaultJob, default_tokens: int
-) -> SamplingParams:
-    ready = api.backend.ready
-    prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
-    max_tokens = answer_tokens(prompt_tokens, body.token_limit, default_tokens, ready.max_context)
-    refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
-    defaults = replace(api.tokenizer.generation, **refused)
-    return sampling_params(body, max_tokens, ready.vocabulary, api.tokenizer.stop_tokens, defaults)
-
-
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
-    """How many tokens the answer may have: the number asked for, or the room in the context if that is less.
-
-    PromptTooLong when there is no room at all. Where this process does not know the prompt's length (None), the vault
-    applies the same rule.
-    """
+    """The number asked for, or the room in the context. Without a length (None) the vault applies this rule."""
     room = max_context - (1 if prompt_tokens is None else prompt_tokens)
     wanted = default if asked is None else asked
     if room < min(wanted, 1):
-        raise PromptTooLong(
-            f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}.",
-            param="prompt",
-            hint="Shorten the prompt.",
-        )
+        message = f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}."
+        raise PromptTooLong(message, param="prompt", hint="Shorten the prompt.")
     return min(wanted, room)
 
 
-def sampling_params(
-    body: GenerationRequest,
-    max_tokens: int,
-    vocabulary: int,
-    stop_tokens: tuple[int, ...],
-    defaults: GenerationDefaults,
-) -> SamplingParams:
-    """The parameters of every choice, without seeds; InvalidRequest if they name tokens the model does not have.
-
-    A field that the request leaves out has the model's own default, or OpenAI's where the model has none.
-    """
+def _params(api: Api, body: GenerationRequest, level: Level, job: Job, default_tokens: int) -> SamplingParams:
+    """Without seeds. A field that the request leaves out has the model's own default, or OpenAI's where it has none."""
+    context, vocabulary = api.backend.ready.max_context, api.backend.ready.vocabulary
+    prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
+    refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
+    defaults = replace(api.tokenizer.generation, **refused)
     temperature = _first(body.temperature, defaults.temperature, 1.0)
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias: Token ids must be below {vocabulary}.", param="logit_bias")
     return SamplingParams(
-        max_tokens=max_tokens,
+        max_tokens=answer_tokens(prompt_tokens, body.token_limit, default_tokens, context),
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=min(max(_first(body.top_k, defaults.top_k, 0), 0), vocabulary),
         top_p=max(_first(body.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
@@ -282,7 +274,7 @@ def sampling_params(
         logprobs=body.alternatives,
         prompt_logprobs=body.alternatives if body.echoes else None,
         logit_bias=bias,
-        stop_tokens=() if body.ignore_eos else stop_tokens,
+        stop_tokens=() if body.ignore_eos else api.tokenizer.stop_tokens,
         mpc_reveal=body.mpc_reveal or "token",
     )
 
@@ -301,8 +293,7 @@ def choice_seed(seed: int | None, choice: int) -> int:
     return int.from_bytes(digest[:8], "little") & _SEED_MASK
 
 
-def echo_of(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
-    """The prompt as it was read: without its tags, or as the text of its tokens."""
+def echo_of(prompt: AnyPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
     if isinstance(prompt, TextPrompt):
         return Echo(Marked.of(prompt.text, public=prompt.public, param="prompt").text, job.prompt)
     return Echo(tokenizer.decode(job.prompt), job.prompt)

@@ -1,8 +1,5 @@
-"""How errors leave the server: a status, headers and OpenAI's error shape.
-
-Only Cloister's own messages go out. An unexpected exception's message may quote a prompt, so only its type and the line
-that raised it are logged.
-"""
+"""How errors leave the server: a status, headers and OpenAI's error shape. Only Cloister's own messages go out: an
+unexpected exception's message may quote a prompt, so only its type and line are logged."""
 
 from __future__ import annotations
 
@@ -16,24 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cloister.errors import (
-    ChannelBroken,
-    ChannelKeyUnknown,
-    CloisterError,
-    GpuNotConfidential,
-    InvalidRequest,
-    MessageExpired,
-    MessageRepeated,
-    ModelNotFound,
-    NotPermitted,
-    QueueFull,
-    RequestTimeout,
-    SandboxIncomplete,
-    ServiceUnavailable,
-    Unauthorized,
-    VaultLost,
-    where_raised,
-)
+from cloister import errors
+from cloister.errors import CloisterError, InvalidRequest, ModelNotFound, where_raised
 
 _log = logging.getLogger(__name__)
 
@@ -63,51 +44,34 @@ class ForeignHost(CloisterError, code="foreign_host"):
     """The request's Host is not this machine, where only this machine may ask."""
 
 
-class UnsupportedMedia(InvalidRequest, code="unsupported_media_type"):
+class WrongMedia(InvalidRequest, code="unsupported_media_type"):
     """The request's body is not JSON."""
 
 
 # The first class that matches decides; any other error is the server's own fault.
-_STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
-    (BodyTooLarge, 413, "invalid_request_error"),
-    (BodyTimeout, 408, "invalid_request_error"),
-    (UnsupportedMedia, 415, "invalid_request_error"),
-    (InvalidRequest, 400, "invalid_request_error"),
-    (Unauthorized, 401, "invalid_request_error"),
-    (NotPermitted, 403, "invalid_request_error"),
-    (ForeignHost, 403, "invalid_request_error"),
-    (ModelNotFound, 404, "invalid_request_error"),
-    (ChannelKeyUnknown, 409, "invalid_request_error"),
-    (MessageRepeated, 409, "invalid_request_error"),
-    (MessageExpired, 409, "invalid_request_error"),
-    (ChannelBroken, 400, "invalid_request_error"),
-    (QueueFull, 429, "rate_limit_error"),
-    (RequestTimeout, 504, "timeout_error"),
-    (VaultLost, 503, "server_error"),
-    (ServiceUnavailable, 503, "server_error"),
-    (SandboxIncomplete, 500, "server_error"),
-    (GpuNotConfidential, 500, "server_error"),
+_STATUS: tuple[tuple[type[CloisterError], int], ...] = (
+    *((BodyTooLarge, 413), (BodyTimeout, 408), (WrongMedia, 415), (InvalidRequest, 400)),
+    *((errors.Unauthorized, 401), (errors.NotPermitted, 403), (ForeignHost, 403), (ModelNotFound, 404)),
+    *((errors.ChannelKeyUnknown, 409), (errors.MessageRepeated, 409), (errors.MessageExpired, 409)),
+    *((errors.ChannelBroken, 400), (errors.QueueFull, 429), (errors.RequestTimeout, 504)),
+    *((errors.ServiceUnavailable, 503), (errors.SandboxIncomplete, 500), (errors.GpuNotConfidential, 500)),
 )
+_TYPES = {429: "rate_limit_error", 504: "timeout_error", 503: "server_error", 500: "server_error"}
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
-FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")
-"""How another process reports an exception that is not a CloisterError (messages/lifecycle.py)."""
+FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")  # from messages/lifecycle.py
 _KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 """Types that are logged: Python's own. Any other word from another process may be user content."""
 _RETRY_S = {429: 1, 503: 2}
-_HTTP_ERRORS = {
-    404: ("There is nothing at this path.", "not_found"),
-    405: ("This path does not answer this method.", "method_not_allowed"),
-}
+_NO_METHOD = ("This path does not answer this method.", "method_not_allowed")
+_HTTP_ERRORS = {404: ("There is nothing at this path.", "not_found"), 405: _NO_METHOD}
 
 
 def describe(error: Exception) -> tuple[int, ErrorReply]:
-    """Status and body for this error."""
     if isinstance(error, CloisterError):
-        for kind, status, type_name in _STATUS:
+        for kind, status in _STATUS:
             if isinstance(error, kind):
-                param = error.param if isinstance(error, InvalidRequest) else None
-                if kind is ModelNotFound:
-                    param = "model"
+                param = "model" if kind is ModelNotFound else getattr(error, "param", None)
+                type_name = _TYPES.get(status, "invalid_request_error")
                 return status, ErrorReply(ErrorBody(str(error), type_name, param, error.code))
         if elsewhere := FAILED_ELSEWHERE.match(str(error)):
             _log.error("Unexpected %s in another process.", elsewhere[1] if elsewhere[1] in _KNOWN else "error")
@@ -115,7 +79,6 @@ def describe(error: Exception) -> tuple[int, ErrorReply]:
 
 
 def error_response(error: Exception) -> Response:
-    """The whole response for an error met before any byte was sent."""
     status, reply = describe(error)
     headers: dict[str, str] = {}
     if status == 401:
@@ -130,7 +93,6 @@ async def handle_cloister_error(request: Request, error: Exception) -> Response:
 
 
 async def handle_http_error(request: Request, error: Exception) -> Response:
-    """Routing's own errors (404, 405) in the same shape."""
     assert isinstance(error, HTTPException)
     message, code = _HTTP_ERRORS.get(error.status_code, ("The request could not be served.", "http_error"))
     reply = ErrorReply(ErrorBody(message, "invalid_request_error", None, code))
@@ -138,5 +100,4 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def log_unexpected(error: BaseException) -> None:
-    """Log an exception's type and place, without its message."""
     _log.error("Unexpected %s.", where_raised(error))

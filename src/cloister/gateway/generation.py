@@ -1,11 +1,5 @@
-"""All choices of one request, generated at once and read as one sequence of events.
-
-One task per choice puts the backend's messages into a mailbox. The reader takes all that waits there at once, so a
-slow client gets few large pieces. The API's shapes are elsewhere.
-
-A job holds a prompt: once the backend has it, this module keeps no reference to it. An answer is remembered for KEPT_S
-after its end, by numbers and names only.
-"""
+"""All choices of one request, generated at once and read as one sequence of events. Once the backend has a job, this
+module keeps no reference to its prompt; an ended answer is remembered by numbers and names only."""
 
 from __future__ import annotations
 
@@ -15,28 +9,24 @@ import traceback
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from msgspec.structs import replace
 from starlette.types import Receive
 
-from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice, Delta
 from cloister.gateway.metrics import Metrics
 from cloister.messages.generation import Tokens
 
-Winnow = Callable[[int], int]
-"""From the number of streams to the index of the real one (obfuscation.index.Order)."""
-
+Winnow = Callable[[int], int]  # from the number of streams to the index of the real one (obfuscation.index.Order)
 MOST = 4096
 KEPT_S = 60.0
 
 
 @dataclass(slots=True)
 class WatchedAnswer:
-    """An answer's owner and level, and the backend's request for each choice that has begun."""
-
     id: str
     tenant: str
     level: str
@@ -64,7 +54,6 @@ class WatchedAnswers:
             self._ended[answer.id] = answer
 
     def find(self, answer_id: str, tenant: str) -> WatchedAnswer | None:
-        """The answer, if it is this tenant's."""
         self._forget_old()
         answer = self._running.get(answer_id) or self._ended.get(answer_id)
         return answer if answer is not None and answer.tenant == tenant else None
@@ -82,38 +71,28 @@ class ClientGone(Exception):
     """The client closed its connection."""
 
 
+@dataclass(eq=False, repr=False)
 class Generation:
-    """`async with running(…)`, and await `news` until it is `done`.
+    """At `obfuscated` all choices are streams of one request, of which one is real. The end of one stream must not end
+    the request, or the service would see which one is real: ends are held back until every stream has ended."""
 
-    At `obfuscated` all choices are streams of one request, of which one is real; `winnow` gives its index where this
-    process knows it. The end of one stream must not end the request, or the service would see which one is real: all
-    ends are held back until every stream has ended.
-    """
+    _backend: Backend
+    _answer: WatchedAnswer
+    choices: list[Choice]
+    jobs: InitVar[Sequence[Job]]
+    _watched: WatchedAnswers
+    _metrics: Metrics
+    _winnow: Winnow | None = None
 
-    def __init__(
-        self,
-        backend: Backend,
-        answer: WatchedAnswer,
-        choices: Sequence[Choice],
-        jobs: Sequence[OpenJob | VaultJob],
-        watched: WatchedAnswers,
-        metrics: Metrics,
-        winnow: Winnow | None = None,
-    ) -> None:
-        self.choices = list(choices)
-        self._winnow = winnow
+    def __post_init__(self, jobs: Sequence[Job]) -> None:
         self._hides = any(isinstance(job, VaultJob) and job.obfuscation is not None for job in jobs)
-        self._backend = backend
-        self._answer = answer
-        self._watched = watched
-        self._metrics = metrics
-        self._jobs = {choice.prompt: job for choice, job in zip(choices, jobs, strict=True)}
+        self._jobs = {choice.prompt: job for choice, job in zip(self.choices, jobs, strict=True)}
         self._prompt_tokens = {n: len(job.prompt) for n, job in self._jobs.items() if isinstance(job, OpenJob)}
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
         self._streams: list[AnswerStream] = []
-        self._unfinished = len(choices)
+        self._unfinished = len(self.choices)
 
     @property
     def done(self) -> bool:
@@ -121,13 +100,11 @@ class Generation:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of all prompts, each counted once: here, or by the vault that read it."""
         return sum(self._prompt_tokens.values())
 
     @property
     def cached_tokens(self) -> int:
-        """How many of those the cache had. Of several answers to a prompt, the one that found least counts: the others
-        may have found what that one computed."""
+        """Of several answers to a prompt the one that found least counts: others may have found what it computed."""
         found: dict[int, int] = {}
         for choice in self.choices:
             found[choice.prompt] = min(choice.cached_tokens, found.get(choice.prompt, choice.cached_tokens))
@@ -144,7 +121,6 @@ class Generation:
 
     @property
     def hidden_among(self) -> int | None:
-        """The number of streams where one of them is real."""
         return len(self.choices) if self._hides else None
 
     @property
@@ -154,12 +130,10 @@ class Generation:
         return [self.choices[self._winnow(len(self.choices))]]
 
     def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
-        """New text of those of these choices that the answer shows, with their index in it. At `obfuscated` all shown
-        ones are returned, so that timing does not single one out."""
+        """New text of the choices that are shown. At `obfuscated` all are returned, so that timing singles none out."""
         places = {id(choice): place for place, choice in enumerate(self.shown)}
-        if self._hides:
-            choices = self.shown
-        new = [(places[id(choice)], choice.take()) for choice in choices if id(choice) in places]
+        taken = self.shown if self._hides else choices
+        new = [(places[id(choice)], choice.take()) for choice in taken if id(choice) in places]
         for _, delta in new:
             if self._hides and not self.done:
                 delta.finish = None
@@ -184,7 +158,7 @@ class Generation:
             self._metrics.ended(self, self.prompt_tokens, self.made_tokens)
 
     async def news(self) -> list[Choice]:
-        """Wait for new messages; returns their choices. Raises the backend's error, or ClientGone."""
+        """Raises the backend's error, or ClientGone."""
         if not self._mail:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
@@ -231,8 +205,7 @@ class Generation:
             self._carriers[group[0].index] = asyncio.create_task(self._carry(group, stream))
 
     async def _carry(self, choices: Sequence[Choice], stream: AnswerStream) -> None:
-        """Put the stream's messages into the mailbox. Hidden streams end together: the backend computes each past its
-        own end, where it is cut here."""
+        """Hidden streams end together: the backend computes each past its own end, where it is cut here."""
         try:
             async with aclosing(stream):
                 async for message in stream:
@@ -253,7 +226,6 @@ class Generation:
 
 
 def _cut(message: Tokens, stop_tokens: Sequence[int]) -> Tokens:
-    """The tokens up to the first stop token, if there is one."""
     at = next((at for at, token in enumerate(message.tokens, 1) if token in stop_tokens), None)
     if at is None:
         return replace(message, finish=None)

@@ -1,8 +1,5 @@
-"""The outermost layer of the application, and the limits on bodies.
-
-The layer gives every request an id, counts it by route and status, and turns every exception into a response. Raw ASGI,
-because every streamed token passes it.
-"""
+"""The outermost layer of the application (an id and a count for each request, errors as responses), and limits on
+bodies. Raw ASGI, because every streamed token passes it."""
 
 from __future__ import annotations
 
@@ -17,14 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloister.addresses import is_loopback
 from cloister.config import GatewaySettings
-from cloister.gateway.errors import (
-    BodyTimeout,
-    BodyTooLarge,
-    ForeignHost,
-    UnsupportedMedia,
-    error_response,
-    log_unexpected,
-)
+from cloister.gateway.errors import BodyTimeout, BodyTooLarge, ForeignHost, WrongMedia, error_response, log_unexpected
 from cloister.gateway.metrics import Metrics
 
 BODY_TIMEOUT_S = 30.0
@@ -34,11 +24,10 @@ _PORT = re.compile(r":\d+$")
 
 
 async def read_body(request: Request, settings: GatewaySettings, wanted: str = JSON, limit: int | None = None) -> bytes:
-    """The whole body, if it is of the wanted kind, comes in time and is no larger than allowed."""
     kind = request.headers.get("content-type", wanted).partition(";")[0].strip().lower()
     if kind != wanted:
         what = "JSON" if wanted == JSON else "a sealed request"
-        raise UnsupportedMedia(f"The body must be {what}.", hint=f"Send `Content-Type: {wanted}`.")
+        raise WrongMedia(f"The body must be {what}.", hint=f"Send `Content-Type: {wanted}`.")
     limit = settings.max_body_bytes if limit is None else limit
     allowed_s = min(BODY_TIMEOUT_S, settings.request_timeout_s)
     pieces = request.stream()
@@ -69,8 +58,6 @@ async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:
 
 
 class Guard:
-    """Wraps the whole application."""
-
     def __init__(self, app: ASGIApp, metrics: Metrics, *, local_only: bool) -> None:
         self._app = app
         self._metrics = metrics
@@ -102,10 +89,8 @@ class Guard:
 
         try:
             if self._local_only and not _names_this_machine(scope):
-                raise ForeignHost(
-                    "With the development key this server answers to localhost only.",
-                    hint="Use 127.0.0.1 in the URL, or serve with a keys file.",
-                )
+                hint = "Use 127.0.0.1 in the URL, or serve with a keys file."
+                raise ForeignHost("With the development key this server answers to localhost only.", hint=hint)
             await self._app(scope, watched, guarded)
         except ForeignHost as refusal:
             await error_response(refusal)(scope, watched, guarded)

@@ -1,8 +1,4 @@
-"""Key waiting: `python -m cloister.gateway.key_waiting FD` listens in the gateway's place until the weights' key comes.
-
-It shows the node's evidence and takes the provider's sealed key, which it cannot open, to the controller. Every other
-request is answered with `waiting_for_key`.
-"""
+"""Listens in the gateway's place until the weights' key comes: takes it to the controller, and cannot open it."""
 
 from __future__ import annotations
 
@@ -25,13 +21,8 @@ from cloister.gateway.guard import read_body
 from cloister.gateway.sealed import evidence_response, read_question
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening
-from cloister.messages.controller_key_waiting import (
-    MAX_MESSAGE_BYTES,
-    KeyTaken,
-    OfferKey,
-    StartKeyWaiting,
-    ToKeyWaiting,
-)
+from cloister.messages.controller_key_waiting import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, ToKeyWaiting
+from cloister.messages.controller_key_waiting import StartKeyWaiting as Start
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import raised, start_failed
 from cloister.process.endpoint import Endpoint
@@ -42,10 +33,8 @@ ANSWER_S = 60.0
 
 
 class KeyClient:
-    """This process's end of the socket to the controller."""
-
     def __init__(self, controller: socket.socket) -> None:
-        self.opened: asyncio.Future[StartKeyWaiting] = asyncio.get_running_loop().create_future()
+        self.opened: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Evidence | KeyTaken]] = {}
         # Without its controller this process has no use.
@@ -53,7 +42,6 @@ class KeyClient:
         self.send = self._endpoint.send
 
     async def ask(self, question: Callable[[int], msgspec.Struct]) -> Evidence | KeyTaken:
-        """The controller's answer; raises its error."""
         number = next(self._numbers)
         answer: asyncio.Future[Evidence | KeyTaken] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -66,8 +54,8 @@ class KeyClient:
         finally:
             del self._waiting[number]
 
-    def _handle(self, message: StartKeyWaiting | Evidence | KeyTaken | Failed) -> None:
-        if isinstance(message, StartKeyWaiting):
+    def _handle(self, message: Start | Evidence | KeyTaken | Failed) -> None:
+        if isinstance(message, Start):
             self.opened.set_result(message)
         elif (answer := self._waiting.get(message.request_id)) is None or answer.done():
             return
@@ -78,7 +66,6 @@ class KeyClient:
 
 
 def create_key_waiting(client: KeyClient, settings: GatewaySettings) -> FastAPI:
-
     async def evidence(request: Request) -> Response:
         asked = await read_question(request, settings, MAX_MESSAGE_BYTES)
         answer = await client.ask(lambda number: AskEvidence(number, asked.nonce_bytes, asked.since))
@@ -92,10 +79,8 @@ def create_key_waiting(client: KeyClient, settings: GatewaySettings) -> FastAPI:
         return Response(answer.answer, media_type=CONTENT_TYPE)
 
     async def not_yet(request: Request) -> Response:
-        raise WaitingForKey(
-            "This server waits for the key of its weights.",
-            hint="Its provider releases it: `cloister weights release`.",
-        )
+        hint = "Its provider releases it: `cloister weights release`."
+        raise WaitingForKey("This server waits for the key of its weights.", hint=hint)
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(CloisterError, handle_cloister_error)
@@ -106,7 +91,6 @@ def create_key_waiting(client: KeyClient, settings: GatewaySettings) -> FastAPI:
 
 
 async def serve(controller: socket.socket) -> None:
-    """Serve until SIGTERM, or until the controller hangs up."""
     client = KeyClient(controller)
     start = await client.opened
     settings = GatewaySettings.model_validate_json(start.settings)

@@ -1,8 +1,5 @@
-"""The totals of /metrics, over all tenants.
-
-Labels and values hold no tenant's name and no user content. With a keys file the totals are coarse: they change every
-COARSE_S seconds, in large steps, so that a request's length or a single cache hit cannot be read from them.
-"""
+"""The totals of /metrics, over all tenants. With a keys file they change every COARSE_S seconds, in large steps, so
+that a request's length or a single cache hit cannot be read from them."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ COARSE_S = 10.0
 COARSE_TOKENS = 1000
 COARSE_REQUESTS = 50
 COARSE_PAGES = 100
-_COARSE_SHARE = 16
-"""Number of steps in which blocks in use are reported."""
+_COARSE_SHARE = 16  # number of steps in which blocks in use are reported
 
 _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "running": ("Sequences being computed", lambda stats: stats.running),
@@ -33,15 +29,12 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "vault_ready_ms": ("From the order to fork the last vault until it was sealed", lambda stats: stats.vault_ready_ms),
     "vault_wait_ms": ("From the last new session until its vault was sealed", lambda stats: stats.vault_wait_ms),
 }
-
-
 _COUNTERS: dict[str, tuple[str, int, Callable[[Stats], int]]] = {
     "prefix_demotions": ("Shared runs that looked probed and became private", 1, lambda stats: stats.demotions),
     "prefix_evictions": ("Pages evicted for room", COARSE_PAGES, lambda stats: stats.evictions),
     "prefix_offloads": ("Pages that went to a lower tier", COARSE_PAGES, lambda stats: stats.offloads),
     "prefix_recalls": ("Pages that came back from it", COARSE_PAGES, lambda stats: stats.recalls),
-}
-"""Of the prefix cache: what it is, its coarse step, and where it is found."""
+}  # of the prefix cache: what it is, its coarse step, and where it is found
 _BY_POLICY: dict[str, tuple[str, int, Callable[[Reuse], int]]] = {
     "prefix_hits": ("Requests that found something computed", COARSE_REQUESTS, lambda reuse: reuse.hits),
     "prefix_misses": ("Requests that found nothing", COARSE_REQUESTS, lambda reuse: reuse.misses),
@@ -58,7 +51,6 @@ class Totals:
         self._coarse = coarse
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
         step = COARSE_TOKENS if self._coarse else 1
         yield CounterMetricFamily("cloister_prompt_tokens", "Tokens read from prompts", self.tokens_in // step * step)
         yield CounterMetricFamily("cloister_output_tokens", "Tokens generated", self.tokens_out // step * step)
@@ -97,30 +89,17 @@ class Totals:
 
 
 class Metrics:
-    """Counts requests and tokens, and times generations."""
-
     def __init__(self, *, coarse: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
         self._kept_s = COARSE_S if coarse else 0.0
         self._shown: tuple[float, bytes] | None = None
-        self._requests = Counter(
-            "cloister_requests", "HTTP requests by route and status class", ("route", "status"), registry=registry
-        )
-        self._generations = Counter(
-            "cloister_generations", "Requests for an answer by level of protection", ("level",), registry=registry
-        )
-        self._first = Histogram(
-            "cloister_time_to_first_token_seconds",
-            "From the request's arrival at the queue to its first token",
-            buckets=_FIRST_TOKEN_S,
-            registry=registry,
-        )
-        self._between = Histogram(
-            "cloister_inter_token_seconds",
-            "Between one piece of an answer and the next",
-            buckets=_BETWEEN_TOKENS_S,
-            registry=registry,
-        )
+        by_route, by_level = "HTTP requests by route and status class", "Requests for an answer by level of protection"
+        self._requests = Counter("cloister_requests", by_route, ("route", "status"), registry=registry)
+        self._generations = Counter("cloister_generations", by_level, ("level",), registry=registry)
+        name, text = ("cloister_time_to_first_token_seconds", "From the arrival at the queue to the first token")
+        self._first = Histogram(name, text, buckets=_FIRST_TOKEN_S, registry=registry)
+        name, text = "cloister_inter_token_seconds", "Between one piece of an answer and the next"
+        self._between = Histogram(name, text, buckets=_BETWEEN_TOKENS_S, registry=registry)
         self._totals = Totals(coarse=coarse)
         registry.register(self._totals)
         # When each live generation began or last progressed, and how many tokens it had then.

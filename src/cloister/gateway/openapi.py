@@ -1,7 +1,4 @@
-"""The part of /openapi.json that FastAPI cannot derive: bodies and replies, which are read and written by hand.
-
-The schemas come from the types that are decoded and encoded, so the description cannot drift from the server.
-"""
+"""The part of /openapi.json that FastAPI cannot derive. The schemas come from the types that are read and written."""
 
 from __future__ import annotations
 
@@ -35,17 +32,14 @@ _ERRORS = {
 
 
 def json_of(name: str) -> dict[str, Any]:
-    """A JSON content of the named schema."""
     return {"application/json": {"schema": {"$ref": _REF.format(name)}}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The documentation of these error statuses."""
     return {status: {"description": _ERRORS[status], "content": json_of("ErrorReply")} for status in statuses}
 
 
 def replies(name: str, *statuses: int) -> dict[str, Any]:
-    """A route's documentation: a JSON reply and these error statuses."""
     return {"responses": {200: {"description": "OK", "content": json_of(name)}, **errors(*statuses)}}
 
 
@@ -55,16 +49,13 @@ def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
 
 
 def generation_docs(body: str, reply: str) -> dict[str, Any]:
-    """The documentation of a route that generates: JSON, or events when `stream` is true."""
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
     content = {**json_of(reply), "text/event-stream": {"schema": event}}
     level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
     named = {"description": "The session, where the caller named one", "schema": {"type": "string"}}
     parameters = [
         _header(LEVEL_HEADER, "The level of protection; like `protection` in the body", enum=list(LEVELS)),
-        _header(
-            SESSION_HEADER, "The conversation this belongs to; like `session` in the body", pattern=SESSION_PATTERN
-        ),
+        _header(SESSION_HEADER, "The conversation; like `session` in the body", pattern=SESSION_PATTERN),
     ]
     headers = {LEVEL_HEADER: level, SESSION_HEADER: named}
     return {
@@ -76,28 +67,22 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     }
 
 
-def describe(
-    app: FastAPI,
-    model: str,
-    levels: Sequence[str],
-    sent: Sequence[type[msgspec.Struct]],
-    received: Sequence[type[BaseModel]],
-) -> None:
-    """Make `app.openapi()` give the whole description, with the schemas of what is sent and received."""
+Structs = Sequence[type[msgspec.Struct]]
+Models = Sequence[type[BaseModel]]
+
+
+def describe(app: FastAPI, model: str, levels: Sequence[str], sent: Structs, received: Models) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _, sent_schemas = msgspec.json.schema_components(sent, ref_template=_REF.format("{name}"))
-            _, received_schemas = models_json_schema(
-                [(kind, "validation") for kind in received], ref_template=_REF.format("{model}")
-            )
+            kinds: Any = [(kind, "validation") for kind in received]
+            received_schemas = models_json_schema(kinds, ref_template=_REF.format("{model}"))[1]["$defs"]
             for kind in received:
-                fields = received_schemas["$defs"][kind.__name__]["properties"]
+                fields = received_schemas[kind.__name__]["properties"]
                 fields["model"]["enum"], fields["protection"]["enum"] = [model], [*levels, None]
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(
-                {**sent_schemas, **received_schemas["$defs"]}
-            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(sent_schemas | received_schemas)
             app.openapi_schema = schema
         return app.openapi_schema
 

@@ -9,7 +9,7 @@ from cloister.errors import SetupError
 
 
 def reserve_port(settings: GatewaySettings) -> int | None:
-    """The descriptor of a socket that reserves the port for the process that inherits it; None for any port."""
+    """The descriptor of a socket that the listening process inherits; None for any port."""
     if not settings.port:
         return None
     bind(settings).close()  # SetupError if another process listens there
@@ -22,7 +22,7 @@ def reserve_port(settings: GatewaySettings) -> int | None:
 
 
 def bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
-    """A socket of that address. One that is not `shared` keeps other processes away even before it listens."""
+    """One that is not `shared` keeps other processes away even before it listens."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -34,8 +34,6 @@ def bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
             listener.close()
             raise
     except OSError as wrong:
-        raise SetupError(
-            f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}.",
-            hint="Choose another with --port (0 takes any free one) or --host.",
-        ) from None
+        message = f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}."
+        raise SetupError(message, hint="Choose another with --port (0 takes any free one) or --host.") from None
     return listener

@@ -1,29 +1,126 @@
-"""The gateway as a process: joins the controller's socket, the tokenizer and the application, and serves HTTP."""
+"""The gateway as a process: its socket to the controller, which carries sealed bytes unread, and its HTTP server."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
+from cloister.backend.base import Carrier, SealedAnswer
+from cloister.backend.client import ControllerClient
 from cloister.config import GatewaySettings
 from cloister.detection.judge import form_of
-from cloister.errors import ServiceUnavailable, SetupError
+from cloister.errors import CloisterError, ServiceUnavailable, SetupError
 from cloister.gateway.app import create_app
-from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
 from cloister.keys import KeyRing
-from cloister.messages.controller_gateway import Listening
-from cloister.messages.lifecycle import start_failed
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart
+from cloister.messages.controller_gateway import AskEvidence, Evidence, Listening, Sealed, ToGateway
+from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import raised, start_failed
 from cloister.models.source import open_folder
 from cloister.process.sandbox.confinement import confine_or_refuse
 from cloister.prompts.tokenizer import Tokenizer
 
+REPORT_TAKEN_BYTES = 1 << 16
+"""Less than the sealed API's window (sealed_api.exchange.WINDOW_BYTES), so that it rarely waits for this report."""
+
+
+class GatewayClient(ControllerClient, Carrier):
+    receives = ToGateway
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._sealed: dict[int, CarriedAnswer] = {}
+        super().__init__(reader, writer)
+
+    async def evidence(self, nonce: bytes, since: int) -> bytes:
+        request_id = next(self._ids)
+        self.send(AskEvidence(request_id, nonce, since))
+        try:
+            return (await self._answer(Evidence, request_id)).document
+        finally:
+            self._awaited.pop((Evidence, request_id), None)
+
+    def carry(self, envelope: bytes) -> CarriedAnswer:
+        request_id = next(self._ids)
+        self.send(Sealed(request_id, envelope))
+        answer = self._sealed[request_id] = CarriedAnswer(request_id, self)
+        return answer
+
+    def forget(self, request_id: int) -> None:
+        self._sealed.pop(request_id, None)
+
+    def _dispatch(self, message: msgspec.Struct) -> None:
+        match message:
+            case SealedPart():
+                if answer := self._sealed.get(message.request_id):
+                    answer.put(message)
+            case Evidence():
+                self._answered(Evidence, message.request_id, message)
+            case Failed() if answer := self._sealed.get(message.request_id):
+                answer.put(raised(message))
+            case Failed() if self._answered(Evidence, message.request_id, raised(message)):
+                pass
+            case _:
+                super()._dispatch(message)
+
+    def _hang_up(self) -> None:
+        super()._hang_up()
+        for answer in list(self._sealed.values()):
+            answer.put(ServiceUnavailable("The server is shutting down."))
+
+
+class CarriedAnswer(SealedAnswer):
+    def __init__(self, request_id: int, client: GatewayClient) -> None:
+        self._request_id, self._client = request_id, client
+        self._parts: list[SealedPart] = []
+        self._failed: CloisterError | None = None
+        self._news = asyncio.Event()
+        self._unreported, self._ended = 0, False
+
+    def put(self, part: SealedPart | CloisterError) -> None:
+        if isinstance(part, SealedPart):
+            self._parts.append(part)
+        else:
+            self._failed = part
+        if not isinstance(part, SealedPart) or part.end:
+            self._end()
+        self._news.set()
+
+    async def next(self) -> tuple[bytes, bool]:
+        await self._news.wait()
+        if self._parts:
+            parts, self._parts = self._parts, []
+            if self._failed is None and not parts[-1].end:
+                self._news.clear()
+            return b"".join([part.data for part in parts]), parts[-1].end
+        raise self._failed or ServiceUnavailable("The answer has ended.")
+
+    def taken(self, count: int) -> None:
+        self._unreported += count
+        if self._unreported >= REPORT_TAKEN_BYTES and not self._ended:
+            with suppress(ServiceUnavailable):
+                self._client.send(BytesTaken(self._request_id, self._unreported))
+            self._unreported = 0
+
+    def leave(self) -> None:
+        if not self._ended:
+            self._end()
+            with suppress(ServiceUnavailable):
+                self._client.send(CancelSealed(self._request_id))
+            self.put(ServiceUnavailable("The client has left."))
+
+    def _end(self) -> None:
+        self._ended = True
+        self._client.forget(self._request_id)
+
 
 async def serve(controller: socket.socket) -> None:
-    """Serve until SIGTERM, or until the controller hangs up."""
     client = await GatewayClient.connect(controller)
     try:
         start = await client.started

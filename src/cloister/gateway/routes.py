@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials
+from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cloister.errors import CloisterError, ModelNotFound, NotPermitted, ServiceUnavailable
-from cloister.gateway.api import Api, Call, LevelInfo, api_of, bearer, caller_of, check_session, json_response
+from cloister.gateway.api import Api, Call, Credentials, LevelInfo, api_of, caller_of, check_session, json_response
 from cloister.gateway.openapi import errors, replies
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import View
@@ -20,8 +19,7 @@ from cloister.messages.generation import Stats
 from cloister.prompts.tokenizer import Tokenizer
 
 router = APIRouter()
-_SERVICE_S = 5.0
-"""How long the service has to answer."""
+_SERVICE_S = 5.0  # how long the service has to answer
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -85,10 +83,7 @@ class SeenTokens(msgspec.Struct):
 
 
 class LabelledBlock(msgspec.Struct):
-    """A block of the prompt: whether other tenants may share it, which tier of detection decided, and the category.
-
-    Tier 0: no tier has read it yet, so it is private.
-    """
+    """Tier of detection and category of a block of the prompt. Tier 0: no tier has read it yet, so it is private."""
 
     text: str
     label: str
@@ -97,19 +92,14 @@ class LabelledBlock(msgspec.Struct):
 
 
 class ChoiceView(msgspec.Struct):
-    """What the provider's process has of one choice. `known` is false where it has nothing, or has forgotten it.
-
-    A row is one query, or one contribution, of one layer; the contributions themselves are not shown. The cache had
-    `found` of the prompt's tokens, `found_shared` of them in blocks shared between tenants; `blocks` are the
-    detector's decisions at the level `shared`.
-    """
+    """What the provider's process has of one choice. A row is one query, or one contribution, of one layer. The cache
+    had `found` of the prompt's tokens, `found_shared` of them in blocks shared between tenants."""
 
     index: int
     known: bool
     prompt: SeenTokens
     output: SeenTokens
-    streams: list[SeenTokens]
-    """At `obfuscated`, in place of the output: answers of which one is real."""
+    streams: list[SeenTokens]  # at `obfuscated`, in place of the output: answers of which one is real
     asked_rows: int
     asked_bytes: int
     answered_rows: int
@@ -137,12 +127,10 @@ async def view_request(request: Request, request_id: str, call: Call) -> Respons
         raise HTTPException(404)
     try:
         async with asyncio.timeout(_SERVICE_S):
-            choices = [
-                _choice(index, await api.backend.view(number), api.tokenizer, api.backend.ready.block_tokens)
-                for index, number in sorted(answer.requests.items())
-            ]
+            views = [(index, await api.backend.view(number)) for index, number in sorted(answer.requests.items())]
     except TimeoutError:
         raise ServiceUnavailable("The service does not answer.") from None
+    choices = [_choice(index, view, api.tokenizer, api.backend.ready.block_tokens) for index, view in views]
     view = RequestView(request_id, answer.level, answer.ended is None, choices)
     return json_response(view, headers={"Cache-Control": "no-store"})
 
@@ -174,29 +162,22 @@ async def health(request: Request) -> Response:
     if stats is None or not stats.up:
         raise ServiceUnavailable("The service does not answer.")
     if api.levels.default is not None and api.levels.default not in stats.levels:
-        raise ServiceUnavailable(
-            f"The default level of protection, {api.levels.default!r}, cannot be served now.",
-            hint="Its operator finds the reason in the server's output.",
-        )
+        message = f"The default level of protection, {api.levels.default!r}, cannot be served now."
+        raise ServiceUnavailable(message, hint="Its operator finds the reason in the server's output.")
     return json_response(Health())
 
 
 @router.get("/metrics", responses={200: {"description": "OK", "content": {"text/plain": {}}}, **errors(401, 403)})
-async def metrics(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
-) -> Response:
+async def metrics(request: Request, credentials: Credentials) -> Response:
     """Totals for Prometheus. They need an operator's key, since they are about all tenants."""
     if not caller_of(request, credentials).operator:
-        raise NotPermitted(
-            "This API key is a tenant's; the server's totals need an operator's.",
-            hint="`cloister key new NAME --operator` makes one.",
-        )
+        hint = "`cloister key new NAME --operator` makes one."
+        raise NotPermitted("This API key is a tenant's; the server's totals need an operator's.", hint=hint)
     api = api_of(request)
     return Response(await api.metrics.exposition(lambda: _stats(api)), media_type=_TEXT)
 
 
 async def _stats(api: Api) -> Stats | None:
-    """The service's totals; None when it does not answer in time."""
     try:
         async with asyncio.timeout(_SERVICE_S):
             return await api.backend.stats()

@@ -1,12 +1,6 @@
-"""The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know.
-
-Known fields are checked strictly (no "3" for 3, no true for 1, no NaN). Unknown fields of a body are refused, as OpenAI
-does: one of them may be a misspelt `protection`. Unknown fields further inside are ignored. Limits of a model (its
-context, its vocabulary) are checked elsewhere.
-
-Each body has a second form for sealed requests: in the prompts' place is their number. Only the sealed API puts a
-SealedRequest into a request's scope; no client can. This module sees neither keys nor sealed prompts.
-"""
+"""The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know. Unknown fields of a
+body are refused: one may be a misspelt `protection`. Each body has a second form for sealed requests: in the prompts'
+place is their number. Only the sealed API sets it in a request's scope."""
 
 from __future__ import annotations
 
@@ -17,47 +11,36 @@ from operator import not_
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, field_validator
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
-from cloister.gateway.hiding import ObfuscationOptions
-from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
+from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
 from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 
 MAX_CHOICES = 128
 
+AnyPrompt = Prompt | SealedPrompt
+Substitute = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+StopList = Annotated[list[StopString], Field(max_length=16, fail_fast=True)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
+_TEXT = {"type": "string", "minLength": 1}
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
-_STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_CHOICES}
+_STRINGS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_CHOICES}
 _LISTS = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
-_MARKED = {
-    "type": "object",
-    "properties": {"text": {"type": "string", "minLength": 1}, "public": {"type": "boolean"}},
-    "required": ["text", "public"],
-    "additionalProperties": False,
-}
-_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _MARKED, _STRINGS, _TOKENS, _LISTS]}
+_PARTS = {"properties": {"text": _TEXT, "public": {"type": "boolean"}}, "required": ["text", "public"]}
+_MARKED = {"type": "object", **_PARTS, "additionalProperties": False}
+_SCHEMA = {"anyOf": [_TEXT, _MARKED, _STRINGS, _TOKENS, _LISTS]}
 
 
 def _prompts(value: Any) -> tuple[OnePrompt, ...]:
-    """The prompts of a plain completion, one or more, none of them empty: a string, token ids, or a list of either.
-
-    Checked by hand: a union of the four would report every element of a long wrong list four times.
-    """
+    """A string, token ids, or a list of either. A union would report each element of a wrong list four times."""
     if isinstance(value, list) and value and type(value[0]) is not int:
         if len(value) > MAX_CHOICES:
             raise ValueError(f"At most {MAX_CHOICES} prompts are supported in one request")
@@ -68,8 +51,6 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
 
 
 def _only(accepted: Callable[[Any], bool], message: str) -> AfterValidator:
-    """Any other value of the field is refused with this message."""
-
     def check(value: Any) -> Any:
         if not accepted(value):
             raise ValueError(message)
@@ -84,26 +65,19 @@ def _asks_nothing(name: str, message: str) -> AfterValidator:
 
 def _unserved(name: str) -> Any:
     """A field of OpenAI's that no node serves, described by the values that ask for nothing."""
-    return Field(default=None, json_schema_extra={"enum": [*cast(Sequence[JsonValue], SAY_NOTHING[name])]})
+    return Field(default=None, json_schema_extra={"enum": [*cast(Any, SAY_NOTHING[name])]})
 
 
 NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
 NoToolChoice = Annotated[Any, _asks_nothing("tool_choice", "Tools are not supported; 'auto' and 'none' use none")]
-NoFunctionCall = Annotated[
-    Any, _asks_nothing("function_call", "Functions are not supported; 'auto' and 'none' call none")
-]
+NoFunctionCall = Annotated[Any, _asks_nothing("function_call", "Functions are not supported; 'auto' calls none")]
 OnlyTextAnswer = Annotated[Any, _asks_nothing("modalities", "Answers are text: only ['text'] is supported")]
 NoAudio = Annotated[Any, _asks_nothing("audio", "Answers are text, not audio")]
 NoWebSearch = Annotated[Any, _asks_nothing("web_search_options", "Models here do not search the web")]
 NoSuffix = Annotated[str | None, _only(not_, "Insertion before a suffix is not supported")]
 OnlyText = Annotated[str, _only(lambda kind: kind == "text", "Only the response format 'text' is supported")]
-NoPromptLogprobs = Annotated[
-    Any,
-    _only(
-        lambda value: value is None,
-        f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}",
-    ),
-]
+_SCORED = f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}"
+NoPromptLogprobs = Annotated[Any, _only(lambda value: value is None, _SCORED)]
 PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
@@ -116,14 +90,44 @@ class ResponseFormat(Given):
 
 
 class SealedCount(Given):
-    """In the place of prompts that were sealed for a vault: their number."""
-
     sealed: int = Field(ge=1, le=MAX_CHOICES)
 
 
-class GenerationRequest(Given):
-    """What chat and plain completions have in common."""
+class ObfuscationOptions(Given):
+    """At `obfuscated`: how the prompt is hidden. A misspelt field would hide less, so unknown ones are refused."""
 
+    model_config = ConfigDict(extra="forbid")
+
+    fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: number of made-up prompts; default 7")
+    minimum: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ_min: nothing leaves with fewer")
+    epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
+    distance: Literal["absolute", "relative"] = "absolute"
+    candidates: int = Field(default=128, ge=1, le=512, description="λ_max: candidates for each token")
+    temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
+    regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
+    auto_redact: bool = Field(default=False, description="the vault also looks for secrets that are not marked")
+    substitutes: list[list[Substitute]] | None = Field(
+        default=None, min_length=1, max_length=MOST_FAKES, description="your own: of each variant one for each secret"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ObfuscationOptions:
+        if self.distance == "absolute" and self.epsilon > 1:
+            raise ValueError("epsilon is at most 1 for an absolute distance")
+        if self.substitutes is not None and self.fakes not in (None, len(self.substitutes)):
+            raise ValueError("fakes is the number of substitutes for each secret, where they are given")
+        if (self.minimum or 1) > self.params.fakes:
+            raise ValueError("minimum is at most fakes")
+        return self
+
+    @property
+    def params(self) -> ObfuscationParams:
+        fakes = self.fakes or (len(self.substitutes) if self.substitutes else ObfuscationParams().fakes)
+        others = self.model_dump(exclude={"fakes", "minimum", "substitutes"})
+        return ObfuscationParams(fakes, self.minimum or 0, **others)
+
+
+class GenerationRequest(Given):
     model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": False})
 
     model: Annotated[str, StringConstraints(max_length=1024)]
@@ -139,9 +143,7 @@ class GenerationRequest(Given):
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
     logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = Field(default=None, max_length=1024)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1, description="drawn at random when left out")
-    stop: StopString | Annotated[list[StopString], Field(max_length=16, fail_fast=True)] | None = Field(
-        default=None, description="one string or at most 16"
-    )
+    stop: StopString | StopList | None = Field(default=None, description="one string or at most 16")
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
         default=None,
@@ -149,71 +151,49 @@ class GenerationRequest(Given):
         json_schema_extra={"enum": [*LEVELS, None]},
     )
     session: str | None = Field(
-        default=None,
-        pattern=SESSION_PATTERN,
-        description="a name for the conversation, so that its vault keeps what it computed until the next turn",
+        default=None, pattern=SESSION_PATTERN, description="names the conversation, so that its vault is kept"
     )
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
-        default=None,
-        description="only requests with the same salt reuse each other's computed prompts; it narrows what the level "
-        "shares",
+        default=None, description="only requests with the same salt reuse each other's computed prompts"
     )
     mpc_reveal: Literal["token", "logits"] | None = Field(
         default=None,
-        description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p, "
-        "logprobs and the like; the parties see neither",
+        description="at 'mpc': what each step reveals to the MPC client; default 'token'. 'logits' allows top_p etc.",
     )
-    obfuscation: ObfuscationOptions | None = Field(
-        default=None,
-        description="at 'obfuscated': how the secrets are hidden that <redacted>…</redacted> marks",
-    )
+    obfuscation: ObfuscationOptions | None = Field(default=None, description="at 'obfuscated': how secrets are hidden")
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
     def refuse_unknown(self) -> None:
-        """InvalidRequest for an unknown field; known fields that are not used are dropped."""
+        """Known fields that are not used are dropped."""
         given = self.model_extra or {}
         if unknown := next((name for name in given if name not in UNUSED), None):
             like = get_close_matches(unknown, type(self).model_fields, n=1)
-            raise InvalidRequest(
-                f"The field {unknown[:64]!r} is not known here.",
-                param=unknown[:64],
-                hint=f"Is {like[0]!r} meant?" if like else "Leave it out.",
-            )
+            hint = f"Is {like[0]!r} meant?" if like else "Leave it out."
+            raise InvalidRequest(f"The field {unknown[:64]!r} is not known here.", param=unknown[:64], hint=hint)
         given.clear()
 
     @property
     def prompts(self) -> Sequence[Prompt] | SealedCount:
-        """The prompts to continue, or the number of sealed ones."""
         raise NotImplementedError
 
     @property
     def token_limit(self) -> int | None:
-        """How many tokens the answer may have, where the request limits it."""
         raise NotImplementedError
 
     @property
     def alternatives(self) -> int | None:
-        """How many alternatives are reported beside each token; None: no logprobs."""
         raise NotImplementedError
 
     @property
     def echoes(self) -> bool:
-        """Whether the answer begins with the prompt."""
         return False
 
     @property
     def requested(self) -> set[str]:
         """The fields in use that not every level serves (levels.Refusal)."""
-        used = {
-            "top_p": self.top_p not in (None, 1),
-            "top_k": self.top_k not in (None, 0, -1),
-            "min_p": self.min_p not in (None, 0),
-            "repetition_penalty": self.repetition_penalty not in (None, 1),
-            "mpc_reveal": self.mpc_reveal is not None,
-            "obfuscation": self.obfuscation is not None,
-            "n": (self.n or 1) > 1,
-        }
-        return {name for name, is_used in used.items() if is_used}
+        off = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0), "repetition_penalty": (None, 1)}
+        off |= {"mpc_reveal": (None,), "obfuscation": (None,), "n": (None, 1)}
+        return {name for name, values in off.items() if getattr(self, name) not in values}
 
     @property
     def stop_strings(self) -> list[str]:
@@ -225,15 +205,7 @@ class GenerationRequest(Given):
 
 
 class ChatOptions(GenerationRequest):
-    """What a chat has beside its messages."""
-
-    max_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**31 - 1,
-        description="at most; an answer ends with the context in any case. Default 1024; the older name of "
-        "max_completion_tokens",
-    )
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="default 1024; the older name")
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
@@ -287,11 +259,7 @@ class SealedChatRequest(ChatOptions):
 
 
 class CompletionOptions(GenerationRequest):
-    """What a plain completion has beside its prompts."""
-
-    max_tokens: int | None = Field(
-        default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores, with echo and logprobs"
-    )
+    max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores")
     logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
     echo: bool | None = None
     suffix: NoSuffix = None
@@ -314,11 +282,12 @@ class CompletionOptions(GenerationRequest):
         used = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
         return super().requested | {name for name, is_used in used.items() if is_used}
 
-    @model_validator(mode="after")
-    def _best_is_all(self) -> CompletionOptions:
-        if self.best_of is not None and self.best_of != (self.n or 1):
+    @field_validator("best_of")
+    @classmethod
+    def _best_is_all(cls, value: int | None, info: Any) -> int | None:
+        if value is not None and value != (info.data.get("n") or 1):
             raise ValueError("best_of is supported only when it equals n")
-        return self
+        return value
 
 
 class CompletionRequest(CompletionOptions):
@@ -332,8 +301,6 @@ class CompletionRequest(CompletionOptions):
 
 
 class SealedCompletionRequest(CompletionOptions):
-    """The same with sealed prompts."""
-
     prompt: SealedCount
 
     @property
@@ -342,19 +309,15 @@ class SealedCompletionRequest(CompletionOptions):
 
 
 SCOPE = "cloister.sealed"
-
 _Fields = dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
 class SealedRequest:
-    """The controller's number for a sealed request, and how many sealed prompts came with it."""
-
     number: int
     prompts: int
 
     def counts_prompts(self, raw: bytes, field: PromptField) -> bool:
-        """Whether the body has a SealedCount where prompts would be."""
         try:
             given = msgspec.json.decode(raw, type=_Fields).get(field)
             return given is not None and "sealed" in msgspec.json.decode(given, type=_Fields)
@@ -371,21 +334,16 @@ def sealed_request_of(request: Request) -> SealedRequest | None:
 
 def prompts_of(
     given: Sequence[Prompt] | SealedCount, field: PromptField, level: Level, sealed: SealedRequest | None
-) -> Sequence[Prompt | SealedPrompt]:
+) -> Sequence[AnyPrompt]:
     """The prompts, or references to sealed ones; InvalidRequest where the level wants the other form."""
     if not isinstance(given, SealedCount):
         if sealed is not None and level.uses_vault:
-            raise InvalidRequest(
-                f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone.",
-                param=field,
-                hint=f"Use a Cloister client, or ask for the level {OPEN!r}.",
-            )
+            message = f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone."
+            raise InvalidRequest(message, param=field, hint=f"Use a Cloister client, or ask for the level {OPEN!r}.")
         return given
     if sealed is None or given.sealed != sealed.prompts:
         raise InvalidRequest(f"{field}: The number of sealed prompts is not the one that came.", param=field)
     if not level.uses_vault:
-        raise InvalidRequest(
-            f"{field}: At the level {level.name!r} the prompt is read outside vaults and must not be sealed by itself.",
-            param=field,
-        )
+        message = f"{field}: At the level {level.name!r} the prompt is read outside vaults, not sealed by itself."
+        raise InvalidRequest(message, param=field)
     return tuple(SealedPrompt(sealed.number, index, field) for index in range(given.sealed))

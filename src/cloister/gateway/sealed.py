@@ -1,8 +1,4 @@
-"""POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge.
-
-To this process a sealed request is bytes of some length, and so is its answer; API keys travel inside. Evidence needs
-no key: a client checks it before it sends anything.
-"""
+"""POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge, as bytes of some length."""
 
 from __future__ import annotations
 
@@ -28,10 +24,9 @@ from cloister.messages.controller_gateway import MAX_SEALED_BYTES
 
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0
-GRACE_S = 5.0
-"""The sealed API keeps the deadline of the settings; this process waits a little longer for the end."""
+GRACE_S = 5.0  # the sealed API keeps the deadline of the settings; this process waits a little longer for the end
 
-_BYTES = {"type": "string", "format": "binary"}
+_BYTES = {CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 _NONCE = {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
 _SINCE = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _QUESTION = {"type": "object", "properties": {"nonce": _NONCE, "since": _SINCE}, "required": ["nonce"]}
@@ -39,8 +34,6 @@ _DOCUMENT = {"application/json": {"schema": {"type": "object"}}}
 
 
 class EvidenceRequest(Struct, frozen=True):
-    """The body of POST /v1/evidence."""
-
     nonce: Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
     since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
@@ -50,16 +43,14 @@ class EvidenceRequest(Struct, frozen=True):
 
 
 router = APIRouter()
-_decoder: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceRequest)
 
 
 async def read_question(request: Request, settings: GatewaySettings, limit: int | None = None) -> EvidenceRequest:
     try:
-        return _decoder.decode(await read_body(request, settings, limit=limit))
+        return msgspec.json.decode(await read_body(request, settings, limit=limit), type=EvidenceRequest)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest(
-            'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.', param="nonce"
-        ) from None
+        message = 'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.'
+        raise InvalidRequest(message, param="nonce") from None
 
 
 def evidence_response(document: bytes) -> Response:
@@ -84,11 +75,8 @@ async def evidence(request: Request) -> Response:
 
 @router.post(
     PATH,
-    responses={
-        200: {"description": "OK", "content": {CONTENT_TYPE: {"schema": _BYTES}}},
-        **errors(400, 408, 409, 413, 415, 429, 500, 503, 504),
-    },
-    openapi_extra={"requestBody": {"required": True, "content": {CONTENT_TYPE: {"schema": _BYTES}}}},
+    responses={200: {"description": "OK", "content": _BYTES}, **errors(400, 408, 409, 413, 415, 429, 500, 503, 504)},
+    openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
 )
 async def sealed(request: Request) -> Response:
     """A request of this API, sealed to this node's channel key; the answer is sealed, too."""
@@ -143,8 +131,7 @@ class PassedOn(Response):
 
 
 class SealedFirst:
-    """The application, with a short cut for sealed requests: layers and router would take as long as the answer. They
-    pass the same Guard."""
+    """A short cut for sealed requests past the router, which would take as long as the answer; the same Guard."""
 
     def __init__(self, app: FastAPI) -> None:
         api = app.state.api
@@ -162,8 +149,7 @@ class SealedFirst:
 
 async def _answer_sealed(scope: Scope, receive: Receive, send: Send) -> None:
     try:
-        answer = await sealed(Request(scope, receive, send))
-        await answer(scope, receive, send)
+        await (await sealed(Request(scope, receive, send)))(scope, receive, send)
     except CloisterError as refusal:
         await error_response(refusal)(scope, receive, send)
 

@@ -1,25 +1,168 @@
-"""Runs an application under uvicorn, in the backend's event loop."""
+"""An application under uvicorn, with limits that uvicorn lacks: on connections, and on the size and time of heads."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from cloister.addresses import is_loopback
 from cloister.config import GatewaySettings
-from cloister.gateway.connection import bounded
 from cloister.gateway.port import bind
+
+HEAD_S = 10.0
+MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 100
+
+_REASONS = {
+    "head_too_large": (431, "Request Header Fields Too Large", "The request's head is too large."),
+    "head_timeout": (408, "Request Timeout", f"The request's head did not arrive within {HEAD_S:g} s."),
+    "invalid_http": (400, "Bad Request", "This is not HTTP."),
+}
+
+
+@dataclass
+class Connections:
+    """All connections of one server. `most_of_one` bounds one address, except loopback: that may be a proxy."""
+
+    most: int
+    most_of_one: int
+    open: int = 0
+    of_address: Counter[str] = field(default_factory=Counter)
+    silent: dict[BoundedConnection, None] = field(default_factory=dict)
+    """Connections whose next head is awaited, the oldest first."""
+
+    def admit(self, address: str) -> bool:
+        if self.of_address[address] >= self.most_of_one and not is_loopback(address):
+            return False
+        if self.open >= self.most:
+            if not self.silent:
+                return False
+            next(iter(self.silent)).drop()
+        return True
+
+    def add(self, address: str) -> None:
+        self.open += 1
+        self.of_address[address] += 1
+
+    def remove(self, address: str) -> None:
+        self.open -= 1
+        self.of_address -= Counter((address,))
+
+
+class BoundedConnection(HttpToolsProtocol):
+    limits: Connections
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._address: str | None = None
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._refusal = "invalid_http"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        if not self.limits.admit(address):
+            self.transport = transport
+            transport.abort()
+            return
+        self._address = address
+        self.limits.add(address)
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._address is None:
+            return
+        self.limits.remove(self._address)
+        self._head_is_whole()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._address is None or self.transport.is_closing():
+            return
+        if self._head_timer is None and self.cycle is not None and self.cycle.response_complete:
+            self._await_head()  # the next request of a kept connection
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_timer is not None and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse("head_too_large")
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._check(len(self.url) <= MAX_HEAD_BYTES)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        size = sum(len(name) + len(value) for name, value in self.headers)
+        self._check(len(self.headers) <= MAX_HEADERS and size <= MAX_HEAD_BYTES)
+
+    def on_headers_complete(self) -> None:
+        self._head_is_whole()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn calls this for anything it cannot parse; the answer has the API's error shape."""
+        self._refuse(self._refusal)
+
+    def drop(self) -> None:
+        self._head_is_whole()
+        self.transport.abort()
+
+    def _check(self, fits: bool) -> None:
+        if not fits:
+            self._refusal = "head_too_large"
+            raise ValueError(self._refusal)  # the parser stops, and `send_400_response` is called
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(HEAD_S, self._refuse, "head_timeout")
+        self.limits.silent[self] = None
+
+    def _head_is_whole(self) -> None:
+        self.limits.silent.pop(self, None)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, code: str) -> None:
+        said_nothing = not self._head_bytes
+        self._head_is_whole()
+        if self.transport.is_closing():
+            return
+        if code == "head_timeout" and said_nothing:
+            self.transport.abort()  # an idle connection needs no answer
+            return
+        status, phrase, message = _REASONS[code]
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        body = msgspec.json.encode({"error": error})
+        head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+
+def bounded(most: int, most_of_one: int) -> type[BoundedConnection]:
+    return type("Connection", (BoundedConnection,), {"limits": Connections(most, most_of_one)})
+
 
 _GRACE_S = 1
 _BACKLOG = 2048
 
 
 async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
+    """`on_ready` gets the URL once it listens. Running answers get time to end."""
     listener = bind(settings)
     listener.listen(_BACKLOG)
     # No access log: paths and addresses are user data. An answer cut off at the end is not worth an error either.
@@ -41,8 +184,6 @@ async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with a callback when it listens; after a signal to stop, the rest of the process ends in its own time."""
-
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready

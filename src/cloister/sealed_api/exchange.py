@@ -1,8 +1,5 @@
-"""Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out.
-
-An answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used. The pieces of
-all answers that one step of the service makes go to the controller in one frame.
-"""
+"""Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out. An
+answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ _OUTER_HEADERS = frozenset(("host", "connection", "content-length", "transfer-en
 
 
 def now_ms() -> int:
-    """The node's clock, which its evidence shows."""
     return time.time_ns() // 1_000_000
 
 
@@ -40,19 +36,15 @@ class Exchange:
     """One sealed request. It calls `wants_out` when there is something to `flush`."""
 
     def __init__(self, serve: Serve, wants_out: Callable[[Exchange], None]) -> None:
-        self.number = serve.request_id
-        self._prompts = serve.prompts
-        self._enc = serve.enc
+        self.number, self._prompts, self._enc = serve.request_id, serve.prompts, serve.enc
+        self._request_key, self._response_key = serve.request_key, serve.response_key
         self._request: bytes | None = serve.request
-        self._request_key = serve.request_key
-        self._response_key = serve.response_key
         self._wants_out = wants_out
         self._sealer: StreamSealer | None = None
         self._head: bytes | None = None
         self._data: list[bytes] = []
         self._ahead = 0
-        self._room = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._room, self._gone = asyncio.Event(), asyncio.Event()
         self.ended = False
 
     @property
@@ -90,7 +82,6 @@ class Exchange:
         self.erase()
 
     def flush(self) -> bytes:
-        """The head and data since the last call, sealed."""
         pieces: list[bytes] = []
         if self._gone.is_set():
             return b""
@@ -108,7 +99,6 @@ class Exchange:
         return sealed
 
     def erase(self) -> None:
-        """Overwrite the keys and drop the answer."""
         for key in (self._request_key, self._response_key):
             key[:] = bytes(len(key))
         self._request, self._head = None, None
@@ -126,26 +116,15 @@ class Exchange:
 
     def _scope(self, inner: InnerRequest) -> Scope:
         path, _, query = inner.path.partition("?")
-        headers = [
-            (name.lower().encode("ascii"), value.encode("utf-8"))
-            for name, value in inner.headers
-            if name.lower() not in _OUTER_HEADERS
-        ]
+        given = [(name.lower(), value) for name, value in inner.headers]
+        headers = [(name.encode("ascii"), value.encode("utf-8")) for name, value in given if name not in _OUTER_HEADERS]
         if inner.body or inner.method in ("POST", "PUT", "PATCH"):
             headers.append((b"content-length", str(len(inner.body)).encode()))
         return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": inner.method,
-            "scheme": "http",
-            "path": unquote(path),
-            "raw_path": path.encode("ascii"),
-            "query_string": query.encode("ascii"),
-            "root_path": "",
-            "headers": headers,
-            "client": None,
-            "server": None,
+            **{"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1"},
+            **{"scheme": "http", "root_path": "", "client": None, "server": None},
+            **{"method": inner.method, "path": unquote(path), "raw_path": path.encode("ascii")},
+            **{"query_string": query.encode("ascii"), "headers": headers},
             SCOPE: SealedRequest(self.number, self._prompts),
         }
 
@@ -161,22 +140,15 @@ class Exchange:
             self._data.append(data)
         self.ended = not message.get("more_body", False)
         self._wants_out(self)
-        if not self.ended:
-            await self._until_there_is_room()
-
-    async def _until_there_is_room(self) -> None:
-        while self._ahead > WINDOW_BYTES and not self._gone.is_set():
+        while not self.ended and self._ahead > WINDOW_BYTES and not self._gone.is_set():
             self._room.clear()
             await self._room.wait()
 
 
 def _head(message: Message) -> InnerHead:
-    headers = tuple(
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in message.get("headers", ())
-        if name.lower() not in (b"connection", b"transfer-encoding")
-    )
-    return InnerHead(message["status"], headers)
+    given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+    inner = tuple(pair for pair in given if pair[0].lower() not in ("connection", "transfer-encoding"))
+    return InnerHead(message["status"], inner)
 
 
 class Exchanges:

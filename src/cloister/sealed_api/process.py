@@ -1,8 +1,4 @@
-"""The sealed API's life: read its files, rehearse, leave the host, seal itself off, and answer until the end.
-
-As in every sealed process (cloister.process.sandbox), files are read and threads started before the seal, and the
-controller sends no request before it.
-"""
+"""The sealed API: reads its files, rehearses, leaves the host, seals itself off, and answers until the end."""
 
 from __future__ import annotations
 
@@ -14,20 +10,27 @@ import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import replace
 
+from cloister.backend.base import Backend, Job, OpenJob
 from cloister.backend.client import ControllerClient
-from cloister.config import GatewaySettings
-from cloister.errors import ProtocolError
+from cloister.backend.stream import Mailbox, TokenStream
+from cloister.channel.envelope import InnerRequest, Validity
+from cloister.channel.sealing import seal_request
+from cloister.config import DEVELOPMENT_KEY, GatewaySettings
+from cloister.errors import ChannelBroken, ProtocolError, QueueFull, where_raised
 from cloister.gateway.app import create_api
-from cloister.keys import KeyRing
-from cloister.messages.controller_frontend import BytesTaken, CancelSealed, StartFrontend
+from cloister.keys import KeyRing, load_keys
+from cloister.levels import OPEN, Needs, served
+from cloister.messages.controller_frontend import BytesTaken, CancelSealed, Serving, StartFrontend, View
 from cloister.messages.controller_sealed_api import ErrorKind, ErrorReport, SealedApiReady, Serve, ToSealedApi
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
+from cloister.messages.generation import Stats, Tokens
 from cloister.messages.lifecycle import start_failed
-from cloister.messages.types import VERSION
+from cloister.messages.types import VERSION, SamplingParams, TokenLogprob
 from cloister.models.source import open_folder
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
@@ -35,11 +38,9 @@ from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.sealed_api.exchange import Exchanges
-from cloister.sealed_api.rehearsal import rehearse
+from cloister.sealed_api.exchange import Exchange, Exchanges, now_ms
 
-MEMORY_BYTES = 1 << 30
-"""Its limit after the seal: every answer under way is bounded, and so is their number."""
+MEMORY_BYTES = 1 << 30  # its limit after the seal: every answer under way is bounded, and so is their number
 
 _LENGTH = struct.Struct("<I")
 
@@ -50,9 +51,7 @@ class SealedApiClient(ControllerClient):
     receives = ToSealedApi
     beat_s = 0.15
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
-        super().__init__(reader, writer)
+    _handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
 
     def serve_with(self, handle: Callable[[Serve | BytesTaken | CancelSealed], None]) -> None:
         self._handle_sealed = handle
@@ -65,7 +64,6 @@ class SealedApiClient(ControllerClient):
 
 
 def serve(control: socket.socket) -> None:
-    """Serve until the controller hangs up."""
     try:
         start = _first_message(control)
         if start is None:
@@ -142,3 +140,91 @@ class _Reporter(logging.Handler):
             return  # libraries put their input into their messages
         named = record.getMessage().removeprefix("Unexpected ").split(" ", 1)[0].rstrip(".")
         self._client.send(ErrorReport(next((kind for kind in get_args(ErrorKind) if kind == named), "other")))
+
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+SEALED: dict[str, Any] = {"sealed": 1}
+SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</confidential>", "public": True}]
+
+
+async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:
+    serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS))
+    local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1"})
+    app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
+    for request in _requests(model, serving):
+        key, enc = bytearray(32), bytes(32)
+        sealed = seal_request(key, enc, replace(request, validity=Validity.beginning(now_ms(), 0)).encode())
+        exchange = Exchange(Serve(1, enc, sealed, 1, key, bytearray(32)), _flush)
+        await asyncio.wait_for(exchange.run(app), 30)
+        if not exchange.begun or not exchange.ended:
+            raise RuntimeError("the rehearsal failed")
+    late = seal_request(bytes(32), bytes(32), InnerRequest("GET", "/health").encode())
+    for refused in (bytes(600), late):
+        try:
+            await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), _flush).run(app)
+        except ChannelBroken as expected:
+            where_raised(expected)
+    app.state.prompts.close()
+
+
+def _flush(exchange: Exchange) -> None:
+    exchange.flush()
+
+
+def _requests(model: str, serving: Serving) -> list[InnerRequest]:
+    key = ("authorization", f"Bearer {DEVELOPMENT_KEY}")
+    asked: list[tuple[str, Any]] = []
+    for level in serving.levels:
+        is_open = level == OPEN
+        for more in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+            common = {"model": model, "protection": level, "max_tokens": 2, "stop": ["zz"], "seed": 1, **more}
+            chat = {"messages": SPOKEN if is_open else SEALED, "logprobs": True, "top_logprobs": 2}
+            plain = {"prompt": "a" if is_open else SEALED, "logprobs": 2, "echo": is_open}
+            asked += [(CHAT, {**common, **chat}), (COMPLETIONS, {**common, **plain})]
+            asked.append((CHAT, {**common, "messages": chat["messages"], "temperature": 0}))
+    asked += [(CHAT, {}), (CHAT, {"messages": 1}), (COMPLETIONS, {"model": model, "prompt": 1}), (CHAT, [])]
+    as_json = (key, ("content-type", "application/json"))
+    requests = [InnerRequest("POST", path, as_json, msgspec.json.encode(body)) for path, body in asked]
+    requests.append(InnerRequest("POST", CHAT, as_json, b"{"))
+    requests.append(InnerRequest("POST", CHAT, (key, ("content-type", "text/plain")), b"a"))
+    for method, path in (
+        *(("GET", "/v1/models"), ("GET", f"/v1/models/{model}"), ("GET", "/v1/models/none"), ("GET", "/health")),
+        *(("GET", "/metrics"), ("GET", "/openapi.json"), ("GET", "/v1/requests/none/view"), ("GET", "/nothing?a=b")),
+        *(("DELETE", "/v1/sessions/a"), ("DELETE", "/v1/models"), ("OPTIONS", "/v1/models")),
+    ):
+        requests += [InnerRequest(method, path, (key,)), InnerRequest(method, path)]
+    return requests
+
+
+class _RehearsalBackend(Backend):
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    @property
+    def ready(self) -> Serving:
+        return self._serving
+
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> TokenStream:
+        if params.temperature == 0:
+            raise QueueFull("A rehearsal has an end.")
+        prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else 1
+        scored = (TokenLogprob(-1.0, ((0, -1.0), (1, -2.0))),)
+        events = Mailbox()
+        if params.prompt_logprobs is not None:
+            events.put(Tokens(1, prompt_logprobs=scored * (prompt_tokens - 1)))
+        events.put(Tokens(1, (0,), scored))
+        # The second token comes by itself, when the first has been read.
+        asyncio.get_running_loop().call_soon(events.put, Tokens(1, (1,), scored, finish="length"))
+        return TokenStream(1, prompt_tokens, events, lambda: None)
+
+    async def stats(self) -> Stats:
+        return Stats()
+
+    async def view(self, request_id: int) -> View:
+        return View(request_id, known=True, prompt=(0,), output=(0,))
+
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, between, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import Bars, Output, measure_suite
 
@@ -19,8 +19,8 @@ class DetectionOptions(Output):
     data: Path | None = option(
         None, "The folder that has data/pii.", metavar="DIR", envvar="CLOISTER_SHARED", show_default="$CLOISTER_SHARED"
     )
-    quarter: int = option(3, "Which quarter of each set; only 3 was never seen by the tagger.", bounds=between(0, 3))
-    most: int | None = option(None, "Texts of each set at most.", bounds=at_least(1), show_default="all")
+    quarter: int = option(3, "Which quarter of each set; only 3 was never seen by the tagger.", ge=0, le=3)
+    most: int | None = option(None, "Texts of each set at most.", ge=1, show_default="all")
 
 
 @settings_command(DetectionOptions)

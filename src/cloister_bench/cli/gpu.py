@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import (
     Bars,
@@ -38,7 +38,7 @@ class GpuOptions(Output):
     minutes: float | None = option(
         None,
         "Begin nothing later; the command lists what was not measured.",
-        bounds=at_least(0.1),
+        ge=0.1,
         show_default=f"{FULL.minutes:g}",
     )
     shapes: str | None = option(None, "Shapes of models, in this order.", show_default=",".join(SHAPES))

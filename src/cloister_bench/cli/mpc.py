@@ -8,8 +8,8 @@ from pathlib import Path
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers, raise_if_failed
 
@@ -22,13 +22,9 @@ class MpcOptions(Output):
     model: str | None = option(None, "Model whose shape is measured.", show_default="SmolLM2-135M-Instruct")
     lengths: str | None = option(None, "Tokens in the sequence.", show_default="256,512,1024,2048")
     methods: str | None = option(None, "Ways of keeping the cache, by name.", show_default="all")
-    repeats: int | None = option(
-        None, "Times each program is run; the middle time counts.", bounds=at_least(1), show_default="3"
-    )
+    repeats: int | None = option(None, "Times each program is run; the middle time counts.", ge=1, show_default="3")
     parts: str | None = option(None, "What to measure.", show_default="all; with --quick the dearest are left out")
-    seconds: float | None = option(
-        None, "What has not begun by then is left out.", bounds=at_least(1), show_default="1800"
-    )
+    seconds: float | None = option(None, "What has not begun by then is left out.", ge=1, show_default="1800")
     quality_data: Path | None = option(
         None, "Folder with data/longctx, for quality.", metavar="DIR", show_default="generated texts"
     )

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import typer
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, between, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
 from cloister_bench.obfuscation.results import FIGURES, FULL, PARTS, QUICK, Results, tables
 
@@ -28,10 +28,8 @@ class ObfuscationOptions(Output):
     )
     other_model: str | None = option(None, "Another model that reads all prompts and bets.", show_default="none")
     parts: str = option(",".join(PARTS), "What to measure.")
-    temperature: float = option(FULL.temperature, "Of the sampling model.", bounds=between(0.05, 10))
-    seconds: float | None = option(
-        None, "What has not begun by then is left out.", bounds=at_least(1), show_default="3600"
-    )
+    temperature: float = option(FULL.temperature, "Of the sampling model.", ge=0.05, le=10)
+    seconds: float | None = option(None, "What has not begun by then is left out.", ge=1, show_default="3600")
 
 
 @settings_command(ObfuscationOptions)

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister.errors import SetupError
 from cloister.models.source import find_model
 from cloister_bench.cli.suite import numbers
@@ -36,10 +36,10 @@ class PeersOptions(BaseModel):
     plot_file: Path | None = option(None, "Draw the medians here, as PNG.", name="plot")
     model: str | None = option(None, "Model to serve.", show_default="Cloister's default")
     users: str = option("1,8,32", "Concurrent users.")
-    input_tokens: int = option(64, "Tokens of a prompt.", bounds=at_least(1))
-    output_tokens: int = option(64, "Tokens of an answer.", bounds=at_least(1))
+    input_tokens: int = option(64, "Tokens of a prompt.", ge=1)
+    output_tokens: int = option(64, "Tokens of an answer.", ge=1)
     levels: str = option("open,partitioned", "Cloister's levels; `partitioned+session`: every user keeps a session.")
-    rounds: int = option(2, "Measurements of each server, in turn.", bounds=at_least(1))
+    rounds: int = option(2, "Measurements of each server, in turn.", ge=1)
     peer_dtype: str = option("bfloat16", "The peer's numbers; float32 where the processor has no bfloat16 products.")
 
 

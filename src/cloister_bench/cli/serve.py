@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from cloister.cli.generated import settings_command
-from cloister.cli.options import DEFAULT_URL
-from cloister.config import DEVELOPMENT_KEY, at_least, option
+from cloister.cli.options import DEFAULT_URL, settings_command
+from cloister.config import DEVELOPMENT_KEY, option
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.cli.suite import numbers, progress_bars, save_document, show_document
 from cloister_bench.messages import Endpoint, Workload
@@ -27,10 +26,10 @@ class ServerLoad(BaseModel):
 
     url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
     users: str = option("1,8,32", "How many users at once: one run for each number.")
-    input_tokens: int = option(64, "Tokens in each prompt.", bounds=at_least(1))
-    output_tokens: int = option(64, "Tokens in each answer.", bounds=at_least(1))
-    requests_per_user: int = option(4, "Requests each user sends, in sequence.", bounds=at_least(1))
-    warmup: int = option(1, "Requests each user sends before the clock runs.", bounds=at_least(0))
+    input_tokens: int = option(64, "Tokens in each prompt.", ge=1)
+    output_tokens: int = option(64, "Tokens in each answer.", ge=1)
+    requests_per_user: int = option(4, "Requests each user sends, in sequence.", ge=1)
+    warmup: int = option(1, "Requests each user sends before the clock runs.", ge=0)
     model: str | None = option(None, "Which model.", show_default="the server's first")
     endpoint: Endpoint = option(
         "completions", "`completions` sends token ids, so that lengths are exact; `chat` sends words."
@@ -43,7 +42,7 @@ class ServerLoad(BaseModel):
     )
     sessions: bool = option(False, "Every user names a session, and so keeps its vault between requests.")
     seed: int = option(0, "Draws the prompts; a new seed avoids a cache's help.")
-    timeout: float = option(300, "Seconds a request may take before it counts as lost.", bounds=at_least(0.1))
+    timeout: float = option(300, "Seconds a request may take before it counts as lost.", ge=0.1)
     api_key: str = option(
         DEVELOPMENT_KEY,
         "API key. Better in the environment: other users of this machine can see a process's arguments.",

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, get_args
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, between, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister.levels import PolicyName
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
 
@@ -29,16 +29,14 @@ class SharingOptions(Output):
     attack: bool = option(False, "Attack the cache instead, as other tenants would.")
     policies: str | None = option(None, "Which policies, with commas between.", show_default="all")
     workloads: str | None = option(None, "Which workloads, with commas between.", show_default="all that have data")
-    rounds: int = option(1, "How often each workload is sent; the median counts.", bounds=at_least(1))
-    trials: int = option(50, "With --attack: secrets to attack under each policy.", bounds=at_least(1))
-    adaptive_trials: int = option(
-        20, "With --attack: secrets for the attacker that continues part by part.", bounds=at_least(0)
-    )
-    candidates: int = option(4, "How many the attacker must choose from.", bounds=between(2, 64))
+    rounds: int = option(1, "How often each workload is sent; the median counts.", ge=1)
+    trials: int = option(50, "With --attack: secrets to attack under each policy.", ge=1)
+    adaptive_trials: int = option(20, "With --attack: secrets for the attacker that continues part by part.", ge=0)
+    candidates: int = option(4, "How many the attacker must choose from.", ge=2, le=64)
     kv_cache_mib: int | None = option(
         None,
         "With --attack: the server's KV cache, small enough to be flooded.",
-        bounds=at_least(1),
+        ge=1,
         show_default=f"room for {FLOODED_TOKENS} tokens",
     )
     data: Path | None = option(None, "Folder with chat/ (traces) and pii/.", metavar="DIR", show_default="none")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from cloister.cli.generated import settings_command
-from cloister.config import at_least, option
+from cloister.cli.options import settings_command
+from cloister.config import option
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers, raise_if_failed
 from cloister_bench.spd.plan import FULL, PARTS, QUICK
 
@@ -18,19 +18,17 @@ class SpdOptions(Output):
     model: str | None = option(None, "Model to measure, as for `serve`.", show_default="SmolLM2-135M-Instruct")
     larger_model: str | None = option(None, "The second model.", show_default="random weights, 362M parameters")
     users: str | None = option(None, "How many users at once.", show_default=",".join(map(str, FULL.users)))
-    input_tokens: int = option(FULL.input_tokens, "Tokens in each prompt.", bounds=at_least(1))
-    output_tokens: int = option(FULL.output_tokens, "Tokens in each answer.", bounds=at_least(2))
-    rounds: int | None = option(
-        None, "Times each side is measured, in turn.", bounds=at_least(1), show_default=str(FULL.rounds)
-    )
+    input_tokens: int = option(FULL.input_tokens, "Tokens in each prompt.", ge=1)
+    output_tokens: int = option(FULL.output_tokens, "Tokens in each answer.", ge=2)
+    rounds: int | None = option(None, "Times each side is measured, in turn.", ge=1, show_default=str(FULL.rounds))
     requests_per_user: int | None = option(
-        None, "Requests each user sends in a round.", bounds=at_least(1), show_default=str(FULL.requests)
+        None, "Requests each user sends in a round.", ge=1, show_default=str(FULL.requests)
     )
     parts: str = option(",".join(PARTS), "What to measure.")
     seconds: float | None = option(
         None,
         "About how long it may take; rounds that do not fit are left out.",
-        bounds=at_least(1),
+        ge=1,
         show_default=f"{FULL.seconds:g}",
     )
     seed: int = option(FULL.seed, "Draws the prompts.")
