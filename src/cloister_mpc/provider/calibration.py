@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 from typing import NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ BEYOND_SEEN = 4.0
 """How much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`."""
 
 STRANGE_TEXTS, STRANGE_TOKENS = 4, 512
+TEXTS: list[str] = msgspec.json.decode((files(__package__) / "calibration_texts.json").read_bytes(), type=list[str])
 
 
 class Calibration(NamedTuple):
@@ -171,35 +173,3 @@ def _strange_texts(shape: ModelShape) -> list[list[int]]:
         return []
     drawn = np.random.default_rng(0).integers(0, shape.vocabulary, (STRANGE_TEXTS, STRANGE_TOKENS))
     return [[int(token) for token in text] for text in drawn]
-
-
-TEXTS = (
-    "What is the capital of France, and why did it become the capital?",
-    "Write a short poem about the sea in autumn.",
-    """Explain to a child of ten why the sky is blue. The light of the sun looks white, but it is made of all colours.
-When it meets the air, the short waves are scattered much more than the long ones, in every direction, and so
-blue light comes to our eyes from everywhere above us. In the evening the light travels a longer way through the
-air; most of the blue is gone before it reaches us, and what remains is orange and red.""",
-    """def mean(values: list[float]) -> float:
-    total = 0.0
-    for value in values:
-        total += value
-    return total / len(values)
-
-print(mean([1.5, 2.25, 1024, -3]))  # 256.1875
-Why does this function fail for an empty list? Give a corrected version with a test.""",
-    """The meeting of 14 March 2019 began at 9:30. Present: A. Novak, B. Osei, C. Lindqvist (chair). 1. Accounts:
-income of $48,210.55 against expenses of $51,007.10, a deficit of 5.8%. The board asked for quarterly figures
-from now on. 2. The roof of the old building leaks again; three offers were compared, and the second (12,400
-euros, four weeks) was accepted with two votes to one. 3. Any other business: none. Summarise these minutes in
-two sentences.""",
-    """My grandmother kept a garden behind the house, narrow and long, with beans along the fence and a walnut tree at
-the far end which her father had planted. She knew every bed by the year in which it had done well. "Potatoes
-forgive you," she used to say, "roses never do." When she grew too old to dig, she sat on a chair in the shade
-and showed us where to put the spade. After she died we kept the garden for two more summers. Then the house was
-sold, and the new owners laid a lawn. I walked past it last week. The walnut tree is still there, taller than
-the roof, and someone has hung a swing from it.""",
-    "Translate into German: Good morning, how much are these apples? I would like two kilograms, please. Danke schön!",
-    "You are a careful doctor. A patient had a fever of 39.2 °C for three days, a cough, and pain when "
-    "breathing in. Which questions do you ask, which tests do you order, and what must not be missed?",
-)
