@@ -28,7 +28,7 @@ from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import begin_child
 from cloister_mpc.certificates import Keys, Role, fingerprint, make_keys
-from cloister_mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
+from cloister_mpc.config import PARTIES, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister_mpc.connection import Connection
 from cloister_mpc.controller_messages import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister_mpc.party.party import command
@@ -50,7 +50,6 @@ def make_local(
     folder: Path,
     protocol: Protocol = "aby3",
     *,
-    beaver: Beaver = "multi_party",
     hosts: tuple[str, ...] = (),
     limits: Limits | None = None,
 ) -> PartiesConfig:
@@ -77,7 +76,7 @@ def make_local(
             )
         )
     config = PartiesConfig(
-        authority=f"{KEYS}/ca.crt", party=tuple(places), protocol=protocol, beaver=beaver, limits=limits or Limits()
+        authority=f"{KEYS}/ca.crt", party=tuple(places), protocol=protocol, limits=limits or Limits()
     )
     file.write_text(config_text(config))
     return read_config(file)
@@ -98,11 +97,9 @@ class Supervisor:
         *,
         logs: Path | None = None,
         before: dict[int, list[str]] | None = None,
-        allow_insecure_beaver: bool = False,
     ) -> None:
         """`logs`: folder for the parties' output, else it goes to ours; `before`: put before a party's command."""
         self._file = file
-        self._insecure = allow_insecure_beaver
         self._logs = logs
         self._before = before or {}
         self._stopping = threading.Event()
@@ -131,7 +128,7 @@ class Supervisor:
             self.processes[rank] = self._start(rank)
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
-        party = command(self._file, rank, allow_insecure_beaver=self._insecure, with_parent=True)
+        party = command(self._file, rank, with_parent=True)
         output = self._stack.enter_context((self._logs / f"party-{rank}.log").open("ab")) if self._logs else None
         return subprocess.Popen(
             [*self._before.get(rank, []), *party],

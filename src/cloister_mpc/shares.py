@@ -14,18 +14,13 @@ from numpy.typing import NDArray
 from spu import Io, libspu
 
 from cloister.errors import ProtocolError
-from cloister_mpc.config import PARTIES, Beaver, Protocol, share_bytes
+from cloister_mpc.config import PARTIES, Protocol, share_bytes
 from cloister_mpc.functions.ring import FRACTION_BITS
 from cloister_mpc.messages import CHUNK_BYTES, DataType, ShareHead
 
 _KINDS: dict[Protocol, libspu.ProtocolKind] = {
     "aby3": libspu.ProtocolKind.ABY3,
     "cheetah": libspu.ProtocolKind.CHEETAH,
-    "semi2k": libspu.ProtocolKind.SEMI2K,
-}
-_BEAVERS: dict[Beaver, libspu.RuntimeConfig.BeaverType] = {
-    "multi_party": libspu.RuntimeConfig.BeaverType.MultiParty,
-    "trusted_first_party": libspu.RuntimeConfig.BeaverType.TrustedFirstParty,
 }
 _TYPES: dict[DataType, libspu.DataType] = {
     "float32": libspu.DataType.DT_F32,
@@ -36,12 +31,10 @@ _NAMES = {number: name for name, number in _TYPES.items()}
 _STORAGE = re.compile(r"([a-z0-9]+)\.(?:AShr<FM64>|BShr<PT_U(8|16|32|64|128),\d{1,3}>)")
 
 
-def runtime_config(protocol: Protocol = "aby3", beaver: Beaver | None = None) -> libspu.RuntimeConfig:
+def runtime_config(protocol: Protocol = "aby3") -> libspu.RuntimeConfig:
     """What all parties and dealers must agree on. Nothing is traced, profiled or dumped: no log holds a secret."""
-    made = libspu.RuntimeConfig(protocol=_KINDS[protocol], field=libspu.FieldType.FM64, fxp_fraction_bits=FRACTION_BITS)
-    if beaver is not None:
-        made.beaver_type = _BEAVERS[beaver]
-    return made
+    field = libspu.FieldType.FM64
+    return libspu.RuntimeConfig(protocol=_KINDS[protocol], field=field, fxp_fraction_bits=FRACTION_BITS)
 
 
 class Dealer:

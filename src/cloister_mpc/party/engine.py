@@ -82,7 +82,7 @@ class Engine:
             name = "engine.sock" if rank == self._rank else f"to-{rank}.sock"
             described.add_party(f"party-{rank}", f"unix:{self._folder / name}")
         self._link = libspu.link.create_brpc(described, self._rank)
-        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol, self._config.beaver))
+        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol))
 
     def load(self, order: Load) -> None:
         """Take the weights' shares into memory, one file at a time."""

@@ -23,7 +23,7 @@ from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, name_process
 from cloister_mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
-from cloister_mpc.config import PartiesConfig, read_config, refuse_insecure
+from cloister_mpc.config import PartiesConfig, read_config
 from cloister_mpc.connection import Connection
 from cloister_mpc.messages import (
     VERSION,
@@ -219,18 +219,17 @@ class Party:
 
 
 WITH_PARENT = "--with-parent"
-ALLOW_INSECURE = "--allow-insecure-beaver"
 
 
-def command(file: Path, rank: int, *, allow_insecure_beaver: bool, with_parent: bool = False) -> list[str]:
+def command(file: Path, rank: int, *, with_parent: bool = False) -> list[str]:
     """What starts a party; `with_parent`: it ends with its parent process."""
-    words = [WITH_PARENT] * with_parent + [ALLOW_INSECURE] * allow_insecure_beaver
+    words = [WITH_PARENT] * with_parent
     return interpreter.python("cloister_mpc.party.party", str(file.absolute()), str(rank), *words)
 
 
-def become_party(file: Path, rank: int, *, allow_insecure_beaver: bool) -> NoReturn:
+def become_party(file: Path, rank: int) -> NoReturn:
     """Replace this program by the party."""
-    os.execve(sys.executable, command(file, rank, allow_insecure_beaver=allow_insecure_beaver), environment())
+    os.execve(sys.executable, command(file, rank), environment())
 
 
 async def serve(config: PartiesConfig, rank: int) -> None:
@@ -251,9 +250,7 @@ def main(arguments: list[str]) -> NoReturn:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # failed handshakes of unknown peers, with tracebacks
     status = 0
     try:
-        config = read_config(Path(arguments[0]))
-        refuse_insecure(config, allow_insecure_beaver=ALLOW_INSECURE in arguments)
-        asyncio.run(serve(config, rank))
+        asyncio.run(serve(read_config(Path(arguments[0])), rank))
     except CloisterError as reason:
         print(f"party {rank}: Error: {reason.message} {reason.hint or ''}".rstrip(), file=sys.stderr)
         status = 2 if isinstance(reason, SetupError) else 1
