@@ -13,7 +13,6 @@ from time import process_time
 from typing import Any
 
 from cloister.process.hardening import die_with_parent
-from cloister_mpc.config import Protocol
 
 PATIENCE_MS = 20 * 60 * 1000
 
@@ -32,7 +31,7 @@ class Party:
         except (RuntimeError, LookupError, ValueError) as wrong:  # how libspu's own exceptions arrive
             return None, str(wrong) or type(wrong).__name__
 
-    def join(self, rank: int, addresses: tuple[str, ...], protocol: Protocol) -> None:
+    def join(self, rank: int, addresses: tuple[str, ...]) -> None:
         """First: which party this is, and where all of them listen."""
         from spu import Runtime, libspu
 
@@ -43,7 +42,7 @@ class Party:
         for number, address in enumerate(addresses):
             links.add_party(f"party-{number}", address)
         self._link = libspu.link.create_brpc(links, rank)
-        settings = runtime_config(protocol)
+        settings = runtime_config()
         settings.enable_pphlo_profile = True  # every run writes what each operator cost
         self._runtime = Runtime(self._link, settings)
 

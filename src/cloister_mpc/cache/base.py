@@ -8,10 +8,9 @@ out of one product and such tokens weigh nothing, whatever their score. No mask 
 
 The life of one layer's cache:
 
-    prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
-              cache = method.build(prompt, eviction)
+    prefill   cache = method.build(prompt, method.evict(prompt, …))
     step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
-              choice = method.choose(queries, cache, …)  or the leader's
+              choice = method.choose(queries, cache, …)
               out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
 
 All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
@@ -34,7 +33,7 @@ class PromptLayer(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens; shared between layers."""
+    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens."""
 
     rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
     scores: Array | None  # (G, …) attention that the kept tokens received, for methods that need it later
@@ -45,7 +44,7 @@ class Cache(NamedTuple):
 
     keys: Array  # (G, S, d)
     values: Array  # (G, S, d + 1)
-    marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
+    marks: Array | None  # what clusters are known by: (G, C, d)
     pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
     scores: Array | None  # (G, S) attention that the body's tokens received so far, for methods that need it
@@ -54,7 +53,7 @@ class Cache(NamedTuple):
 class Choice(NamedTuple):
     """Which clusters of the body a step reads."""
 
-    rows: Array  # (G, k, C) integers, one-hot, over the finest clusters, however many levels chose them
+    rows: Array  # (G, k, C) integers, one-hot
 
 
 Shuffles: TypeAlias = tuple[Array, ...]

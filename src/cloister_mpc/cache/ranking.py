@@ -1,12 +1,11 @@
-"""The best k of C secret numbers, as one-hot rows ready to gather with. Two ways:
+"""The best k of C secret numbers, as one-hot rows ready to gather with: without the sorting and the equality tests of
+the paper's Algorithm 2.
 
-`shuffled_rows` needs neither sorting nor equality tests. The numbers are put into a secret random order, compared *in
+The numbers are put into a secret random order, compared *in
 that order*, and the comparisons are revealed: C different numbers under a uniformly random order have uniformly random
 ranks, whatever the numbers are, and every comparison follows from the ranks. So may what is compared next (`Groups`).
 Rows of the secret permutation are then taken by public index. This tells nothing only if no two numbers are equal
 (clusters of padding would be): `without_ties` ensures that.
-
-`gathered_rows` is the paper's: secret top-k indices, each made one-hot by comparing with every position (Algorithm 2).
 
 Public arithmetic decides which of C shuffled numbers meet, so that the k largest are known after two rounds. In the
 first, each number meets all others of its group. In the second, the i-th of one group meets the j-th of another (from
@@ -21,7 +20,7 @@ from itertools import combinations, pairwise
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from numpy.typing import NDArray
 
 from cloister_mpc.cache.attention import headwise
@@ -124,28 +123,12 @@ def shuffled_rows(numbers: Array, shuffle: Array, k: int) -> Array:
     return jnp.matmul(largest_first(shuffled, k), shuffle)  # public by secret integers: nothing is sent
 
 
-def gathered_rows(numbers: Array, k: int) -> Array:
-    """(G, C) → (G, k, C) by secret indices, in whatever order top-k has them."""
-    return _one_hot(lax.top_k(numbers, k)[1], numbers.shape[-1])
-
-
-def best_rows(numbers: Array, k: int, shuffle: Array | None) -> Array:
-    """(G, k, C): by the shuffle where there is one, else as the paper."""
-    return gathered_rows(numbers, k) if shuffle is None else shuffled_rows(numbers, shuffle, k)
-
-
-def in_order(rows: Array, shuffle: Array | None) -> Array:
-    """One-hot rows (G, k, C) in the order of what they name: by a second shuffle (G, k, k), or sorted without one."""
+def in_order(rows: Array, shuffle: Array) -> Array:
+    """One-hot rows (G, k, C) in the order of what they name, by a second shuffle (G, k, k)."""
     positions = jnp.sum(rows * np.arange(rows.shape[-1], dtype=np.int32), axis=-1, keepdims=True)
-    if shuffle is None:
-        return _one_hot(jnp.sort(positions[..., 0], axis=-1), rows.shape[-1])
     shuffled = headwise(shuffle, jnp.concatenate([positions, rows], axis=-1))
     # Positions differ from each other, so what is revealed of their order is as random as that of the choice.
     return jnp.matmul(largest_first(-shuffled[..., 0], rows.shape[1]), shuffled[..., 1:])
-
-
-def _one_hot(indices: Array, count: int) -> Array:
-    return (indices[..., None] == jnp.arange(count)).astype(jnp.int32)
 
 
 def largest_first(numbers: Array, k: int) -> Array:
@@ -155,7 +138,7 @@ def largest_first(numbers: Array, k: int) -> Array:
     """
     count = numbers.shape[-1]
     if not on_shares():
-        return _one_hot(jnp.argsort(-numbers, axis=-1)[:, :k], count)
+        return (jnp.argsort(-numbers, axis=-1)[:, :k, None] == jnp.arange(count)).astype(jnp.int32)
     groups = groups_for(count, k)
     if groups is None:
         return _at_places(_ranked(reveal(_larger(numbers)), count), k)
@@ -177,15 +160,6 @@ def _lost(elements: Array, meetings: Round) -> Array:
 def _at_places(ranked: Array, k: int) -> Array:
     """(G, C) public ranks → (G, k, C): the rows of ranks 0 to k - 1."""
     return (ranked[:, None, :] == np.arange(k)[:, None]).astype(jnp.int32)
-
-
-def ranks(numbers: Array) -> Array:
-    """(G, C) numbers → (G, C) integers, 0 for the largest: every pair is compared once, all in one batch."""
-    count = numbers.shape[-1]
-    if not on_shares():
-        earlier = (numbers[:, None, :] == numbers[:, :, None]) & np.tri(count, k=-1, dtype=bool)
-        return jnp.sum((numbers[:, None, :] > numbers[:, :, None]) | earlier, axis=-1)
-    return _ranked(_larger(numbers), count)
 
 
 def _larger(numbers: Array) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from cloister_mpc.cache.attention import scores, shown, weighted
-from cloister_mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister_mpc.functions.bundle import Functions
 from cloister_mpc.functions.largest import largest
 from cloister_mpc.functions.ring import fine, integers, numbers, settled
@@ -129,18 +129,15 @@ class Decoder:
         cache: Cache,
         angles: Angles,
         slot: Array,
-        choice: Choice | None,
         shuffles: Shuffles,
-        following: bool,
-    ) -> tuple[Array, Cache, Choice | None]:
-        """Generated tokens (D, n) through one layer: the stream, the cache and the choice used."""
+    ) -> tuple[Array, Cache]:
+        """Generated tokens (D, n) through one layer: the stream and the cache."""
         new = self.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, slot, new.keys, new.values)
-        if not following:
-            choice = method.choose(new.queries, cache, shuffles)
+        choice = method.choose(new.queries, cache, shuffles)
         seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
         out, cache = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
-        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice
+        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache
 
     def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
         """Of generated tokens: no column is padding."""

@@ -80,9 +80,8 @@ class Generation:
         self._run(programs.embed(columns))
         for number in range(shape.layers):
             self._rescale(number, columns)
-            leading = programs.leads(number)
-            self._run(programs.prompt(leading), self._layer(number))
-            self._used(number, len(programs.method.evict_shuffles) if leading else 0)
+            self._run(programs.prompt(), self._layer(number))
+            self._used(number, len(programs.method.evict_shuffles))
         self._run(programs.last(columns), counts=False)
         self._run(programs.head(1))
         self._written = 0
@@ -107,9 +106,8 @@ class Generation:
         self._run(programs.embed(columns))
         for number in range(shape.layers):
             self._rescale(number, columns)
-            leading = programs.leads(number)
-            self._run(programs.step(columns, leading), self._layer(number))
-            self._used(number, len(programs.method.choose_shuffles) if leading else 0)
+            self._run(programs.step(columns), self._layer(number))
+            self._used(number, len(programs.method.choose_shuffles))
         self._run(programs.head(columns))
         self._written = at + columns
 
@@ -127,9 +125,7 @@ class Generation:
 
     def _layer(self, number: int) -> dict[str, str]:
         own = {part: f"{self._name}/{number}/{part}" for part in ("cache", "epsilon", "shuffles")}
-        leader = self._programs.leader(number)
-        shared = {part: f"{self._name}/{leader}/{part}" for part in ("eviction", "choice")}
-        return own | shared | {"weights": f"w/{number}"}
+        return own | {"weights": f"w/{number}"}
 
     def _place(self, first: int, columns: int) -> None:
         cosine, sine = self._programs.shape.angles(first, columns)

@@ -20,9 +20,9 @@ from spu import libspu
 from spu.utils import frontend
 
 from cloister.errors import InvalidRequest
-from cloister_mpc.cache.base import Choice, Eviction, Method, Shuffles
+from cloister_mpc.cache.base import Method, Shuffles
 from cloister_mpc.cache.methods import make_method
-from cloister_mpc.cache.plan import CachePlan, leader
+from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import BUNDLES
 from cloister_mpc.functions.ring import tracing_for_shares
 from cloister_mpc.messages import Answer, Bundle, GenerationSpec
@@ -71,15 +71,8 @@ class Programs:
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
         self.method = make(outline.cache, outline.prompt_tokens, outline.new_tokens)
-        self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
         self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
         self._store = store
-
-    def leader(self, number: int) -> int:
-        return leader(number, self.outline.cache)
-
-    def leads(self, number: int) -> bool:
-        return self.leader(number) == number
 
     def embed(self, columns: int) -> Program:
         shape = self.shape
@@ -96,18 +89,14 @@ class Programs:
 
         return self._program("embed", columns, run, lambda: inputs)
 
-    def prompt(self, leading: bool) -> Program:
-        """One layer over the whole prompt, and its cache; followers keep what their leader kept."""
+    def prompt(self) -> Program:
+        """One layer over the whole prompt, and its cache."""
+        return self._program(
+            "prompt", self.outline.prompt_tokens, self._run_prompt, lambda: self._prompt_inputs, PUBLIC
+        )
 
-        def inputs() -> dict[str, Tree]:
-            following = {} if leading else {"eviction": self._prompt_results["eviction"], "shuffles": ()}
-            return self._prompt_inputs | following
-
-        name = f"prompt_{'leading' if leading else 'following'}"
-        return self._program(name, self.outline.prompt_tokens, self._run_prompt, inputs, PUBLIC)
-
-    def step(self, columns: int, leading: bool) -> Program:
-        """One layer over `columns` generated tokens; leaders choose what to read."""
+    def step(self, columns: int) -> Program:
+        """One layer over `columns` generated tokens."""
 
         def inputs() -> dict[str, Tree]:
             return {
@@ -117,15 +106,14 @@ class Programs:
                 "angles": self._angles(columns),
                 "epsilon": _floats(),
                 "slot": _integers(),
-                "choice": None if leading else self._choice,
-                "shuffles": self._shuffles(self.method.choose_shuffles if leading else ()),
+                "shuffles": self._shuffles(self.method.choose_shuffles),
             }
 
         def run(**given: Tree) -> Tree:
-            hidden, cache, choice = self.decoder.step_layer(self.method, **given, following=not leading)
-            return {"hidden": hidden, "cache": cache, "choice": choice}
+            hidden, cache = self.decoder.step_layer(self.method, **given)
+            return {"hidden": hidden, "cache": cache}
 
-        return self._program(f"step_{'leading' if leading else 'following'}", columns, run, inputs, PUBLIC)
+        return self._program("step", columns, run, inputs, PUBLIC)
 
     def rescale(self, columns: int) -> Program:
         """The stream multiplied by a public factor, where the next layer's scale differs."""
@@ -155,16 +143,13 @@ class Programs:
 
         return self._program("head", columns, run, lambda: inputs)
 
-    def _run_prompt(self, weights: LayerWeights, eviction: Eviction | None, shuffles: Shuffles, **given: Tree) -> Tree:
+    def _run_prompt(self, weights: LayerWeights, shuffles: Shuffles, **given: Tree) -> Tree:
         hidden, prompt = self.decoder.prompt_layer(self.method.window, weights=weights, **given)
-        if eviction is None:
-            eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
-        cache = self.method.build(prompt, eviction)
-        return {"hidden": hidden, "cache": cache, "eviction": eviction}
+        eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
+        return {"hidden": hidden, "cache": self.method.build(prompt, eviction)}
 
     @property
     def _prompt_inputs(self) -> dict[str, Tree]:
-        """Of a leading layer's program."""
         columns = self.outline.prompt_tokens
         return {
             "hidden": _floats(self.shape.hidden, columns),
@@ -172,20 +157,12 @@ class Programs:
             "weights": self._layer(),
             "angles": self._angles(columns),
             "epsilon": _floats(),
-            "eviction": None,
             "shuffles": self._shuffles(self.method.evict_shuffles),
         }
 
     @cached_property
     def _prompt_results(self) -> Tree:
         return jax.eval_shape(self._run_prompt, **self._prompt_inputs)
-
-    @cached_property
-    def _choice(self) -> Choice | None:
-        queries = _floats(self.shape.heads, 1, self.shape.head_size)
-        shuffles = self._shuffles(self.method.choose_shuffles)
-        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._prompt_results["cache"], shuffles)
-        return choice
 
     def _outer(self) -> OuterWeights:
         shape = self.shape
@@ -324,6 +301,6 @@ def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tup
     shuffles = method.choose_shuffles if columns else method.evict_shuffles
     return needed | {
         f"{number}/shuffles/{at}": ((shape.kv_heads, size, size), "int32")
-        for number in programs.leaders
+        for number in range(shape.layers)
         for at, size in enumerate(shuffles)
     }

@@ -21,15 +21,13 @@ SMALL = {
     "pinned_first": 4,
     "pinned_last": 4,
     "granularity": 2,
-    "clusters": (4,),
-    "ratios": (),
+    "cluster": 4,
     "static_keep": 0.5,
 }
 PLANS = {
     "mpcache": CachePlan(**SMALL),
-    "mpcache, pairs sharing": CachePlan(**SMALL, shared_layers=2),
-    "h2o": BaselinePlan(method="h2o", at_least=0, budget=0.5, ranking="top_k"),
-    "tova": BaselinePlan(method="tova", at_least=0, budget=0.5, ranking="top_k"),
+    "h2o": BaselinePlan(method="h2o", at_least=0, budget=0.5),
+    "tova": BaselinePlan(method="tova", at_least=0, budget=0.5),
     "snapkv": BaselinePlan(method="snapkv", at_least=0, budget=0.5),
 }
 

@@ -57,7 +57,7 @@ async def test_parties_keep_what_they_compiled(
     assert not folders  # local parties share one
     monkeypatch.setattr(programs, "_compiled", lambda *_: pytest.fail("it was compiled again"))
     made = programs.Programs(SHAPE, programs.Outline(16, 8, PLAN, answer="logits"), store=store)
-    for program in (made.embed(16), made.prompt(leading=True), made.last(16), made.head(1), made.step(1, leading=True)):
+    for program in (made.embed(16), made.prompt(), made.last(16), made.head(1), made.step(1)):
         assert program.code
     with pytest.raises(pytest.fail.Exception):
         programs.Programs(SHAPE, programs.Outline(16, 8, PLAN), store=ProgramStore(tmp_path)).embed(16)
