@@ -34,8 +34,7 @@ mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parti
 
 _MPC = MpcSettings()
 _PATIENCE_S = 60.0
-_REQUEST_S = 3600.0
-"""On shares a token takes seconds, and over a slow network minutes."""
+_REQUEST_S = 3600.0  # on shares a token takes seconds, and over a slow network minutes
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
 ProtocolChoice = Annotated[Literal["aby3", "cheetah"], typer.Option(help="aby3: three parties; cheetah: two.")]

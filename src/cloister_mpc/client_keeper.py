@@ -1,10 +1,4 @@
-"""Starts the MPC client, which holds prompts at the level `mpc`, and local parties, for the controller.
-
-    (parties on this machine, dealt the model) → client → requests
-
-Started at once or with the first request, and again when it ends; its requests fail at once when it does. A request
-that comes while they start fails with an estimate of the time left.
-"""
+"""Starts the MPC client, which holds prompts at the level `mpc`, and local parties, for the controller."""
 
 from __future__ import annotations
 
@@ -106,7 +100,6 @@ class MpcClientKeeper:
             self._client.send(message)
 
     async def close(self) -> None:
-        """End the client, then the parties that are ours."""
         await self._supervisor.close()
         if self._shares_folder is not None:
             self._shares_folder.clear()  # first: parties may take longer to end than the server has
@@ -183,12 +176,8 @@ _PREFIX, _OWNER = "serve-", "owner"
 
 
 class SharesFolder:
-    """A new folder within `parent` for the shares of local parties, for as long as this process lives.
-
-    All parties' shares together are the weights, so the folder is private. A server that was killed leaves its folder
-    behind, and the next server removes it: the lock of a living owner keeps its folder. Not in /tmp, which may be in
-    memory: shares take gigabytes.
-    """
+    """For local parties' shares, which together are the weights: so it is private, and swept by the next server if
+    ours is killed. Not in /tmp, which may be in memory: shares take gigabytes."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -206,13 +195,11 @@ class SharesFolder:
                 each.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the folder, once no party writes there."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 
 
 def sweep(parent: Path) -> None:
-    """Remove folders whose owners are gone."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # locked by its owner, or being made or swept now
             owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)

@@ -1,7 +1,4 @@
-"""The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run.
-
-Paths in it are relative to the file. A party needs its own private key only; nothing in the file itself is secret.
-"""
+"""The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run."""
 
 from __future__ import annotations
 
@@ -38,10 +35,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartyPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One party. `shelf`, where given, keeps its weights' shares over restarts; else they end with the party.
-
-    `programs` keeps what it compiled, else a folder within the shelf does. Parties of one owner may share it.
-    """
+    """One party. `shelf`, where given, keeps its weights' shares over restarts; `programs` what it compiled, else
+    the shelf does."""
 
     control: str
     link: str
@@ -83,7 +78,6 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(file: Path) -> PartiesConfig:
-    """The file, decoded and checked."""
     try:
         raw = msgspec.toml.decode(file.read_bytes())
     except OSError as reason:
@@ -101,7 +95,6 @@ def read_config(file: Path) -> PartiesConfig:
 
 
 def decode_settings(settings: bytes, kind: type[T]) -> T:
-    """Settings as a party passes them on to its engine and tunnel."""
     try:
         return msgspec.json.decode(settings, type=kind)
     except msgspec.MsgspecError:
@@ -120,7 +113,6 @@ def _check(config: PartiesConfig, file: Path) -> None:
 
 
 def config_text(config: PartiesConfig) -> str:
-    """The config as a TOML file that `read_config` reads."""
     lines = ["# The parties of a computation on shares; the same file for every party and dealer. See docs/mpc.md."]
     for name in ("protocol", "beaver", "authority"):
         value = getattr(config, name)

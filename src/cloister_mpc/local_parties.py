@@ -1,9 +1,6 @@
-"""All parties on one machine: keys, settings, supervised processes. Run as `python -m cloister_mpc.local_parties FD`,
-it also deals them the model.
-
-The controller starts that process where no parties are named. The process gets no prompt, and ends with all parties
-when the controller hangs up. Parties on one machine protect no secret from the owner of that machine.
-"""
+"""All parties on one machine: keys, settings, supervised processes. `python -m cloister_mpc.local_parties FD`,
+started by the controller, also deals them the model; it gets no prompt. They protect no secret from the owner of
+that machine."""
 
 from __future__ import annotations
 
@@ -110,7 +107,6 @@ class Supervisor:
             thread.start()
 
     def close(self) -> None:
-        """End all parties, and wait for them."""
         self._stopping.set()
         for process in self.processes:
             _end(process)
@@ -189,7 +185,6 @@ async def serve(controller: socket.socket) -> None:
 
 
 async def _until_hung_up(connection: Connection) -> None:
-    """Answer every Ping."""
     while await connection.receive() is not None:
         connection.post(Pong())
 

@@ -1,9 +1,5 @@
-"""Messages around a computation on shares: dealers to parties, parties among themselves, a party to its workers.
-
-No message carries code or names a variable to fetch: a party compiles its own programs from `GenerationSpec`, and sends
-the results of a run to the connection that opened the session and to no other. A share travels as its size and
-bytes; what kind of share it is follows from the party's own settings.
-"""
+"""Messages around a computation on shares. No message carries code or names a variable to fetch: a party compiles
+its own programs, and sends a run's results to the connection that opened the session and to no other."""
 
 from __future__ import annotations
 
@@ -34,13 +30,10 @@ Answer = Literal["token", "sampled", "logits"]
 
 RunKind = Literal["prefill", "step"]
 
-Bundle = Literal["lean", "tuned", "naive"]
-"""How non-linear functions are computed (functions.bundle)."""
+Bundle = Literal["lean", "tuned", "naive"]  # how non-linear functions are computed (functions.bundle)
 
 
-class _Quiet:
-    """Never shows its bytes: a message may be printed by a failing line of code."""
-
+class _Quiet:  # never shows its bytes: a message may be printed by a failing line of code
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
@@ -78,9 +71,7 @@ class ShareHead(Struct, frozen=True, forbid_unknown_fields=True):
 # Dealer ↔ party.
 
 
-class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
-    """Dealer → party, first."""
-
+class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):  # dealer → party, first
     version: int
 
 
@@ -102,21 +93,15 @@ class AskStatus(Struct, frozen=True, tag="ask_status", forbid_unknown_fields=Tru
     """Dealer → party: say it again."""
 
 
-class Open(_OfSession, frozen=True, tag="open"):
-    """Client → party: a generation to this spec."""
-
+class Open(_OfSession, frozen=True, tag="open"):  # client → party: a generation to this spec
     spec: GenerationSpec
 
 
-class Opened(_OfSession, frozen=True, tag="opened"):
-    """Party → client: programs are compiled; shares may come."""
-
+class Opened(_OfSession, frozen=True, tag="opened"):  # party → client: programs are compiled; shares may come
     epoch: Number
 
 
-class Put(_OfSession, frozen=True, tag="put"):
-    """Client → party: a share follows in Pieces, in order."""
-
+class Put(_OfSession, frozen=True, tag="put"):  # client → party: a share follows in Pieces, in order
     head: ShareHead
 
 
@@ -151,9 +136,7 @@ class Result(_OfSession, frozen=True, tag="result"):
     size: Annotated[int, Meta(ge=1, le=2**32)]
 
 
-class Done(_OfSession, frozen=True, tag="done"):
-    """Party → client: the run is over and its results were sent."""
-
+class Done(_OfSession, frozen=True, tag="done"):  # party → client: the run is over and its results were sent
     number: Number
 
 
@@ -190,9 +173,7 @@ class AskWeights(Struct, frozen=True, tag="ask_weights", forbid_unknown_fields=T
     """Provider → party: what do you have?"""
 
 
-class HeldWeights(Struct, frozen=True, tag="held_weights", forbid_unknown_fields=True):
-    """Party → provider: this."""
-
+class HeldWeights(Struct, frozen=True, tag="held_weights", forbid_unknown_fields=True):  # party → provider: this
     weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
 
 
@@ -266,9 +247,7 @@ class Begin(_OfEpoch, frozen=True, tag="begin"):
     """Leader → follower: all have joined; generations may begin."""
 
 
-class Broken(_OfEpoch, frozen=True, tag="broken"):
-    """Both ways: this epoch is over. `reason` is of our own words."""
-
+class Broken(_OfEpoch, frozen=True, tag="broken"):  # both ways: this epoch is over. `reason` is of our own words
     reason: Short
 
 
@@ -313,10 +292,8 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
 
 
 class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Party → engine: the others are up; link with them, and take these files' shares as the model's weights.
-
-    `programs`: the folder of this party's compiled programs; without one, none are kept.
-    """
+    """Party → engine: link with the others, take these files' shares as weights. `programs`: folder of compiled
+    ones, or ""."""
 
     shape: Json
     folder: Text

@@ -17,8 +17,6 @@ from cloister.messages.generation import Cancel, Failed, Tokens
 
 
 class MpcClient(Protocol):
-    """The MPC client's process, as far as requests are concerned."""
-
     def assign(self, prompt: AssignPrompt) -> None:
         """Give it a prompt; ServiceUnavailable while it is not up."""
 

@@ -1,8 +1,5 @@
-"""Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes.
-
-For dealers (client, provider) and the parties' engines. A party's own protocol decides what kind of share it takes; a
-peer only chooses sizes. No peer's pickle or protobuf is read. Knows no tokens, no model and no program.
-"""
+"""Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes. A party's
+own protocol decides what kind of share it takes; a peer chooses sizes alone. No peer's pickle or protobuf is read."""
 
 from __future__ import annotations
 
@@ -38,8 +35,6 @@ def runtime_config(protocol: Protocol = "aby3") -> libspu.RuntimeConfig:
 
 
 class Dealer:
-    """Splits arrays into shares, one for each party, and puts results together again."""
-
     def __init__(self, protocol: Protocol = "aby3") -> None:
         self.parties = PARTIES[protocol]
         self._io = Io(self.parties, runtime_config(protocol))
@@ -50,7 +45,6 @@ class Dealer:
         return shares
 
     def publish(self, values: NDArray[np.generic]) -> libspu.Share:
-        """A public value, the same at every party."""
         return self._io.make_shares(_dense(values), libspu.Visibility.VIS_PUBLIC)[0]
 
     def join(self, shares: Sequence[libspu.Share]) -> NDArray[np.generic]:
@@ -63,12 +57,10 @@ def _dense(values: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def storage(protocol: Protocol) -> str:
-    """SPU's name for arithmetic shares of this protocol."""
     return f"{protocol}.AShr<FM64>"
 
 
 def share_of(head: ShareHead, kind: str, content: bytes) -> libspu.Share:
-    """The share SPU takes."""
     meta = libspu.ValueMeta()
     meta.data_type = _TYPES[head.dtype]
     meta.is_complex = False
@@ -86,7 +78,6 @@ def share_of(head: ShareHead, kind: str, content: bytes) -> libspu.Share:
 
 
 def content_of(share: libspu.Share) -> bytes:
-    """The share's bytes."""
     parts = []
     for serialised in share.share_chunks:
         chunk = libspu.ValueChunk()
@@ -105,7 +96,6 @@ def described(name: str, share: libspu.Share) -> tuple[ShareHead, str]:
 
 
 def pieces(content: bytes | memoryview) -> Iterator[bytes]:
-    """The bytes, in chunks as messages carry them."""
     view = memoryview(content)
     for start in range(0, len(view), CHUNK_BYTES):
         yield bytes(view[start : start + CHUNK_BYTES])

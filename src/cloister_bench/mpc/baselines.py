@@ -1,12 +1,6 @@
-"""What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `cloister_mpc.cache.base`.
-
-Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, and then read
-all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select blocks at every step, as
-MPCache does, by other marks.
-
-The server serves none of them, and no party knows their names: the benchmark compiles their programs and runs
-them on its own parties (`party.py`). A served party refuses a plan that names one of them.
-"""
+"""What MPCache is compared with: other ways of keeping the KV cache, with the papers' secret top-k. Static methods
+choose once after the prefill; H2O and TOVA also forget while decoding; selecting ones choose blocks at every step by
+other marks. A served party refuses a plan that names one of them."""
 
 from __future__ import annotations
 
@@ -24,8 +18,7 @@ from cloister_mpc.cache.plan import CachePlan
 
 SNAPKV_WINDOW = 32
 SNAPKV_KERNEL = 5
-NEVER = 2.0**14
-"""Above any attention a token can gather in a generation, within fixed point."""
+NEVER = 2.0**14  # above any attention a token can gather in a generation, within fixed point
 
 
 def gathered_rows(numbers: Array, k: int) -> Array:
@@ -92,8 +85,8 @@ class ForgettingCache(KeptCache):
 
 
 class H2O(ForgettingCache):
-    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries so
-    far; counted on while decoding."""
+    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries
+    so far; counted on while decoding."""
 
     counts_on = True
 
@@ -129,7 +122,6 @@ class TOVA(ForgettingCache):
 
 
 def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, sinks: int) -> KeptCache:
-    """A method that reads `read` tokens of the prompt at every step."""
     if name == "streaming":
         return KeptCache(new_tokens, first=sinks, heavy=0, last=max(read - sinks, 1))
     near = max(1, min(SNAPKV_WINDOW, read // 2))
@@ -155,10 +147,8 @@ def _of_all_heads(received: Array) -> Array:
 
 
 def _forget_lowest(cache: Cache, worth: Array, protected: Array, count: int) -> Cache:
-    """The cache without the `count` tokens of lowest `worth` (G, S + R); `protected` ones (S + R), public, stay.
-
-    Their values become zero, so that they weigh nothing from then on. Which ones stays secret, so no cache shrinks.
-    """
+    """Without the `count` tokens of lowest `worth` (G, S + R), but for `protected` ones: values become zero, no
+    cache shrinks."""
     values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
     worth = worth * (1 - protected) + protected * NEVER
     worth = worth + (1 - values[..., -1]) * NEVER
@@ -169,12 +159,11 @@ def _forget_lowest(cache: Cache, worth: Array, protected: Array, count: int) -> 
 
 
 REPRESENTATIVES = 4
-EPSILON = 2.0**-10
-"""Below any key's squared length, and not lost in fixed point: padding has no direction."""
+EPSILON = 2.0**-10  # below any key's squared length, and not lost in fixed point: padding has no direction
 
 
 class SelectingCache(MPCache):
-    """Selects by marks of its own, with a secret top-k."""
+    """Selects by other marks than MPCache, with a secret top-k."""
 
     choose_shuffles = ()
 

@@ -45,7 +45,6 @@ def draw_lengths(runs: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def draw_operators(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Where a layer's cost goes, operator by operator."""
     methods, operators = (list(dict.fromkeys(row[label] for row in rows)) for label in ("method", "operator"))
     for panel, key in zip(axes, ("megabytes", "messages"), strict=True):
         found = {(row["operator"], row["method"]): row[key] for row in rows}

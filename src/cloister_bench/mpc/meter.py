@@ -1,8 +1,5 @@
-"""What one step of a generation costs: its programs, as parties compile them, measured one by one and added up.
-
-A step is embed, then every layer, then head. Layers of a kind cost the same, so each kind is measured once and counted
-as often as it occurs. Programs run on random numbers of their inputs' types: on shares nothing depends on values.
-"""
+"""What one step of a generation costs: its programs, as parties compile them, measured one by one and added up. Each
+kind is measured once and counted as often as it occurs, on random numbers: on shares nothing depends on values."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ Counted = tuple[Program, int]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A program and how often a step runs it."""
-
     name: str
     times: int
     cost: Cost
@@ -35,8 +30,6 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One token's computation."""
-
     parts: tuple[Part, ...]
 
     @property
@@ -55,8 +48,8 @@ class Meter:
         self._known: dict[bytes, Cost] = {}
 
     def steps(self, variants: Sequence[Variant], seq: int) -> list[Step]:
-        """A token of each variant after `seq` others (a multiple of 16). The variants' programs run in turn, round by
-        round, so that a slow minute hits all of them."""
+        """A token of each variant after `seq` others (a multiple of 16). The variants' programs run in turn, round
+        by round, so that a slow minute hits all of them."""
         planned = [list(programs_of(self._programs(variant, seq))) for variant in variants]
         self._measure([program for counted in planned for program, _ in counted])
         return [
@@ -86,7 +79,6 @@ class Meter:
 
 
 def programs_of(kinds: Programs) -> Iterator[Counted]:
-    """What one step runs, and how often."""
     yield kinds.embed(1), 1
     yield kinds.step(1), kinds.shape.layers
     if rescaled := sum(before != after for before, after in pairwise(kinds.shape.scales)):

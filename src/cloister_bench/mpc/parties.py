@@ -1,8 +1,5 @@
-"""Three parties as processes over TCP on this machine, to measure the cost of programs on.
-
-Inputs, whose types are read from a program's own text, are dealt by this process, which is client and provider in one.
-For random numbers only.
-"""
+"""Three parties as processes over TCP on this machine, to measure programs on. This process deals random inputs of
+the types that a program's own text names: client and provider in one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A party that is measured: `python -m cloister_bench.mpc.party FD`.
-
-It trusts the benchmark that started it and is not for serving: it calls the methods that it is sent, runs any
-executable, and its connections are not encrypted. SPU's profiler writes to its log (standard output).
-"""
+"""A party that is measured: `python -m cloister_bench.mpc.party FD`. Not for serving: it trusts the benchmark that
+started it, runs any executable, and its connections are not encrypted. SPU's profiler writes to its log (standard
+output)."""
 
 from __future__ import annotations
 
@@ -18,8 +16,6 @@ PATIENCE_MS = 20 * 60 * 1000
 
 
 class Party:
-    """Serves one benchmark until it hangs up."""
-
     def __init__(self) -> None:
         self._link: Any = None
         self._runtime: Any = None
@@ -47,7 +43,6 @@ class Party:
         self._runtime = Runtime(self._link, settings)
 
     def keep(self, name: str, meta: bytes, chunks: list[bytes]) -> None:
-        """Hold a share under a name."""
         from spu import libspu
 
         share = libspu.Share()

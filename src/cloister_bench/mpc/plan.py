@@ -1,9 +1,6 @@
-"""What is measured, and how often: the variants of generation that are compared (a cache's plan and a choice of
-functions, by the names the JSON uses). Measures nothing.
-
-Baselines run on the tuned functions, so that only the cache differs. `full_naive` and `full_lean` are the full cache on
-the other two, to tell what functions give from what eviction gives.
-"""
+"""What is measured, and how often. Baselines run on the tuned functions, so that only the cache differs;
+`full_naive` and `full_lean` are the full cache on the other two, to tell what functions give from what eviction
+gives."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ class BaselinePlan(CachePlan, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What is computed at every step."""
-
     name: str
     plan: CachePlan
     functions: Literal["lean", "tuned", "naive"] = "tuned"

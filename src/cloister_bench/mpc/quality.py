@@ -1,9 +1,5 @@
-"""What methods cost in quality (Figure 9, Tables 3 to 5): perplexity, answers and retrieval over long prompts at
-several budgets, each beside the full cache on the same prompts. On plain numbers, with the functions used on shares.
-
-A prompt is computed once for all methods. All tokens of a continuation go in one pass, each choosing alone what it
-reads, so that the answers are those of as many single steps.
-"""
+"""What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, on plain
+numbers. All tokens of a continuation go in one pass, each choosing alone what it reads, as in as many single steps."""
 
 from __future__ import annotations
 
@@ -173,7 +169,6 @@ class Reader:
         return built
 
     def read(self, prompt: ReadPrompt, caches: list[Cache], tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits (n, V) after each of the continuation's tokens."""
         model, wide = self._model, len(prompt.layers[0].keys[0])
         padded = [*tokens, *([tokens[-1]] * (self._columns - len(tokens)))]
         hidden, _ = model.columns(padded, self._columns, wide)

@@ -1,7 +1,5 @@
-"""The document of `bench mpc`, its targets (ratios over other ways to keep the cache) and its tables. Measures nothing.
-
-Megabytes are 10⁶ bytes, sent by all parties together; messages are one party's.
-"""
+"""The document of `bench mpc`, its targets and tables. Megabytes are 10⁶ bytes of all parties together; messages one
+party's."""
 
 from __future__ import annotations
 
@@ -139,7 +137,6 @@ def tables(document: Document) -> list[Table]:
 
 
 def report(document: Document) -> str:
-    """Every part there are numbers for, as Markdown, under a heading each."""
     step = [row for row in document["operators"] if row["program"] == "step"]
     layer = [row for row in document["operators"] if row["program"].startswith("step_")]
     every = (

@@ -19,8 +19,6 @@ PROFILED = ("full", "full_lean", "mpcache")
 
 
 class Bench(Measurement[Results]):
-    """Measures on parties that it starts."""
-
     def __init__(
         self,
         results: Results,
@@ -60,7 +58,6 @@ class Bench(Measurement[Results]):
         self._end_parties()  # they may hold half a message
 
     def _lengths(self) -> None:
-        """Figure 10."""
         plan, results = self._plan, self._results
         self._watcher.begin("lengths", len(plan.lengths))
         variants = [VARIANTS[name] for name in plan.ways]

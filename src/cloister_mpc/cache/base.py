@@ -1,20 +1,6 @@
-"""What every way of keeping the KV cache has in common.
-
-Shapes are static and known to all; contents are secret. Tokens that are not there (padding of a prompt, slots not yet
-written) have zero values *and* a zero in the values' last column, so that numerator and denominator of the softmax come
-out of one product and such tokens weigh nothing, whatever their score. No mask is ever computed.
-
-    H query heads, G key-value heads (H = G x group), d head size, n new tokens in one pass, T prompt tokens (a bucket)
-
-The life of one layer's cache:
-
-    prefill   cache = method.build(prompt, method.evict(prompt, …))
-    step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
-              choice = method.choose(queries, cache, …)
-              out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
-
-All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
-"""
+"""What every way of keeping the KV cache has in common. H query heads, G key-value heads (H = G x group), d head
+size, n new tokens in a pass, T prompt tokens. Shapes are public. Tokens that are not there have zero values and a
+zero in the last column of values: the softmax comes out of one product, they weigh nothing, and no mask is computed."""
 
 from __future__ import annotations
 
@@ -101,12 +87,8 @@ class Method(Protocol):
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
     ) -> tuple[Array, Cache]:
-        """Attention of queries (H, n, d), scaled already, over what was chosen and what is pinned: (H, n, d).
-
-        The new tokens' own keys and values are in `cache.pinned_*` already. `seen` is public, (n, R) integers: 1 where
-        a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
-        Only methods that forget while decoding change the cache.
-        """
+        """(H, n, d): attention over what was chosen and what is pinned. `seen`, public (n, R): 1 where token i may
+        see a slot."""
 
 
 def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:

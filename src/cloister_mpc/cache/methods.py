@@ -1,14 +1,7 @@
-"""The two ways a party keeps its cache. `FullCache` keeps and reads the whole prompt. `MPCache` is Algorithm 3: static
-eviction once after the prefill, query-aware selection at every step.
-
-    the prompt   | first | ............ middle ............ | last |
-    after a look | first | important to all | to some | to none | last |        (IA, IC and UIA of §3)
-    the cache      pinned    pinned           body      dropped   pinned, then room for generated tokens
-
-At every step a query reads the pinned tokens and the clusters of adjacent tokens of the body (§4.3) that it is most
-similar to. The paper gathers the chosen keys and values. Here only the chosen *scores* are gathered, truncated and made
-weights; the weights are put back into place to meet the values of the whole body. No array of size k x d is gathered.
-"""
+"""The two ways a party keeps its cache. `FullCache` reads the whole prompt. `MPCache` is Algorithm 3: static
+eviction once (IA, IC and UIA of §3 become pinned, body, dropped), then query-aware selection of clusters of the body
+(§4.3) at every step. Unlike the paper it gathers chosen scores, not keys and values: no array of size k x d is
+gathered."""
 
 from __future__ import annotations
 
@@ -98,7 +91,6 @@ class Sizes:
 
     @property
     def candidates(self) -> int:
-        """Clusters that a step chooses from."""
         return self.body // self.cluster
 
     @property
@@ -120,7 +112,6 @@ class Sizes:
 
     @property
     def read(self) -> int:
-        """Tokens of the prompt read at every step."""
         return self.first + self.always + self.count * self.cluster + self.last
 
 
@@ -232,10 +223,8 @@ class MPCache:
 
 
 def similarities(queries: Array, marks: Array) -> Array:
-    """(H, n, d) against (G, C, d): (G, C), all queries that share a choice summed.
-
-    By a product with public integers, which is local: a sum would start from a zero that has to be shared first.
-    """
+    """(H, n, d) against (G, C, d): (G, C), queries of a group summed. By a public product: a sum would share a zero
+    first."""
     shared = integers(queries).reshape(marks.shape[0], -1, queries.shape[-1])
     asking = numbers(jnp.matmul(jnp.ones((1, shared.shape[1]), shared.dtype), shared))
     return headwise(marks, jnp.swapaxes(asking, 1, 2))[..., 0]

@@ -1,7 +1,4 @@
-"""How a generation keeps its cache: one public record, agreed on by all parties before anything is computed.
-
-A party decodes `CachePlan` and nothing else, so it serves the two methods named there. Subclasses may name others.
-"""
+"""How a generation keeps its cache: one public record, agreed on by all parties. A party decodes `CachePlan` alone."""
 
 from __future__ import annotations
 
@@ -55,6 +52,5 @@ class CachePlan(msgspec.Struct, frozen=True):
 
 
 PLANS: dict[MpcCache, CachePlan] = {"full": CachePlan(method="full"), "mpcache": CachePlan()}
-"""What can be served, by its name in settings. The full cache is the default: with our own functions it took less time
-on every link and at every length that was measured (docs/bench/mpc.md), sends fewer messages, and loses no quality.
-MPCache sends fewer bytes, so it pays only where bandwidth is what a token waits for."""
+"""By name in settings. Full is the default: less time at every length measured (docs/bench/mpc.md); MPCache sends
+fewer bytes."""

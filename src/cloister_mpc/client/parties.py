@@ -1,12 +1,5 @@
-"""The parties as a dealer sees them: connect to all, deal secrets, have them computed on, put results together.
-
-    parties = await Parties.connect(config, credentials)
-    session = await parties.open(GenerationSpec(prompt_tokens=64, new_tokens=32))
-    await session.deal("coarse", one_hots)
-    answer = await session.run("prefill")
-
-Runs where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal.
-"""
+"""The parties as a dealer sees them: connect to all, deal secrets, have them computed on, put results together. Runs
+where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal."""
 
 from __future__ import annotations
 
@@ -59,7 +52,6 @@ CONNECT_S = 15.0
 _POLL_S = 0.5
 
 OnProgress = Callable[[int, int], None]
-"""Called after every program: how many are done, of how many in this pass."""
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -102,13 +94,11 @@ class Parties:
         return self._lost is not None
 
     async def status(self) -> list[Welcome]:
-        """The state of each party now."""
         async with self._asking:
             self.post(AskStatus())
             return await self.next_of_all(Welcome)
 
     async def wait_ready(self, patience_s: float) -> list[Welcome]:
-        """The state of each party once generations can begin."""
         missing = "a party does not answer"
         try:
             async with asyncio.timeout(patience_s):
@@ -148,7 +138,6 @@ class Parties:
         await asyncio.gather(*(connection.wait_closed() for connection in self.connections))
 
     def post(self, message: msgspec.Struct) -> None:
-        """To all parties."""
         for connection in self.connections:
             connection.post(message)
 
@@ -235,7 +224,6 @@ class PartySession:
             raise PartyLost("A party was lost while it was dealt to.", hint="Try again.") from None
 
     def forget(self) -> None:
-        """The parties delete all of it."""
         self._parties.forget(self._name)
 
     async def run(

@@ -1,14 +1,7 @@
 """The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, for shares and plain numbers.
-
-`embed` makes columns of the residual stream from a client's one-hots, `prompt_layer` and `step_layer` compute one
-layer, `answer` gives the next token or its logits. Knows neither how caches nor how functions work inside. `present` is
-(1, n): 1 where a column holds a token, 0 where it pads. A padding column is zero on entry and small noise afterwards;
-its values are exactly zero, so whatever keys or scores its noise leads to weigh nothing.
-
-One-hots are integers, so nothing is truncated: the two of a token are multiplied (one message), then meet the matrix.
-Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn
-neither its temperature nor its draw.
-"""
+`present`, (1, n), is 0 where a column pads: its values are zero, so its noise weighs nothing. Sampling is
+argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn neither temperature nor
+draw."""
 
 from __future__ import annotations
 
@@ -27,14 +20,11 @@ from cloister_mpc.messages import Answer
 from cloister_mpc.model.shape import ModelShape
 from cloister_mpc.model.weights import LayerWeights, OuterWeights
 
-BLOCK = 256
-"""Columns of a prompt computed at once: a block's scores are the most memory a prefill needs."""
+BLOCK = 256  # columns of a prompt computed at once: a block's scores are the most memory a prefill needs
 
-FAR = 48
-"""How far the first token's score with itself is lowered (see `_causal`): e^-48 vanishes in fixed point."""
+FAR = 48  # how far the first token's score with itself is lowered (see `_causal`): e^-48 vanishes in fixed point
 
-EMBED_BLOCK = 64
-"""Columns whose one-hots are multiplied at once, to bound memory."""
+EMBED_BLOCK = 64  # columns whose one-hots are multiplied at once, to bound memory
 
 
 class Angles(NamedTuple):
@@ -53,8 +43,6 @@ class Attended(NamedTuple):
 
 
 class Decoder:
-    """One model's layers, with one choice of functions."""
-
     def __init__(self, shape: ModelShape, functions: Functions) -> None:
         self.shape = shape
         self.functions = functions
@@ -103,11 +91,9 @@ class Decoder:
     def _causal(
         self, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array, first: Array
     ) -> Array:
-        """Causal attention of the last block over itself and over all blocks before it.
-
-        The first token sees only itself, so its score does not matter, but calibration cannot keep it in range: it is
-        lowered to nothing, and the answer is put in its place. Padding sees nothing: its denominator is made one.
-        """
+        """The last block over all before it. The first token sees itself alone, and calibration cannot keep its
+        score in range: it is lowered to nothing and the answer put in its place. Padding sees nothing: its
+        denominator is made one."""
         softmax, columns = self.functions.softmax, queries.shape[1]
         every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
         before = every_key.shape[1] - columns
@@ -131,7 +117,6 @@ class Decoder:
         slot: Array,
         shuffles: Shuffles,
     ) -> tuple[Array, Cache]:
-        """Generated tokens (D, n) through one layer: the stream and the cache."""
         new = self.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, slot, new.keys, new.values)
         choice = method.choose(new.queries, cache, shuffles)

@@ -18,8 +18,6 @@ from cloister_mpc.model.weights import ModelWeights
 
 
 class PlainModel:
-    """A model in the clear, with the functions that a generation on shares would use."""
-
     def __init__(self, shape: ModelShape, weights: ModelWeights, functions: Functions) -> None:
         self.shape = shape
         self.decoder = Decoder(shape, functions)

@@ -1,8 +1,6 @@
-"""What parties compute: named programs, compiled by each party from its own code for public shapes.
-
-A program's inputs and outputs are trees with names ("cache/keys", "weights/qkv"); `generation` knows which variables of
-a runtime they are. An input that a program returns unchanged is not written again. Knows no shares.
-"""
+"""What parties compute: named programs, compiled by each party from its own code for public shapes. Inputs and
+outputs are trees with names ("cache/keys"); an input that is returned unchanged is not written again. Knows no
+shares."""
 
 from __future__ import annotations
 
@@ -65,8 +63,7 @@ class Programs:
         store: ProgramStore | None = None,
         make: Callable[[CachePlan, int, int], Method] = make_method,
     ) -> None:
-        """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once.
-        `store` keeps programs beyond this process. `make`: the method of a plan."""
+        """`like`: programs whose outline differs only in its answer: what both have in common is compiled once."""
         self.shape = shape
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
@@ -90,14 +87,11 @@ class Programs:
         return self._program("embed", columns, run, lambda: inputs)
 
     def prompt(self) -> Program:
-        """One layer over the whole prompt, and its cache."""
         return self._program(
             "prompt", self.outline.prompt_tokens, self._run_prompt, lambda: self._prompt_inputs, PUBLIC
         )
 
     def step(self, columns: int) -> Program:
-        """One layer over `columns` generated tokens."""
-
         def inputs() -> dict[str, Tree]:
             return {
                 "hidden": _floats(self.shape.hidden, columns),
@@ -134,7 +128,6 @@ class Programs:
         return self._program("last", columns, run, lambda: inputs)
 
     def head(self, columns: int) -> Program:
-        """The answer for each of these columns."""
         noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None
         inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, columns), "noise": noise}
 
@@ -220,13 +213,11 @@ class Programs:
 AROUND = ("embed", "rescale", "last", "head")
 PUBLIC = ("angles", "epsilon", "slot", "factor")
 
-APART = 64
-"""Constants of at least this size are given beside a program's text, not within it."""
+APART = 64  # constants of at least this size are given beside a program's text, not within it
 
 
 @lru_cache(maxsize=8)
 def programs_for(shape: ModelShape, outline: Outline, store: ProgramStore | None = None) -> Programs:
-    """The programs of these shapes, kept for the next generation with the same."""
     plain = msgspec.structs.replace(outline, answer="token")
     return Programs(shape, outline, None if outline == plain else programs_for(shape, plain, store), store)
 

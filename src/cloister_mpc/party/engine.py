@@ -1,10 +1,6 @@
-"""A party's engine: the process that holds shares and computes on them, for one epoch.
-
-It compiles every program from its own code, or takes what its party compiled before; it runs what its party tells it,
-and gives back the results' shares. It speaks to its party and, through sockets in a private folder, to the tunnel;
-where the kernel allows it, it has no network. The party checks whether a dealer may ask for something (sessions); the
-engine checks whether it makes sense.
-"""
+"""A party's engine: the process that holds shares and computes on them, for one epoch. Speaks to its party and,
+through sockets in a private folder, to the tunnel. The party checks whether a dealer may ask; the engine, whether it
+makes sense."""
 
 from __future__ import annotations
 
@@ -51,8 +47,6 @@ _RETRY_MS = 250
 
 
 class Engine:
-    """SPU's runtime and the sessions in it."""
-
     def __init__(self, start: StartEngine, party: BlockingEndpoint[msgspec.Struct]) -> None:
         from cloister_mpc import shares
 
@@ -85,7 +79,6 @@ class Engine:
         self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol))
 
     def load(self, order: Load) -> None:
-        """Take the weights' shares into memory, one file at a time."""
         from cloister_mpc import shares
         from cloister_mpc.model.program_store import ProgramStore
         from cloister_mpc.model.shape import ModelShape
@@ -111,7 +104,6 @@ class Engine:
                 self.run(order)
 
     def open(self, order: Open) -> None:
-        """A new session: its programs are known from here on, and found or compiled when first run."""
         from cloister_mpc.model.generation import Generation
         from cloister_mpc.model.programs import outline_of, programs_for
 

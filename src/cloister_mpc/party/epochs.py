@@ -1,9 +1,5 @@
-"""Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads.
-
-When all parties are there and hold shares of the same dealings, the leader has every party start an engine, then
-connect, then begin. A party that notices a failure reports it; the leader ends the epoch at all parties and begins the
-next. A silent party counts as gone.
-"""
+"""Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads: once
+all hold shares of the same dealings it has them start, connect, begin. A silent party counts as gone."""
 
 from __future__ import annotations
 
@@ -63,8 +59,6 @@ class EpochParty(Protocol):
 
 
 class Leader:
-    """`run` lasts as long as the party does."""
-
     def __init__(self, config: PartiesConfig, party: EpochParty) -> None:
         self._config = config
         self._party = party
@@ -90,7 +84,6 @@ class Leader:
         return ""
 
     async def serve(self, connection: Connection, rank: int) -> None:
-        """Serves one follower until it is gone."""
         if not 0 < rank < len(self._config.party):
             raise Unauthorized("Parties connect to rank 0 only.")
         check_pin(connection.tls, self._config.party[rank].fingerprint)
@@ -143,7 +136,6 @@ class Leader:
         self._changed.set()
 
     def tell(self, message: msgspec.Struct) -> None:
-        """To all followers."""
         for connection in self._followers.values():
             connection.post(message)
 
@@ -211,13 +203,11 @@ class Follower:
 
     @property
     def missing(self) -> str:
-        """What the next epoch waits for, as far as it is seen from here."""
         if self._leader is None:
             return "not connected: party 0"
         return "weights are not dealt" if self._party.weights.digest is None else ""
 
     def tell(self, message: msgspec.Struct) -> None:
-        """To the leader, if it is there."""
         if self._leader is not None:
             self._leader.post(message)
 

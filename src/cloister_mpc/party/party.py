@@ -1,9 +1,5 @@
-"""A party: a process of its operator's; it need not trust the other parties. `cloister mpc party` becomes
-`python -m cloister_mpc.party.party FILE RANK`.
-
-Certificates say who connects, and each role has its own messages: followers about epochs, the provider about weights,
-clients about their own sessions. Shares pass through it to its engine; it looks into none.
-"""
+"""A party: a process of its operator's; it need not trust the other parties. Certificates say who connects, and each
+role has its own messages. Shares pass through it to its engine; it looks into none."""
 
 from __future__ import annotations
 
@@ -53,8 +49,6 @@ log = logging.getLogger(__name__)
 
 
 class Party:
-    """Rank `rank` of the parties in `config`."""
-
     def __init__(self, config: PartiesConfig, rank: int) -> None:
         place = config.party[rank]
         self._config = config
@@ -99,7 +93,6 @@ class Party:
     # Stages of an epoch.
 
     async def prepare(self, key: bytes) -> None:
-        """Start this party's engine and tunnel."""
         self.end("a new epoch begins")
         self._workers = Workers(self._config, self._rank, self.sessions.from_engine, self._broke)
         await self._workers.start(key)
@@ -117,7 +110,6 @@ class Party:
         await self._workers.join(load)
 
     def begin(self, epoch: int) -> None:
-        """All parties have joined: generations may begin."""
         if self._workers is None or self.weights.complete is None:
             return
         self._epoch = epoch
@@ -228,7 +220,6 @@ def command(file: Path, rank: int, *, with_parent: bool = False) -> list[str]:
 
 
 def become_party(file: Path, rank: int) -> NoReturn:
-    """Replace this program by the party."""
     os.execve(sys.executable, command(file, rank), environment())
 
 

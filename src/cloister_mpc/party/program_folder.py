@@ -11,15 +11,12 @@ from cloister.process import interpreter
 
 log = logging.getLogger(__name__)
 
-PROGRAMS = "programs"
-"""The folder's name beside a party's shares, where the settings name no other."""
+PROGRAMS = "programs"  # the folder's name beside a party's shares, where the settings name no other
 
 
 def program_folder(wanted: Path) -> Path | None:
-    """The folder, made if need be. None where others could put programs into it, or where we are held to a release.
-
-    A release's processes run the release's code, and nothing that lies compiled on a disk.
-    """
+    """Made if need be. None where others could write there, or where we are held to a release: it runs its own code
+    alone."""
     if interpreter.running() is not None:
         return None
     try:

@@ -1,9 +1,6 @@
-"""The sessions of a party's clients: what each may do, and when a run has its turn.
-
-A session belongs to the connection that opened it and ends with it; no message can name another's. Results go to that
-connection and nowhere else. A run begins when every party has been asked for the same one: followers tell the leader
-that they are ready, the leader says whose turn it is, and all engines run everything in that order.
-"""
+"""The sessions of a party's clients. A session belongs to the connection that opened it and ends with it; results go
+there and nowhere else. A run begins when every party was asked for the same one; engines run all in the leader's
+order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""A party's shares of a model's weights, one file each, so that a new engine needs no new dealing.
-
-Files are the party's alone (0600). In a folder named in the settings they outlive the party; else they are in a
-folder that ends with it. One party's shares reveal no weight; all parties' stores together are the weights.
-"""
+"""A party's shares of a model's weights, one file each (0600), so that a new engine needs no new dealing. One
+party's shares reveal no weight; all parties' stores together are the weights."""
 
 from __future__ import annotations
 
@@ -58,7 +55,6 @@ class WeightStore:
         return hashlib.sha256(msgspec.json.encode((self.complete, used))).digest()
 
     def used(self) -> tuple[Weight, ...]:
-        """The weights of the model it serves."""
         return tuple(self._weights[name] for name in self.complete.names) if self.complete else ()
 
     def announce(self, weight: Weight) -> None:
@@ -139,10 +135,8 @@ def file_of(folder: Path, weight: Weight) -> Path:
 
 
 class ProviderConnection:
-    """One provider at a time deals weights into the store; it gets Serving once engines have loaded them.
-
-    `changed` is called when the store is complete and differs from what engines have loaded.
-    """
+    """One provider at a time. `changed` is called when the store is complete and differs from what engines have
+    loaded."""
 
     def __init__(self, store: WeightStore, changed: Callable[[], None]) -> None:
         self._store = store
@@ -152,7 +146,6 @@ class ProviderConnection:
         self._served: bytes | None = None
 
     def begin(self) -> None:
-        """An epoch began with what is stored."""
         self._served = self._store.digest
         if self._waits is not None and self._store.complete is not None:
             self._waits.post(Serving(self._store.complete.model))

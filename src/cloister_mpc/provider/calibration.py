@@ -1,9 +1,6 @@
-"""Measures once, in the clear on an ordinary text, how large a model's numbers get, so that fixed point can hold them.
-
-Results: the residual stream's scale per layer, public; what each head's scores are lowered by before exp, secret and
-dealt with the weights; and how far every gate reaches, of which one number becomes public: how many of a layer's gates
-need no tails. The owner of the weights runs this; no user's text is ever used.
-"""
+"""Measures once, in the clear on our own texts, how large a model's numbers get, so that fixed point can hold them:
+the stream's scales (public), heads' offsets (secret), and how many gates need no tails (public). No user's text is
+used."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ from cloister_mpc.model.plain import PlainModel
 from cloister_mpc.model.shape import CALM_STEP, ModelShape, bucket_of, shape_of
 from cloister_mpc.model.weights import ModelWeights, read_weights
 
-LARGEST_MEAN_SQUARE = 2048.0
-"""Half of what the functions' 1/sqrt is made for: users' texts will exceed ours a little."""
+LARGEST_MEAN_SQUARE = 2048.0  # half of what the functions' 1/sqrt is made for: users' texts will exceed ours a little
 
 TYPICAL_BELOW = 64.0
 
@@ -40,8 +36,7 @@ WEIGHTS_ABOVE = 12.0
 SUMS_ABOVE = -6.0
 """exp of a score must not exceed e^12, and a row's sum must not fall below e^-6 (functions.exponential, reciprocal)."""
 
-BEYOND_SEEN = 4.0
-"""How much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`."""
+BEYOND_SEEN = 4.0  # how much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`
 
 STRANGE_TEXTS, STRANGE_TOKENS = 4, 512
 TEXTS: list[str] = msgspec.json.decode((files(__package__) / "calibration_texts.json").read_bytes(), type=list[str])
@@ -65,11 +60,8 @@ def prepare(folder: ModelFolder, texts: Sequence[Sequence[int]] | None = None) -
 def calibrate(
     folder: ModelFolder, texts: Sequence[Sequence[int]], strange: Sequence[Sequence[int]] = ()
 ) -> Calibration:
-    """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
-
-    Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says. No text is longer
-    than what the model may be asked: beyond that it has no positions, and its numbers have no meaning.
-    """
+    """Scales and offsets for these texts (tokens). Gates also on `strange` ones: some react only to what no ordinary
+    text says."""
     shape = shape_of(folder)
     gates = _Gates(shape)
     model = PlainModel(shape, read_weights(folder, shape), replace(NAIVE, silu=gates.silu))
@@ -114,8 +106,8 @@ class _Gates:
         self._reported.clear()
 
     def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
-        """The largest seen plus a multiple of the row's length, which is the standard deviation of its gate on a normed
-        column of random direction. Rows that reacted to none of our words differ in little else."""
+        """The largest seen plus a multiple of the row's length, the deviation of its gate on a normed column of
+        random direction."""
         gates = self._largest.shape[1]
         lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
         reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)
