@@ -38,6 +38,12 @@ _REQUEST_S = 3600.0  # on shares a token takes seconds, and over a slow network 
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
 ProtocolChoice = Annotated[Literal["aby3", "cheetah"], typer.Option(help="aby3: three parties; cheetah: two.")]
+ClientKey = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Our client key; its certificate lies beside it.", show_default="keys/client-clerk.key"
+    ),
+]
 ModelChoice = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")]
 
 
@@ -166,9 +172,7 @@ def deal(
 @mpc.command("status")
 def status(
     config: ConfigFile,
-    key: Annotated[
-        Path | None, typer.Option(help="Our key; its certificate lies beside it.", show_default="keys/client-clerk.key")
-    ] = None,
+    key: ClientKey = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Ask every party how it is. Exit status 1 where one is missing or not ready.
@@ -203,12 +207,7 @@ def proxy(
             show_default="SmolLM2-135M-Instruct",
         ),
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Our client key; its certificate lies beside it.", show_default="keys/client-clerk.key"
-        ),
-    ] = None,
+    key: ClientKey = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen on 127.0.0.1; 0: any free port.")] = 8002,
     context: Annotated[int, typer.Option(min=32, help="Longest prompt plus answer, in tokens.")] = _MPC.max_context,
     drafts: Annotated[

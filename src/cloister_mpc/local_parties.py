@@ -29,7 +29,7 @@ from cloister_mpc.config import PARTIES, Limits, PartiesConfig, PartyPlace, Prot
 from cloister_mpc.connection import Connection
 from cloister_mpc.controller_messages import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister_mpc.party.party import command
-from cloister_mpc.party.program_folder import PROGRAMS
+from cloister_mpc.party.weight_store import PROGRAMS
 from cloister_mpc.provider.dealing import serve_weights
 
 log = logging.getLogger(__name__)

@@ -309,7 +309,9 @@ class Established(Struct, frozen=True, tag="established", forbid_unknown_fields=
     """Party → tunnel: all connections are made; from now on the end of one is the end of the tunnel."""
 
 
-FromDealer = Hello | AskStatus | Open | Put | Piece | Run | Close | AskWeights | Weight | WeightPiece | Complete
+FromClient = Open | Put | Piece | Run | Close
+FromProvider = AskWeights | Weight | WeightPiece | Complete
+FromDealer = Hello | AskStatus | FromClient | FromProvider
 ToDealer = Welcome | Opened | Progress | Result | Piece | Done | Refused | HeldWeights | Stored | Serving
 FromFollower = PartyHello | Beat | WeightsReady | Prepared | Joined | Broken | Ready
 ToFollower = PartyHello | Beat | Prepare | Join | Begin | Broken | Turn | Withdraw | Refused

@@ -24,8 +24,7 @@ from cloister_bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, 
 from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import NAIVE
-from cloister_mpc.model.decoder import Angles
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import Angles, PlainModel
 from cloister_mpc.model.shape import permutations, shape_of
 from cloister_mpc.model.weights import LayerWeights, read_weights
 

@@ -5,11 +5,14 @@ draw."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from cloister_mpc.cache.attention import scores, shown, weighted
 from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
@@ -17,8 +20,8 @@ from cloister_mpc.functions.bundle import Functions
 from cloister_mpc.functions.largest import largest
 from cloister_mpc.functions.ring import fine, integers, numbers, settled
 from cloister_mpc.messages import Answer
-from cloister_mpc.model.shape import ModelShape
-from cloister_mpc.model.weights import LayerWeights, OuterWeights
+from cloister_mpc.model.shape import ModelShape, one_hots
+from cloister_mpc.model.weights import LayerWeights, ModelWeights, OuterWeights
 
 BLOCK = 256  # columns of a prompt computed at once: a block's scores are the most memory a prefill needs
 
@@ -202,3 +205,43 @@ def rotate(heads: Array, angles: Angles) -> Array:
     half = heads.shape[-1] // 2
     turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
     return settled(numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)))
+
+
+class PlainModel:
+    """The same layers in the clear, for calibration and quality runs. One compiled function serves all layers."""
+
+    def __init__(self, shape: ModelShape, weights: ModelWeights, functions: Functions) -> None:
+        self.shape = shape
+        self.decoder = Decoder(shape, functions)
+        self.weights = jax.tree_util.tree_map(jnp.asarray, weights)
+        self.epsilons = [jnp.float32(shape.epsilon * scale * scale) for scale in shape.scales]
+        self._embed = jax.jit(self.decoder.embed)
+        self._prompt = jax.jit(self.decoder.prompt_layer, static_argnums=0)
+        self._logits = jax.jit(self.decoder.logits)
+
+    def columns(self, tokens: Sequence[int], wide: int, first: int) -> tuple[Array, Array]:
+        """Embedded tokens (D, wide), padded on the left, and which columns hold one."""
+        dealt = one_hots(self.shape, tokens, wide, first)
+        places = dealt.get("places", np.zeros((0, wide), np.int32))
+        embedded: tuple[Array, Array] = self._embed(self.weights.outer, dealt["coarse"], dealt["fine"], places)
+        return embedded
+
+    def angles(self, first: int, columns: int) -> Angles:
+        return Angles(*map(jnp.asarray, self.shape.angles(first, columns)))
+
+    def rescaled(self, number: int, hidden: Array) -> Array:
+        scales = self.shape.scales
+        return hidden * (scales[number] / scales[number - 1]) if number else hidden
+
+    def prompt_layer(
+        self, number: int, window: int, hidden: Array, present: Array, angles: Angles
+    ) -> tuple[Array, PromptLayer]:
+        hidden = self.rescaled(number, hidden)
+        result: tuple[Array, PromptLayer] = self._prompt(
+            window, self.epsilons[number], hidden, present, self.weights.layers[number], angles
+        )
+        return result
+
+    def logits(self, hidden: Array) -> NDArray[np.float32]:
+        """(n, V)."""
+        return np.asarray(self._logits(self.weights.outer, hidden)).T

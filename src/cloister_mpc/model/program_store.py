@@ -59,7 +59,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ProgramStore:
-    """`folder` must be ours alone (party.program_folder). Processes may share it: they compile everything once."""
+    """`folder` must be ours alone (party.weight_store). Processes may share it: they compile everything once."""
 
     folder: Path
 

@@ -18,31 +18,13 @@ from cloister.link.network.door import Door
 from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, name_process
+from cloister_mpc import messages
 from cloister_mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
 from cloister_mpc.config import PartiesConfig, read_config
 from cloister_mpc.connection import Connection
-from cloister_mpc.messages import (
-    VERSION,
-    AskStatus,
-    AskWeights,
-    Close,
-    Complete,
-    FromVisitor,
-    Hello,
-    Load,
-    Open,
-    Piece,
-    Put,
-    Refused,
-    Run,
-    Weight,
-    WeightPiece,
-    Welcome,
-)
 from cloister_mpc.party.epochs import HELLO_S, Follower, Leader
-from cloister_mpc.party.program_folder import PROGRAMS, program_folder
 from cloister_mpc.party.sessions import Sessions
-from cloister_mpc.party.weight_store import ProviderConnection, WeightStore
+from cloister_mpc.party.weight_store import PROGRAMS, ProviderConnection, WeightStore, program_folder
 from cloister_mpc.party.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -106,7 +88,7 @@ class Party:
         programs = program_folder(
             self._config.path(place.programs) if place.programs else self.weights.folder / PROGRAMS
         )
-        load = Load(complete.shape, str(self.weights.folder), self.weights.used(), str(programs or ""))
+        load = messages.Load(complete.shape, str(self.weights.folder), self.weights.used(), str(programs or ""))
         await self._workers.join(load)
 
     def begin(self, epoch: int) -> None:
@@ -139,7 +121,7 @@ class Party:
     # Connections.
 
     async def _prove(self, accepted: socket.socket) -> tuple[Connection, Role]:
-        connection = await Connection.accept(accepted, self._server_tls, FromVisitor)
+        connection = await Connection.accept(accepted, self._server_tls, messages.FromVisitor)
         try:
             return connection, role_of(connection.tls)
         except CloisterError:
@@ -167,7 +149,7 @@ class Party:
                 raise Unauthorized("Parties connect to rank 0 only.")
         except CloisterError as reason:
             log.warning("A connection was ended: %s.", reason.code)
-            connection.post(Refused.of(reason))
+            connection.post(messages.Refused.of(reason))
         except (TimeoutError, OSError) as reason:
             log.warning("A connection was ended: %s.", type(reason).__name__)
         finally:
@@ -175,30 +157,31 @@ class Party:
 
     async def _serve_dealer(self, connection: Connection, role: Role) -> None:
         hello = await connection.receive(HELLO_S)
-        if not isinstance(hello, Hello) or hello.version != VERSION:
-            raise ProtocolError(f"This party speaks version {VERSION}.", hint="Use the same version of Cloister.")
+        if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
+            raise ProtocolError(
+                f"This party speaks version {messages.VERSION}.", hint="Use the same version of Cloister."
+            )
         connection.post(self._status())
         try:
             while (message := await connection.receive()) is not None:
-                match message:
-                    case AskStatus():
-                        connection.post(self._status())
-                    case Open() | Put() | Piece() | Run() | Close() if role.kind == "client":
-                        await self.sessions.receive(connection, message)
-                    case AskWeights() | Weight() | WeightPiece() | Complete() if role.kind == "provider":
-                        self._provider.receive(connection, message)
-                    case _:
-                        raise Unauthorized(f"A {role.kind} may not say this.")
+                if isinstance(message, messages.AskStatus):
+                    connection.post(self._status())
+                elif role.kind == "client" and isinstance(message, messages.FromClient):
+                    await self.sessions.receive(connection, message)
+                elif role.kind == "provider" and isinstance(message, messages.FromProvider):
+                    self._provider.receive(connection, message)
+                else:
+                    raise Unauthorized(f"A {role.kind} may not say this.")
         finally:
             self.sessions.gone(connection)
             self._provider.gone(connection)
 
-    def _status(self) -> Welcome:
+    def _status(self) -> messages.Welcome:
         complete = self.weights.complete
         ready = self.sessions.engine is not None
         missing = "" if ready else self._epochs.missing or "engines are starting"
-        return Welcome(
-            VERSION,
+        return messages.Welcome(
+            messages.VERSION,
             self._rank,
             self._config.agreement,
             self._epoch,

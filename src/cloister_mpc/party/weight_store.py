@@ -4,8 +4,10 @@ party's shares reveal no weight; all parties' stores together are the weights.""
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,11 +17,15 @@ from typing import BinaryIO
 import msgspec
 
 from cloister.errors import ProtocolError, Unauthorized
+from cloister.process import interpreter
 from cloister_mpc.config import Protocol, share_bytes
 from cloister_mpc.connection import Connection
 from cloister_mpc.messages import AskWeights, Complete, HeldWeights, Serving, Stored, Weight, WeightPiece
 
+log = logging.getLogger(__name__)
+
 _LIST = "shelf.json"
+PROGRAMS = "programs"  # the folder's name beside a party's shares, where the settings name no other
 
 
 class _Listed(msgspec.Struct):
@@ -179,3 +185,20 @@ class ProviderConnection:
                     self.begin()
                 else:
                     self._changed()
+
+
+def program_folder(wanted: Path) -> Path | None:
+    """Made if need be. None where others could write there, or where we are held to a release: it runs its own code
+    alone."""
+    if interpreter.running() is not None:
+        return None
+    try:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = wanted.lstat()
+    except OSError as reason:
+        log.warning("Compiled programs are not kept: %s.", reason.strerror)
+        return None
+    if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
+        log.warning("Compiled programs are not kept: their folder is not this party's alone.")
+        return None
+    return wanted

@@ -24,7 +24,7 @@ from cloister_mpc.cache.attention import scores
 from cloister_mpc.cache.base import PromptLayer
 from cloister_mpc.functions.activations import CALM_WITHIN
 from cloister_mpc.functions.bundle import NAIVE
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import CALM_STEP, ModelShape, bucket_of, shape_of
 from cloister_mpc.model.weights import ModelWeights, read_weights
 

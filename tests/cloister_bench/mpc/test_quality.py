@@ -10,7 +10,7 @@ from cloister_bench.mpc.quality import Reader, _greedy, judge, read_prompt
 from cloister_bench.mpc.quality_tasks import Sample, Task
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import NAIVE
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from tests.cloister_mpc.model.plain_generation import PlainGeneration, teacher_forced
 from tests.cloister_mpc.model.tiny import some_tokens, tiny_model
 

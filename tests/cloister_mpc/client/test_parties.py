@@ -19,7 +19,7 @@ from cloister_mpc.certificates import make_keys
 from cloister_mpc.client.parties import Parties
 from cloister_mpc.functions.bundle import LEAN
 from cloister_mpc.model import programs
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.program_store import ProgramStore
 from tests.cloister_mpc.local import PLAN, PROMPT, SHAPE, connected, tokens, weights
 from tests.cloister_mpc.model.plain_generation import PlainGeneration, teacher_forced

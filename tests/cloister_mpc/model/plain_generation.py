@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cloister_bench.mpc.baselines import method_of
 from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles
 from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import bucket_of, permutations
 
 

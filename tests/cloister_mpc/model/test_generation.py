@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import LEAN
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.generation import Generation, GenerationError
-from cloister_mpc.model.plain import PlainModel
 from cloister_mpc.model.programs import Outline, dealt
 from cloister_mpc.model.shape import one_hots, permutations
 from tests.cloister_mpc.kept import kept_programs

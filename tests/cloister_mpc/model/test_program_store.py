@@ -20,7 +20,7 @@ from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.model import program_store, programs
 from cloister_mpc.model.program_store import Program, ProgramStore, code_version, key_of
 from cloister_mpc.model.programs import AROUND, Outline, Programs
-from cloister_mpc.party.program_folder import program_folder
+from cloister_mpc.party.weight_store import program_folder
 from tests.cloister_mpc.local import SHAPE
 
 TERMS = ("step", 2)
