@@ -58,7 +58,6 @@ class Credentials:
 
     @classmethod
     def beside(cls, key: Path) -> Credentials:
-        """A key's certificate lies beside it."""
         return cls(key.with_suffix(".crt"), key)
 
 
@@ -164,7 +163,6 @@ def require(connection: ssl.SSLObject | ssl.SSLSocket, role: Role, pinned: str) 
 
 
 def check_pin(connection: ssl.SSLObject | ssl.SSLSocket, pinned: str) -> None:
-    """Raises if a fingerprint is pinned and the peer's certificate has another."""
     der = connection.getpeercert(binary_form=True) or b""
     if pinned and hashlib.sha256(der).hexdigest() != pinned.lower():
         raise Unauthorized("A party's certificate is not the one that the settings pin by fingerprint.")

@@ -57,7 +57,6 @@ class MpcRoute(ExternalRoute):
         self._client: MpcClientKeeper | None = None
 
     def open(self, client: MpcClientKeeper) -> None:
-        """There is a client, or a keeper that starts one when it is asked for."""
         self._client = client
 
     def ask(self, asked: PendingRequest) -> None:
@@ -210,7 +209,6 @@ class MpcClientKeeper:
             self._shares_folder = None
 
     async def _started_parties(self) -> Path:
-        """The file that says where our own parties are; they are started if they do not run."""
         if self._local_parties is None or not self._local_parties.endpoint.open:
             if self._local_parties is not None:
                 await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)

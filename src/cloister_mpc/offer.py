@@ -45,7 +45,6 @@ def require(settings: Settings, folder: ModelFolder) -> None:
 
 
 def bytes_per_party(folder: ModelFolder) -> int:
-    """What a party's process takes with this model, as its files' sizes tell."""
     stored = sum(file.stat().st_size for file in folder.path.glob("*.safetensors"))
     dtype = folder.config.get("dtype") or folder.config.get("torch_dtype")
     return stored // (4 if dtype == "float32" else 2) * BYTES_PER_NUMBER + BYTES_BESIDE_WEIGHTS

@@ -103,7 +103,6 @@ class Cost:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Of programs in sequence."""
     return reduce(add, costs, Cost())
 
 

@@ -58,7 +58,6 @@ class Meter:
         ]
 
     def whole_step(self, variant: Variant, seq: int) -> list[Cost]:
-        """All programs of a step in sequence, as in serving, to check the composition."""
         order: list[Program] = []
         for program, times in programs_of(self._programs(variant, seq)):
             order += [program] * times

@@ -28,7 +28,6 @@ class Party:
             return None, str(wrong) or type(wrong).__name__
 
     def join(self, rank: int, addresses: tuple[str, ...]) -> None:
-        """First: which party this is, and where all of them listen."""
         from spu import Runtime, libspu
 
         from cloister_mpc.shares import runtime_config

@@ -69,7 +69,6 @@ def judge(
     plans: Sequence[tuple[str, float, CachePlan]],
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[QualityRow]:
-    """Named plans on given tasks, whose prompts are all of one length."""
     (wide,) = {len(sample.prompt) for task in tasks for sample in task.samples}
     full = Reader(model, CachePlan(method="full"), wide, CONTINUATION_TOKENS)
     readers = [Reader(model, plan, wide, CONTINUATION_TOKENS) for _, _, plan in plans]

@@ -56,7 +56,6 @@ def tasks_of(shared: Path | None, encode: Encode, samples: int) -> list[Task]:
 
 
 def _continuing(name: str, text: str, encode: Encode, samples: int) -> Task:
-    """Predicting a text's next tokens, from places spread evenly over it."""
     tokens = encode(text[:2_000_000])
     span = PROMPT_TOKENS + CONTINUATION_TOKENS
     starts = np.linspace(0, len(tokens) - span, samples + 2).astype(int)[1:-1]

@@ -185,7 +185,6 @@ class MPCache:
         return Cache(keys, values, marks, pinned_keys, pinned_values, None)
 
     def _divided(self, tokens: Array, eviction: Eviction | None) -> tuple[Array, Array]:
-        """Tokens of the prompt as pinned ones, with room after them, and as the body."""
         sizes = self.sizes
         middle = tokens[:, sizes.middle]
         rows = None if eviction is None else eviction.rows

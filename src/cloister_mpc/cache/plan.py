@@ -47,7 +47,6 @@ class CachePlan(msgspec.Struct, frozen=True):
             raise PlanError("counts of tokens cannot be negative")
 
     def tokens_read(self, prompt_tokens: int) -> int:
-        """How much of a prompt the budget allows to read at every step."""
         return min(prompt_tokens, max(round(self.budget * prompt_tokens), self.at_least))
 
 

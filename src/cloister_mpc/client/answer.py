@@ -139,7 +139,6 @@ class Pace:
         self._begun = self._clock()
 
     def layer_done(self, done: int) -> Progress | None:
-        """`done` layers are computed. Returns the progress to report, if a report is due."""
         now = self._clock()
         if now - self._reported < SECONDS_BETWEEN_NEWS:
             return None

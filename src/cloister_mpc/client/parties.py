@@ -95,7 +95,6 @@ class Parties:
         return status
 
     async def open(self, spec: messages.GenerationSpec) -> PartySession:
-        """A new generation. Its programs are compiled by the parties when they first run."""
         name = secrets.token_bytes(16)
         if self._lost is not None:
             raise self._lost
@@ -111,7 +110,6 @@ class Parties:
         return session
 
     async def close(self) -> None:
-        """Leave; the parties forget what was dealt."""
         self._lose(ServiceUnavailable("The connection to the parties was closed."))
         for task in self._tasks:
             task.cancel()
@@ -137,7 +135,6 @@ class Parties:
                     await connection.send(piece(data))
 
     async def next(self, rank: int, kind: type[M], session: bytes | None = None) -> M:
-        """The next message of this party (for this session), which must be of this kind."""
         inbox = self._inboxes[session][rank]
         if self._lost is not None and inbox.empty():
             raise self._lost
@@ -197,7 +194,6 @@ class PartySession:
         self._runs = 0
 
     async def deal(self, name: str, values: NDArray[np.generic]) -> None:
-        """A secret for the next run: int32 or float32, split into fresh shares."""
         head = messages.ShareHead(name, values.dtype.name, values.shape)  # type: ignore[arg-type]
         try:
             await self._parties.deal(messages.Put(self._name, head), (values,), partial(messages.Piece, self._name))

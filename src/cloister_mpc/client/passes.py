@@ -95,7 +95,6 @@ class TokenPasses:
         self._prompt = 0
 
     async def prefill(self, prompt: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        """Compute the whole prompt; what follows its last token, n = 1."""
         self._prompt = len(prompt)
         columns = self._programs.outline.prompt_tokens
         await self._deal(dealt(self._programs), prompt, columns, 0, noise)

@@ -73,7 +73,6 @@ def _quartic(away: float) -> _Quartic:
 
 
 def _factors(middle: float) -> Table:
-    """What brings sums near `middle`, shifted."""
     bounds = np.geomspace(LOWEST, HIGHEST, _INTERVALS + 1)
     return Table(bounds[1:-1], on_grid(middle * 2.0 ** (_SHIFT + 1) / (bounds[:-1] + bounds[1:])[None]))
 

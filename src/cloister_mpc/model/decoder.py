@@ -182,7 +182,6 @@ class Decoder:
         return hidden * self.functions.rms_scale(_squares(hidden) * (1 / self.shape.hidden) + epsilon)
 
     def _with_biases(self, columns: Array, present: Array) -> Array:
-        """The input of a matrix, with the row that its column of biases is multiplied by."""
         return jnp.concatenate([columns, present.astype(columns.dtype)]) if self.shape.biases else columns
 
 

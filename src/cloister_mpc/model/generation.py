@@ -85,7 +85,6 @@ class Generation:
         self._written = at + columns
 
     def close(self) -> None:
-        """Forget everything but the model."""
         for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
             self._runtime.del_var(variable)
         self._variables.clear()
@@ -128,7 +127,6 @@ class Generation:
                 self._progress(self._done, self._programs.shape.layers + 2)
 
     def _constants(self, program: Program) -> list[str]:
-        """Variables of the program's constants, published when it is first run."""
         names = [f"constant/{program.name}/{number}" for number in range(len(program.constants))]
         for name, values in zip(names, program.constants, strict=True):
             if f"{self._name}/{name}" not in self._variables:

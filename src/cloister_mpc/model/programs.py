@@ -110,22 +110,17 @@ class Programs:
         return self._program("step", columns, run, inputs, PUBLIC)
 
     def rescale(self, columns: int) -> Program:
-        """The stream multiplied by a public factor, where the next layer's scale differs."""
         inputs = {"hidden": _floats(self.shape.hidden, columns), "factor": _floats()}
 
-        def run(hidden: Array, factor: Array) -> Tree:
-            return {"hidden": hidden * factor}
-
-        return self._program("rescale", columns, run, lambda: inputs, PUBLIC)
+        return self._program(
+            "rescale", columns, lambda hidden, factor: {"hidden": hidden * factor}, lambda: inputs, PUBLIC
+        )
 
     def last(self, columns: int) -> Program:
         """The stream's last column alone. Not in the head, which then is the same after a prompt and after a step."""
         inputs = {"hidden": _floats(self.shape.hidden, columns)}
 
-        def run(hidden: Array) -> Tree:
-            return {"hidden": hidden[:, -1:]}
-
-        return self._program("last", columns, run, lambda: inputs)
+        return self._program("last", columns, lambda hidden: {"hidden": hidden[:, -1:]}, lambda: inputs)
 
     def head(self, columns: int) -> Program:
         noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None

@@ -133,7 +133,6 @@ def _llama(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
 
 def _gpt2(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
     def centred(matrix: Matrix) -> Matrix:
-        """Columns of the stream without their mean."""
         moved: Matrix = matrix - matrix.mean(axis=0, keepdims=True)
         return moved
 

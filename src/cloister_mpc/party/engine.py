@@ -102,7 +102,6 @@ class Engine:
         session = self._sessions[order.session] = _EngineSession(name, programs, generation)
 
     def piece(self, order: messages.Piece) -> None:
-        """More of a share; a whole one becomes one of the session's variables."""
         from cloister_mpc import shares
 
         session = self._session(order.session)

@@ -31,8 +31,6 @@ SECONDS_BETWEEN_TRIES = 0.5
 
 
 class EpochParty(Protocol):
-    """What an epoch asks of its party, which is `party.Party`."""
-
     weights: WeightStore
     sessions: Sessions
 
@@ -200,7 +198,6 @@ class Follower:
             self.tell(messages.WeightsReady(digest))
 
     def broke(self, reason: str) -> None:
-        """We noticed that the epoch is over: end it, and tell the leader."""
         if self._leader is not None:
             self._leader.post(messages.Broken(self._epoch, reason))
             self._end(reason)
@@ -290,7 +287,6 @@ async def converse(connection: Connection, silence_s: float, handle: Callable[[m
 
 
 def check_hello(config: PartiesConfig, message: msgspec.Struct | None, rank: int) -> None:
-    """Raises unless the other is this rank and has our version and our settings."""
     if isinstance(message, messages.Refused):
         raise Unauthorized(message.message)
     if not isinstance(message, messages.PartyHello) or message.version != messages.VERSION or message.rank != rank:

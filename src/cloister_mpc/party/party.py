@@ -80,7 +80,6 @@ class Party:
         await self._workers.start(key)
 
     async def join(self) -> None:
-        """Link the engine with the others', and have it load the weights."""
         complete = self.weights.complete
         if self._workers is None or complete is None:
             raise PartyLost("There is nothing to join with.")
@@ -99,7 +98,6 @@ class Party:
         self._provider.begin()
 
     def end(self, reason: str) -> None:
-        """The epoch is over; engine and tunnel end with it."""
         self.sessions.end(reason)
         self._provider.end()
         if self._workers is not None:
@@ -197,7 +195,6 @@ WITH_PARENT = "--with-parent"
 
 
 def command(file: Path, rank: int, *, with_parent: bool = False) -> list[str]:
-    """What starts a party; `with_parent`: it ends with its parent process."""
     words = [WITH_PARENT] * with_parent
     return interpreter.python("cloister_mpc.party.party", str(file.absolute()), str(rank), *words)
 

@@ -106,7 +106,6 @@ class Sessions:
             self._leave(session)
 
     def from_engine(self, message: msgspec.Struct) -> None:
-        """A message of the engine, for the session's own client."""
         self._engine_spoke = monotonic()
         session = self._sessions.get(getattr(message, "session", b""))
         if session is None:
@@ -215,8 +214,6 @@ class Sessions:
 
 
 class ClientSession:
-    """One generation: whose it is, what was announced, what may come next. Knows no engine."""
-
     def __init__(self, name: bytes, owner: Connection, spec: GenerationSpec) -> None:
         self.name = name
         self.owner: Connection | None = owner

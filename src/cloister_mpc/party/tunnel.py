@@ -91,7 +91,6 @@ class Tunnel:
             secure.carry_to(engine)
 
     async def _dial(self, rank: int, connection: socket.socket) -> tuple[End, End]:
-        """Our engine connects to another party's."""
         place = self._config.party[rank]
         address = Address.parse(place.link)
         _, secure = await self._loop.create_connection(

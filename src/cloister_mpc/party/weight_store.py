@@ -97,7 +97,6 @@ class WeightStore:
         return weight.head.name
 
     def abandon(self) -> None:
-        """The dealer left in the middle of it."""
         if self._coming is not None:
             weight, file = self._coming
             file.close()
@@ -161,7 +160,6 @@ class ProviderConnection:
         self._served = None
 
     def gone(self, connection: Connection) -> None:
-        """A connection ended; if it was the provider's, its unfinished share is dropped."""
         if connection is self._provider:
             self._provider = self._waits = None
             self._store.abandon()

@@ -64,7 +64,6 @@ class Workers:
         await self._expect(self.engine, Listening)
 
     async def join(self, load: Load) -> None:
-        """Linked with the other parties' engines, weights loaded."""
         tunnel = self._listen(self.tunnel, lambda _: None, "a link between parties ended")
         self._tasks.append(asyncio.create_task(tunnel))
         await self.engine.send(load)
@@ -73,7 +72,6 @@ class Workers:
         self._tasks.append(asyncio.create_task(self._listen(self.engine, self._handle, "an engine ended")))
 
     def close(self) -> None:
-        """Kill both. What the engine held is gone with it."""
         if not self._open:
             return
         self._open = False

@@ -32,7 +32,6 @@ SLAB_ELEMENTS = 1 << 20
 
 
 async def serve_weights(config: PartiesConfig, own: Credentials, folder: ModelFolder, console: Console) -> None:
-    """Deals a folder's model, with a progress bar, until all parties serve it."""
     from cloister_mpc.provider.calibration import prepare
 
     with console.status("Folding the model's weights…"):
