@@ -1,7 +1,7 @@
 """Generation under multi-party computation (MPCache): prompt and weights are secret-shared between parties that do not
 collude, and no hardware is trusted.
 
-    level, offer, route, client_keeper    the controller's side of the level `mpc`
+    level, offer, client_keeper    the controller's side of the level `mpc`
     client/        holds the prompt: deals it to the parties, joins the answer's tokens
     party/         one party: its process, the engine that computes on shares, the tunnel between engines, epochs
     provider/      owns the weights: calibrates a model for fixed point, deals it to the parties

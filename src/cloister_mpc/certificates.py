@@ -1,8 +1,6 @@
-"""Certificates of the parties: one authority, one certificate per role, and TLS that asks both sides for theirs.
-
-The role is a URI in the certificate: `cloister-mpc:party/1`, `cloister-mpc:provider` or `cloister-mpc:client/NAME`.
-Host names are not checked: a party is its rank (and its fingerprint, where the settings give one), wherever it runs.
-"""
+"""Certificates of the parties: one authority, one certificate per role (a URI such as `cloister-mpc:party/1`),
+mutual TLS. Host names are not checked: a party is its rank (and its fingerprint, where the settings give one),
+wherever it runs."""
 
 from __future__ import annotations
 
@@ -47,7 +45,6 @@ class Role:
 
     @classmethod
     def parse(cls, uri: str) -> Role | None:
-        """None where the URI names no role."""
         if not _URI.fullmatch(uri):
             return None
         kind, _, name = uri.partition(":")[2].partition("/")
@@ -56,14 +53,11 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A certificate and its private key, in files."""
-
     certificate: Path
     key: Path
 
     @classmethod
     def beside(cls, key: Path) -> Credentials:
-        """A key's certificate lies beside it."""
         return cls(key.with_suffix(".crt"), key)
 
 
@@ -79,7 +73,6 @@ class Authority:
         self._sign("ca", self._name, self._key, identifier)
 
     def issue(self, role: Role) -> None:
-        """Writes `ROLE.crt` and `ROLE.key`."""
         self._sign(
             role.file_name,
             _name(role.file_name),
@@ -112,8 +105,6 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A folder of keys, as `make_keys` writes it."""
-
     folder: Path
 
     def of(self, role: Role) -> Credentials:
@@ -140,7 +131,6 @@ def make_keys(folder: Path, parties: int, clients: tuple[str, ...] = (DEFAULT_CL
 
 
 def fingerprint(certificate: Path) -> str:
-    """SHA-256 of a certificate, hex."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256()).hex()
 
 
@@ -173,7 +163,6 @@ def require(connection: ssl.SSLObject | ssl.SSLSocket, role: Role, pinned: str) 
 
 
 def check_pin(connection: ssl.SSLObject | ssl.SSLSocket, pinned: str) -> None:
-    """Raises if a fingerprint is pinned and the peer's certificate has another."""
     der = connection.getpeercert(binary_form=True) or b""
     if pinned and hashlib.sha256(der).hexdigest() != pinned.lower():
         raise Unauthorized("A party's certificate is not the one that the settings pin by fingerprint.")

@@ -24,7 +24,7 @@ from cloister_mpc.certificates import (
     fingerprint,
     make_keys,
 )
-from cloister_mpc.config import read_config, refuse_insecure
+from cloister_mpc.config import read_config
 from cloister_mpc.offer import require_packages
 
 if TYPE_CHECKING:
@@ -34,21 +34,17 @@ mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parti
 
 _MPC = MpcSettings()
 _PATIENCE_S = 60.0
-_REQUEST_S = 3600.0
-"""On shares a token takes seconds, and over a slow network minutes."""
+_REQUEST_S = 3600.0  # on shares a token takes seconds, and over a slow network minutes
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
-ProtocolChoice = Annotated[
-    Literal["aby3", "cheetah", "semi2k"],
-    typer.Option(help="aby3: three parties; cheetah, semi2k: two."),
-]
-ModelChoice = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")]
-AllowInsecure = Annotated[
-    bool,
+ProtocolChoice = Annotated[Literal["aby3", "cheetah"], typer.Option(help="aby3: three parties; cheetah: two.")]
+ClientKey = Annotated[
+    Path | None,
     typer.Option(
-        "--allow-insecure-beaver", help="semi2k with a first party that could compute every secret. Tests only."
+        metavar="FILE", help="Our client key; its certificate lies beside it.", show_default="keys/client-clerk.key"
     ),
 ]
+ModelChoice = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")]
 
 
 @mpc.command("keys")
@@ -77,7 +73,6 @@ def keys(
 def party(
     config: ConfigFile,
     rank: Annotated[int, typer.Option(min=0, max=2, help="Which of the parties this is; 0 leads.")],
-    allow_insecure_beaver: AllowInsecure = False,
 ) -> None:
     """Run one party on this machine until interrupted.
 
@@ -87,13 +82,12 @@ def party(
     """
 
     settings = read_config(config)
-    _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
     if rank >= len(settings.party):
         raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
     require_packages()
     from cloister_mpc.party.party import become_party
 
-    become_party(config, rank, allow_insecure_beaver=allow_insecure_beaver)
+    become_party(config, rank)
 
 
 @mpc.command("up")
@@ -103,10 +97,6 @@ def up(
     ] = None,
     model: ModelChoice = None,
     protocol: ProtocolChoice = "aby3",
-    beaver: Annotated[
-        Literal["multi_party", "trusted_first_party"], typer.Option(help="Who makes semi2k's randomness.")
-    ] = "multi_party",
-    allow_insecure_beaver: AllowInsecure = False,
 ) -> None:
     """Start all parties on this machine, deal them a model, and keep them running until interrupted.
 
@@ -124,8 +114,7 @@ def up(
     console = Console(stderr=True, highlight=False)
     place = folder or cache_folder() / "mpc" / protocol
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings = make_local(place, protocol, beaver=beaver)
-    _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
+    settings = make_local(place, protocol)
     require_packages()
     from cloister_mpc.provider.dealing import serve_weights
 
@@ -134,7 +123,7 @@ def up(
     with console.status("Looking for the model…"):
         found = find_model(model)
     file, count = place / CONFIG_FILE, len(settings.party)
-    with closing(Supervisor(file, count, allow_insecure_beaver=allow_insecure_beaver)):
+    with closing(Supervisor(file, count)):
         try:
             asyncio.run(serve_weights(settings, Keys(place / KEYS).provider, found, console))
             console.print(
@@ -183,9 +172,7 @@ def deal(
 @mpc.command("status")
 def status(
     config: ConfigFile,
-    key: Annotated[
-        Path | None, typer.Option(help="Our key; its certificate lies beside it.", show_default="keys/client-clerk.key")
-    ] = None,
+    key: ClientKey = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Ask every party how it is. Exit status 1 where one is missing or not ready.
@@ -220,12 +207,7 @@ def proxy(
             show_default="SmolLM2-135M-Instruct",
         ),
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Our client key; its certificate lies beside it.", show_default="keys/client-clerk.key"
-        ),
-    ] = None,
+    key: ClientKey = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen on 127.0.0.1; 0: any free port.")] = 8002,
     context: Annotated[int, typer.Option(min=32, help="Longest prompt plus answer, in tokens.")] = _MPC.max_context,
     drafts: Annotated[
@@ -314,8 +296,3 @@ async def _say_what_is_awaited(file: Path, key: Path | None) -> None:
         if not each.ready:
             dealt = f"; `cloister mpc deal --config {file}` deals them" if "dealt" in each.problem else ""
             typer.echo(f"  party {each.rank} ({each.address}): {each.problem}{dealt}", err=True)
-
-
-def _warn(warning: str | None) -> None:
-    if warning:
-        typer.secho(f"Warning: {warning}", fg="yellow", err=True)

@@ -1,10 +1,5 @@
-"""Starts the MPC client, which holds prompts at the level `mpc`, and local parties, for the controller.
-
-    (parties on this machine, dealt the model) → client → requests
-
-Started at once or with the first request, and again when it ends; its requests fail at once when it does. A request
-that comes while they start fails with an estimate of the time left.
-"""
+"""The controller's side of the level `mpc`: the route of its requests, which go to the process that deals shares and to
+no vault; and the keeper that starts that process and, where none are named, local parties."""
 
 from __future__ import annotations
 
@@ -21,8 +16,14 @@ from time import monotonic
 import msgspec
 
 from cloister.config import MpcSettings, cache_folder
-from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
-from cloister.messages.controller_vault import AssignPrompt
+from cloister.controller.external_level import ExternalRoute
+from cloister.controller.requests import Request
+from cloister.controller.routes.base import Node
+from cloister.controller.vault_queue import PendingRequest
+from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, ServiceUnavailable, StartingUp, VaultLost
+from cloister.levels import LEVELS
+from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
+from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.types import VERSION
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
@@ -36,7 +37,6 @@ from cloister_mpc.controller_messages import (
     StartMpcClient,
 )
 from cloister_mpc.offer import require_memory
-from cloister_mpc.route import MpcRoute
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,52 @@ SECONDS_FOR_CLIENT_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
 """To start three parties and deal them the default model on two cores: the estimate for a first request."""
+
+
+class MpcRoute(ExternalRoute):
+    """Frontend → MPC client → frontend. The client may only speak of requests it has."""
+
+    level = LEVELS["mpc"]
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._client: MpcClientKeeper | None = None
+
+    def open(self, client: MpcClientKeeper) -> None:
+        self._client = client
+
+    def ask(self, asked: PendingRequest) -> None:
+        ask = asked.ask
+        try:
+            if self._client is None:
+                raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
+            self._client.assign(asked.assignment)
+        except CloisterError as reason:
+            for request_id in asked.seeds:
+                self.node.requests.refuse(request_id, reason)
+        else:
+            for request_id, params in asked.params.items():
+                self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "mpc"))
+
+    def cancel(self, request: Request) -> None:
+        assert self._client is not None
+        self._client.send(Cancel(request.request_id))
+
+    def handle(self, message: msgspec.Struct) -> None:
+        """A message of the client about a request, which may have been cancelled a moment ago."""
+        if not isinstance(message, PromptAccepted | Tokens | Failed):
+            raise ProtocolError("The client sent a message out of turn.")
+        request = self.node.requests.get(message.request_id)
+        if request is None or request.holder != "mpc":
+            return
+        if isinstance(message, PromptAccepted):
+            self.node.requests.prompt_accepted(request, message.prompt_tokens)
+        else:
+            self.node.requests.advance(request, message)
+
+    def client_gone(self) -> None:
+        for request in self.node.requests.held_by("mpc"):
+            self.node.requests.fail(request, VaultLost.because("vault_lost"))
 
 
 class MpcClientKeeper:
@@ -106,7 +152,6 @@ class MpcClientKeeper:
             self._client.send(message)
 
     async def close(self) -> None:
-        """End the client, then the parties that are ours."""
         await self._supervisor.close()
         if self._shares_folder is not None:
             self._shares_folder.clear()  # first: parties may take longer to end than the server has
@@ -164,7 +209,6 @@ class MpcClientKeeper:
             self._shares_folder = None
 
     async def _started_parties(self) -> Path:
-        """The file that says where our own parties are; they are started if they do not run."""
         if self._local_parties is None or not self._local_parties.endpoint.open:
             if self._local_parties is not None:
                 await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
@@ -183,12 +227,8 @@ _PREFIX, _OWNER = "serve-", "owner"
 
 
 class SharesFolder:
-    """A new folder within `parent` for the shares of local parties, for as long as this process lives.
-
-    All parties' shares together are the weights, so the folder is private. A server that was killed leaves its folder
-    behind, and the next server removes it: the lock of a living owner keeps its folder. Not in /tmp, which may be in
-    memory: shares take gigabytes.
-    """
+    """For local parties' shares, which together are the weights: so it is private, and swept by the next server if
+    ours is killed. Not in /tmp, which may be in memory: shares take gigabytes."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -206,13 +246,11 @@ class SharesFolder:
                 each.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the folder, once no party writes there."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 
 
 def sweep(parent: Path) -> None:
-    """Remove folders whose owners are gone."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # locked by its owner, or being made or swept now
             owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)

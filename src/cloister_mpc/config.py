@@ -1,7 +1,4 @@
-"""The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run.
-
-Paths in it are relative to the file. A party needs its own private key only; nothing in the file itself is secret.
-"""
+"""The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run."""
 
 from __future__ import annotations
 
@@ -17,14 +14,9 @@ from cloister.link.network.address import Address
 from cloister_mpc.messages import VERSION, ShareHead
 
 T = TypeVar("T")
-Protocol = Literal["aby3", "cheetah", "semi2k"]
-Beaver = Literal["multi_party", "trusted_first_party"]
+Protocol = Literal["aby3", "cheetah"]
 
-PARTIES = {"aby3": 3, "cheetah": 2, "semi2k": 2}
-INSECURE_BEAVER = (
-    "With the beaver setting 'trusted_first_party' the first party makes the others' correlated randomness and can "
-    "compute every secret from what it sees."
-)
+PARTIES = {"aby3": 3, "cheetah": 2}
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,10 +35,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartyPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One party. `shelf`, where given, keeps its weights' shares over restarts; else they end with the party.
-
-    `programs` keeps what it compiled, else a folder within the shelf does. Parties of one owner may share it.
-    """
+    """One party. `shelf`, where given, keeps its weights' shares over restarts; `programs` what it compiled, else
+    the shelf does."""
 
     control: str
     link: str
@@ -63,7 +53,7 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     authority: str
     party: tuple[PartyPlace, ...]
     protocol: Protocol = "aby3"
-    beaver: Beaver = "multi_party"
+    beaver: Literal["multi_party"] = "multi_party"  # the only safe one; evidence and files name it
     limits: Limits = Limits()
     base: str = "."
 
@@ -88,7 +78,6 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(file: Path) -> PartiesConfig:
-    """The file, decoded and checked."""
     try:
         raw = msgspec.toml.decode(file.read_bytes())
     except OSError as reason:
@@ -106,7 +95,6 @@ def read_config(file: Path) -> PartiesConfig:
 
 
 def decode_settings(settings: bytes, kind: type[T]) -> T:
-    """Settings as a party passes them on to its engine and tunnel."""
     try:
         return msgspec.json.decode(settings, type=kind)
     except msgspec.MsgspecError:
@@ -124,26 +112,7 @@ def _check(config: PartiesConfig, file: Path) -> None:
         raise SetupError(f"{file}: two addresses are the same.")
 
 
-def refuse_insecure(config: PartiesConfig, *, allow_insecure_beaver: bool) -> str | None:
-    """Raises where the protocol protects nothing or cannot run; returns a warning where there is one.
-
-    SPU 0.9.5 has three makers of semi2k's correlated randomness: the first party (which then knows everything), a
-    third party's server (not in its Python package), and the parties among themselves, which it refuses to run.
-    """
-    if config.protocol != "semi2k":
-        return None
-    if config.beaver == "multi_party":
-        raise SetupError(
-            "This SPU does not make semi2k's correlated randomness between the parties, and no other way is safe.",
-            hint="Choose protocol = 'cheetah' (two parties) or 'aby3' (three).",
-        )
-    if not allow_insecure_beaver:
-        raise SetupError(INSECURE_BEAVER, hint="Choose 'cheetah'; or --allow-insecure-beaver, for tests alone.")
-    return f"INSECURE: {INSECURE_BEAVER}"
-
-
 def config_text(config: PartiesConfig) -> str:
-    """The config as a TOML file that `read_config` reads."""
     lines = ["# The parties of a computation on shares; the same file for every party and dealer. See docs/mpc.md."]
     for name in ("protocol", "beaver", "authority"):
         value = getattr(config, name)
@@ -163,7 +132,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_ELEMENTS: dict[Protocol, int] = {"aby3": 2, "cheetah": 1, "semi2k": 1}
+_ELEMENTS: dict[Protocol, int] = {"aby3": 2, "cheetah": 1}
 """Ring elements that one party holds of a secret: two of the three of ABY3's replicated sharing."""
 
 

@@ -43,7 +43,6 @@ class Connection:
 
     @property
     def tls(self) -> ssl.SSLObject:
-        """What is known of the other end's certificate."""
         found: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
         return found
 
@@ -80,7 +79,6 @@ class Connection:
         self._writer.close()
 
     def abort(self) -> None:
-        """Close without waiting for what was not sent."""
         self._writer.transport.abort()
 
     async def wait_closed(self) -> None:

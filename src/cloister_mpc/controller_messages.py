@@ -1,7 +1,5 @@
-"""Between the controller and the processes of the level `mpc`: the MPC client, and the keeper of local parties.
-
-The MPC client gets prompts as a vault does; the keeper of local parties gets none.
-"""
+"""Controller ↔ the MPC client (which gets prompts as a vault does) and the keeper of local parties (which gets
+none)."""
 
 from __future__ import annotations
 
@@ -30,15 +28,13 @@ class StartMpcClient(Message, frozen=True):
     cache: Literal["full", "mpcache"] = "full"
 
 
-class MpcClientReady(Message, frozen=True):
-    """MPC client → controller, once: the parties answer, and have the model."""
-
+class MpcClientReady(Message, frozen=True):  # MPC client → controller, once: the parties answer, and have the model
     version: int
 
 
 class StartLocalParties(Message, frozen=True):
-    """Controller → local parties, first: start three parties here and deal them this model. `folder` is for their keys,
-    settings and shares; the controller removes it when they have ended."""
+    """Controller → local parties, first: start three parties here and deal them this model. `folder` is for their
+    keys, settings and shares; the controller removes it when they have ended."""
 
     version: int
     name: Name

@@ -9,9 +9,8 @@ from cloister.controller.routes.base import Node
 from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
 from cloister_mpc import offer
-from cloister_mpc.client_keeper import MpcClientKeeper
+from cloister_mpc.client_keeper import MpcClientKeeper, MpcRoute
 from cloister_mpc.config import read_config
-from cloister_mpc.route import MpcRoute
 
 
 class MpcLevel(ExternalLevel):

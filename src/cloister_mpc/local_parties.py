@@ -1,9 +1,6 @@
-"""All parties on one machine: keys, settings, supervised processes. Run as `python -m cloister_mpc.local_parties FD`,
-it also deals them the model.
-
-The controller starts that process where no parties are named. The process gets no prompt, and ends with all parties
-when the controller hangs up. Parties on one machine protect no secret from the owner of that machine.
-"""
+"""All parties on one machine: keys, settings, supervised processes. `python -m cloister_mpc.local_parties FD`,
+started by the controller, also deals them the model; it gets no prompt. They protect no secret from the owner of
+that machine."""
 
 from __future__ import annotations
 
@@ -28,11 +25,11 @@ from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import begin_child
 from cloister_mpc.certificates import Keys, Role, fingerprint, make_keys
-from cloister_mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
+from cloister_mpc.config import PARTIES, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister_mpc.connection import Connection
 from cloister_mpc.controller_messages import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister_mpc.party.party import command
-from cloister_mpc.party.program_folder import PROGRAMS
+from cloister_mpc.party.weight_store import PROGRAMS
 from cloister_mpc.provider.dealing import serve_weights
 
 log = logging.getLogger(__name__)
@@ -50,7 +47,6 @@ def make_local(
     folder: Path,
     protocol: Protocol = "aby3",
     *,
-    beaver: Beaver = "multi_party",
     hosts: tuple[str, ...] = (),
     limits: Limits | None = None,
 ) -> PartiesConfig:
@@ -77,7 +73,7 @@ def make_local(
             )
         )
     config = PartiesConfig(
-        authority=f"{KEYS}/ca.crt", party=tuple(places), protocol=protocol, beaver=beaver, limits=limits or Limits()
+        authority=f"{KEYS}/ca.crt", party=tuple(places), protocol=protocol, limits=limits or Limits()
     )
     file.write_text(config_text(config))
     return read_config(file)
@@ -98,11 +94,9 @@ class Supervisor:
         *,
         logs: Path | None = None,
         before: dict[int, list[str]] | None = None,
-        allow_insecure_beaver: bool = False,
     ) -> None:
         """`logs`: folder for the parties' output, else it goes to ours; `before`: put before a party's command."""
         self._file = file
-        self._insecure = allow_insecure_beaver
         self._logs = logs
         self._before = before or {}
         self._stopping = threading.Event()
@@ -113,7 +107,6 @@ class Supervisor:
             thread.start()
 
     def close(self) -> None:
-        """End all parties, and wait for them."""
         self._stopping.set()
         for process in self.processes:
             _end(process)
@@ -131,7 +124,7 @@ class Supervisor:
             self.processes[rank] = self._start(rank)
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
-        party = command(self._file, rank, allow_insecure_beaver=self._insecure, with_parent=True)
+        party = command(self._file, rank, with_parent=True)
         output = self._stack.enter_context((self._logs / f"party-{rank}.log").open("ab")) if self._logs else None
         return subprocess.Popen(
             [*self._before.get(rank, []), *party],
@@ -192,7 +185,6 @@ async def serve(controller: socket.socket) -> None:
 
 
 async def _until_hung_up(connection: Connection) -> None:
-    """Answer every Ping."""
     while await connection.receive() is not None:
         connection.post(Pong())
 

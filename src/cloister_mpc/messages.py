@@ -1,9 +1,5 @@
-"""Messages around a computation on shares: dealers to parties, parties among themselves, a party to its workers.
-
-No message carries code or names a variable to fetch: a party compiles its own programs from `GenerationSpec`, and sends
-the results of a run to the connection that opened the session and to no other. A share travels as its size and
-bytes; what kind of share it is follows from the party's own settings.
-"""
+"""Messages around a computation on shares. No message carries code or names a variable to fetch: a party compiles
+its own programs, and sends a run's results to the connection that opened the session and to no other."""
 
 from __future__ import annotations
 
@@ -34,26 +30,25 @@ Answer = Literal["token", "sampled", "logits"]
 
 RunKind = Literal["prefill", "step"]
 
-Bundle = Literal["lean", "tuned", "naive"]
-"""How non-linear functions are computed (functions.bundle)."""
+Bundle = Literal["lean", "tuned", "naive"]  # how non-linear functions are computed (functions.bundle)
 
 
-class _Quiet:
-    """Never shows its bytes: a message may be printed by a failing line of code."""
-
+class _Quiet:  # never shows its bytes: a message may be printed by a failing line of code
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
-class _OfSession(Struct, frozen=True, forbid_unknown_fields=True):
+class _Message(Struct, frozen=True, forbid_unknown_fields=True):
+    """Its kind is its tag."""
+
+
+class _OfSession(_Message, frozen=True):
     """`session` names a generation; it is the same at every party, drawn at random by the client."""
 
     session: Token16
 
 
-class _OfEpoch(Struct, frozen=True, forbid_unknown_fields=True):
-    """`epoch` counts the lives of the engines, which begin and end together."""
-
+class _OfEpoch(_Message, frozen=True):  # `epoch` counts the lives of the engines, which begin and end together
     epoch: Number
 
 
@@ -78,15 +73,11 @@ class ShareHead(Struct, frozen=True, forbid_unknown_fields=True):
 # Dealer ↔ party.
 
 
-class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
-    """Dealer → party, first."""
-
+class Hello(_Message, frozen=True, tag="hello"):  # dealer → party, first
     version: int
 
 
-class Welcome(Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
-    """Party → dealer: who it is, and whether a generation could begin. Answers Hello and AskStatus."""
-
+class Welcome(_Message, frozen=True, tag="welcome"):  # party → dealer, after Hello and AskStatus: who it is and how
     version: int
     rank: Rank
     agreement: Digest  # of the settings that all parties must have in common
@@ -98,25 +89,19 @@ class Welcome(Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
     shape: Json = b""  # shape.ModelShape of the model, once it has one
 
 
-class AskStatus(Struct, frozen=True, tag="ask_status", forbid_unknown_fields=True):
+class AskStatus(_Message, frozen=True, tag="ask_status"):
     """Dealer → party: say it again."""
 
 
-class Open(_OfSession, frozen=True, tag="open"):
-    """Client → party: a generation to this spec."""
-
+class Open(_OfSession, frozen=True, tag="open"):  # client → party: a generation to this spec
     spec: GenerationSpec
 
 
-class Opened(_OfSession, frozen=True, tag="opened"):
-    """Party → client: programs are compiled; shares may come."""
-
+class Opened(_OfSession, frozen=True, tag="opened"):  # party → client: programs are compiled; shares may come
     epoch: Number
 
 
-class Put(_OfSession, frozen=True, tag="put"):
-    """Client → party: a share follows in Pieces, in order."""
-
+class Put(_OfSession, frozen=True, tag="put"):  # client → party: a share follows in Pieces, in order
     head: ShareHead
 
 
@@ -143,17 +128,13 @@ class Progress(_OfSession, frozen=True, tag="progress"):
     total: Number
 
 
-class Result(_OfSession, frozen=True, tag="result"):
-    """Party → client: this party's share of a result follows in Pieces, `size` bytes of it."""
-
+class Result(_OfSession, frozen=True, tag="result"):  # party → client: its share of a result follows in Pieces
     head: ShareHead
     storage: Annotated[str, Meta(pattern=r"^[a-z0-9]+\.[AB]Shr<[A-Z0-9_,]+>$", max_length=64)]
     size: Annotated[int, Meta(ge=1, le=2**32)]
 
 
-class Done(_OfSession, frozen=True, tag="done"):
-    """Party → client: the run is over and its results were sent."""
-
+class Done(_OfSession, frozen=True, tag="done"):  # party → client: the run is over and its results were sent
     number: Number
 
 
@@ -161,7 +142,7 @@ class Close(_OfSession, frozen=True, tag="close"):
     """Client → party: forget the session. Unknown ones are ignored."""
 
 
-class Refused(Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+class Refused(_Message, frozen=True, tag="refused"):
     """Party → dealer: the session (or, without one, the connection) is over; a code of errors.py and our own words."""
 
     code: Short
@@ -177,7 +158,7 @@ class Refused(Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
 # Provider ↔ party.
 
 
-class Weight(Struct, frozen=True, tag="weight", forbid_unknown_fields=True):
+class Weight(_Message, frozen=True, tag="weight"):
     """One matrix that a party has a share of. `tag` says which matrix it is to its provider alone (a keyed digest),
     `dealing` which splitting into shares: shares of two dealings do not fit together."""
 
@@ -186,54 +167,44 @@ class Weight(Struct, frozen=True, tag="weight", forbid_unknown_fields=True):
     dealing: Token16
 
 
-class AskWeights(Struct, frozen=True, tag="ask_weights", forbid_unknown_fields=True):
+class AskWeights(_Message, frozen=True, tag="ask_weights"):
     """Provider → party: what do you have?"""
 
 
-class HeldWeights(Struct, frozen=True, tag="held_weights", forbid_unknown_fields=True):
-    """Party → provider: this."""
-
+class HeldWeights(_Message, frozen=True, tag="held_weights"):  # party → provider: this
     weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
 
 
-class WeightPiece(_Quiet, Struct, frozen=True, tag="weight_piece", forbid_unknown_fields=True):
+class WeightPiece(_Quiet, _Message, frozen=True, tag="weight_piece"):
     """Provider → party: more bytes of the Weight last announced."""
 
     data: Chunk
 
 
-class Stored(Struct, frozen=True, tag="stored", forbid_unknown_fields=True):
-    """Party → provider: this weight is stored, whole."""
-
+class Stored(_Message, frozen=True, tag="stored"):  # party → provider: this weight is stored, whole
     name: Variable
 
 
-class Complete(Struct, frozen=True, tag="complete", forbid_unknown_fields=True):
-    """Provider → party: these are all; serve this model. Answered by Serving, once an engine has them."""
-
+class Complete(_Message, frozen=True, tag="complete"):  # provider → party: these are all. Answered by Serving
     model: Short
     shape: Json  # shape.ModelShape
     names: Annotated[tuple[Variable, ...], Meta(max_length=65536)]
 
 
-class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
-    """Party → provider: weights are in the engine's memory."""
-
+class Serving(_Message, frozen=True, tag="serving"):  # party → provider: weights are in the engine's memory
     model: Short
 
 
 # Party ↔ party: rank 0 leads, the others follow.
 
 
-class PartyHello(Struct, frozen=True, tag="party_hello", forbid_unknown_fields=True):
-    """Follower → leader, first, and the leader's answer."""
-
+class PartyHello(_Message, frozen=True, tag="party_hello"):  # follower → leader, first, and the leader's answer
     version: int
     rank: Rank
     agreement: Digest
 
 
-class Beat(Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
+class Beat(_Message, frozen=True, tag="beat"):
     """Both ways, all the time: I live."""
 
 
@@ -244,7 +215,7 @@ class Prepare(_Quiet, _OfEpoch, frozen=True, tag="prepare"):
     key: Token16
 
 
-class WeightsReady(Struct, frozen=True, tag="weights_ready", forbid_unknown_fields=True):
+class WeightsReady(_Message, frozen=True, tag="weights_ready"):
     """Follower → leader: it holds all weights; `digest` is of the model and of which dealings it holds."""
 
     digest: Digest
@@ -266,9 +237,7 @@ class Begin(_OfEpoch, frozen=True, tag="begin"):
     """Leader → follower: all have joined; generations may begin."""
 
 
-class Broken(_OfEpoch, frozen=True, tag="broken"):
-    """Both ways: this epoch is over. `reason` is of our own words."""
-
+class Broken(_OfEpoch, frozen=True, tag="broken"):  # both ways: this epoch is over. `reason` is of our own words
     reason: Short
 
 
@@ -279,23 +248,19 @@ class Ready(_OfSession, frozen=True, tag="ready"):
     digest: Digest
 
 
-class Turn(_OfSession, frozen=True, tag="turn"):
-    """Leader → follower: this run is next. All parties run everything in the leader's order."""
-
+class Turn(_OfSession, frozen=True, tag="turn"):  # leader → follower: this run is next, at all parties
     number: Number
 
 
-class Withdraw(_OfSession, frozen=True, tag="withdraw"):
-    """Leader → follower: this run will not have its turn; the session is over."""
-
+class Withdraw(_OfSession, frozen=True, tag="withdraw"):  # leader → follower: no turn; the session is over
     differ: bool
 
 
 # Party ↔ its engine (a child process).
 
 
-class StartEngine(Struct, frozen=True, tag="start_engine", forbid_unknown_fields=True):
-    """Party → engine, first: its settings and the folder of its sockets."""
+class StartEngine(_Message, frozen=True, tag="start_engine"):
+    """Party → engine, first: settings, and the folder of its sockets."""
 
     settings: Json
     rank: Rank
@@ -308,15 +273,13 @@ class StartTunnel(_Quiet, StartEngine, frozen=True, tag="start_tunnel"):
     key: Token16
 
 
-class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
+class Listening(_Message, frozen=True, tag="listening"):
     """Engine or tunnel → party: it may be connected to."""
 
 
-class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Party → engine: the others are up; link with them, and take these files' shares as the model's weights.
-
-    `programs`: the folder of this party's compiled programs; without one, none are kept.
-    """
+class Load(_Message, frozen=True, tag="load"):
+    """Party → engine: link with the others, take these files' shares as weights. `programs`: folder of compiled
+    ones, or ""."""
 
     shape: Json
     folder: Text
@@ -324,15 +287,17 @@ class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
     programs: Text = ""
 
 
-class Loaded(Struct, frozen=True, tag="loaded", forbid_unknown_fields=True):
+class Loaded(_Message, frozen=True, tag="loaded"):
     """Engine → party: linked with all, weights in memory."""
 
 
-class Established(Struct, frozen=True, tag="established", forbid_unknown_fields=True):
+class Established(_Message, frozen=True, tag="established"):
     """Party → tunnel: all connections are made; from now on the end of one is the end of the tunnel."""
 
 
-FromDealer = Hello | AskStatus | Open | Put | Piece | Run | Close | AskWeights | Weight | WeightPiece | Complete
+FromClient = Open | Put | Piece | Run | Close
+FromProvider = AskWeights | Weight | WeightPiece | Complete
+FromDealer = Hello | AskStatus | FromClient | FromProvider
 ToDealer = Welcome | Opened | Progress | Result | Piece | Done | Refused | HeldWeights | Stored | Serving
 FromFollower = PartyHello | Beat | WeightsReady | Prepared | Joined | Broken | Ready
 ToFollower = PartyHello | Beat | Prepare | Join | Begin | Broken | Turn | Withdraw | Refused

@@ -1,7 +1,5 @@
-"""Whether this server can offer the level `mpc`, and whether this machine has the memory for three parties.
-
-Looks at what is installed and at sizes; imports none of it.
-"""
+"""Whether this server can offer the level `mpc`, and has the memory for three parties. Imports none of what it looks
+for."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from cloister.errors import ModelUnsupported, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
 
 PARTIES = 3
-BYTES_PER_NUMBER = 16
-"""Replicated sharing: each party holds two of a number's three shares, eight bytes each."""
+BYTES_PER_NUMBER = 16  # replicated sharing: each party holds two of a number's three shares, eight bytes each
 BYTES_BESIDE_WEIGHTS = 700 << 20
 """What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""
 _MODELS = ("llama", "gpt2")
@@ -22,7 +19,6 @@ _PACKAGES = ("spu", "jax")
 
 
 def require_packages() -> None:
-    """SetupError that names the missing packages; imports none."""
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise SetupError(
             f"The level mpc needs {' and '.join(missing)}.",
@@ -49,7 +45,6 @@ def require(settings: Settings, folder: ModelFolder) -> None:
 
 
 def bytes_per_party(folder: ModelFolder) -> int:
-    """What a party's process takes with this model, as its files' sizes tell."""
     stored = sum(file.stat().st_size for file in folder.path.glob("*.safetensors"))
     dtype = folder.config.get("dtype") or folder.config.get("torch_dtype")
     return stored // (4 if dtype == "float32" else 2) * BYTES_PER_NUMBER + BYTES_BESIDE_WEIGHTS

@@ -1,8 +1,5 @@
-"""Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes.
-
-For dealers (client, provider) and the parties' engines. A party's own protocol decides what kind of share it takes; a
-peer only chooses sizes. No peer's pickle or protobuf is read. Knows no tokens, no model and no program.
-"""
+"""Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes. A party's
+own protocol decides what kind of share it takes; a peer chooses sizes alone. No peer's pickle or protobuf is read."""
 
 from __future__ import annotations
 
@@ -14,18 +11,13 @@ from numpy.typing import NDArray
 from spu import Io, libspu
 
 from cloister.errors import ProtocolError
-from cloister_mpc.config import PARTIES, Beaver, Protocol, share_bytes
+from cloister_mpc.config import PARTIES, Protocol, share_bytes
 from cloister_mpc.functions.ring import FRACTION_BITS
 from cloister_mpc.messages import CHUNK_BYTES, DataType, ShareHead
 
 _KINDS: dict[Protocol, libspu.ProtocolKind] = {
     "aby3": libspu.ProtocolKind.ABY3,
     "cheetah": libspu.ProtocolKind.CHEETAH,
-    "semi2k": libspu.ProtocolKind.SEMI2K,
-}
-_BEAVERS: dict[Beaver, libspu.RuntimeConfig.BeaverType] = {
-    "multi_party": libspu.RuntimeConfig.BeaverType.MultiParty,
-    "trusted_first_party": libspu.RuntimeConfig.BeaverType.TrustedFirstParty,
 }
 _TYPES: dict[DataType, libspu.DataType] = {
     "float32": libspu.DataType.DT_F32,
@@ -36,17 +28,13 @@ _NAMES = {number: name for name, number in _TYPES.items()}
 _STORAGE = re.compile(r"([a-z0-9]+)\.(?:AShr<FM64>|BShr<PT_U(8|16|32|64|128),\d{1,3}>)")
 
 
-def runtime_config(protocol: Protocol = "aby3", beaver: Beaver | None = None) -> libspu.RuntimeConfig:
+def runtime_config(protocol: Protocol = "aby3") -> libspu.RuntimeConfig:
     """What all parties and dealers must agree on. Nothing is traced, profiled or dumped: no log holds a secret."""
-    made = libspu.RuntimeConfig(protocol=_KINDS[protocol], field=libspu.FieldType.FM64, fxp_fraction_bits=FRACTION_BITS)
-    if beaver is not None:
-        made.beaver_type = _BEAVERS[beaver]
-    return made
+    field = libspu.FieldType.FM64
+    return libspu.RuntimeConfig(protocol=_KINDS[protocol], field=field, fxp_fraction_bits=FRACTION_BITS)
 
 
 class Dealer:
-    """Splits arrays into shares, one for each party, and puts results together again."""
-
     def __init__(self, protocol: Protocol = "aby3") -> None:
         self.parties = PARTIES[protocol]
         self._io = Io(self.parties, runtime_config(protocol))
@@ -57,7 +45,6 @@ class Dealer:
         return shares
 
     def publish(self, values: NDArray[np.generic]) -> libspu.Share:
-        """A public value, the same at every party."""
         return self._io.make_shares(_dense(values), libspu.Visibility.VIS_PUBLIC)[0]
 
     def join(self, shares: Sequence[libspu.Share]) -> NDArray[np.generic]:
@@ -70,12 +57,10 @@ def _dense(values: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def storage(protocol: Protocol) -> str:
-    """SPU's name for arithmetic shares of this protocol."""
     return f"{protocol}.AShr<FM64>"
 
 
 def share_of(head: ShareHead, kind: str, content: bytes) -> libspu.Share:
-    """The share SPU takes."""
     meta = libspu.ValueMeta()
     meta.data_type = _TYPES[head.dtype]
     meta.is_complex = False
@@ -93,7 +78,6 @@ def share_of(head: ShareHead, kind: str, content: bytes) -> libspu.Share:
 
 
 def content_of(share: libspu.Share) -> bytes:
-    """The share's bytes."""
     parts = []
     for serialised in share.share_chunks:
         chunk = libspu.ValueChunk()
@@ -112,7 +96,6 @@ def described(name: str, share: libspu.Share) -> tuple[ShareHead, str]:
 
 
 def pieces(content: bytes | memoryview) -> Iterator[bytes]:
-    """The bytes, in chunks as messages carry them."""
     view = memoryview(content)
     for start in range(0, len(view), CHUNK_BYTES):
         yield bytes(view[start : start + CHUNK_BYTES])

@@ -6,7 +6,7 @@ from cloister_mpc.local_parties import local_programs
 from cloister_mpc.model.program_store import ProgramStore
 from cloister_mpc.model.programs import Outline, Programs, programs_for
 from cloister_mpc.model.shape import ModelShape
-from cloister_mpc.party.program_folder import program_folder
+from cloister_mpc.party.weight_store import program_folder
 
 
 def kept_programs(shape: ModelShape, outline: Outline) -> Programs:

@@ -13,7 +13,7 @@ from cloister.controller.routes import base
 from cloister.controller.vault_queue import PendingRequest
 from cloister.messages.controller_frontend import Ask
 from cloister.messages.types import SamplingParams
-from cloister_mpc.route import MpcRoute
+from cloister_mpc.client_keeper import MpcRoute
 from tests.controller.fakes import SERVING
 
 

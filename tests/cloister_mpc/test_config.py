@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from cloister.errors import SetupError
-from cloister_mpc.config import INSECURE_BEAVER, Limits, config_text, read_config, refuse_insecure
+from cloister_mpc.config import Limits, config_text, read_config
 from cloister_mpc.local_parties import make_local
 
 
-@pytest.mark.parametrize(("protocol", "count"), [("aby3", 3), ("cheetah", 2), ("semi2k", 2)])
+@pytest.mark.parametrize(("protocol", "count"), [("aby3", 3), ("cheetah", 2)])
 def test_what_is_written_is_what_is_read(tmp_path: Path, protocol: str, count: int) -> None:
     limits = Limits(sessions=2, silence_s=3.5)
     made = make_local(tmp_path, protocol, limits=limits)
@@ -36,6 +36,9 @@ def test_private_keys_are_their_owners_alone(tmp_path: Path) -> None:
     [
         ('protocol = "aby3"', 'protocol = "cheetah"', "cheetah has 2 parties"),
         ('protocol = "aby3"', 'protocol = "ref2k"', "protocol"),
+        ('protocol = "aby3"', 'protocol = "semi2k"', "protocol"),
+        # SPU's own default for semi2k: rank 0 makes all correlated randomness, and so can compute every secret.
+        ('beaver = "multi_party"', 'beaver = "trusted_first_party"', "beaver"),
         ('protocol = "aby3"', 'protokoll = "aby3"', "protokoll"),
         ("[[party]]", "[[party]", "not TOML"),
         ("[limits]", "[limits]\nidle_s = -1.0", "idle_s"),
@@ -61,33 +64,14 @@ def test_two_parties_cannot_be_at_one_address(tmp_path: Path) -> None:
 def test_agreement_is_of_what_parties_must_have_in_common(tmp_path: Path) -> None:
     made = make_local(tmp_path)
     assert msgspec.structs.replace(made, limits=Limits(sessions=1)).agreement == made.agreement
-    assert msgspec.structs.replace(made, beaver="trusted_first_party").agreement != made.agreement
+    assert msgspec.structs.replace(made, protocol="cheetah").agreement != made.agreement
     moved = msgspec.structs.replace(made.party[2], fingerprint="00" * 32)
     assert msgspec.structs.replace(made, party=(*made.party[:2], moved)).agreement != made.agreement
 
 
-def test_a_first_party_that_knows_everything_is_refused(tmp_path: Path) -> None:
-    """SPU's own default for semi2k: rank 0 makes all correlated randomness, and so can compute every secret."""
-    unsafe = make_local(tmp_path, "semi2k", beaver="trusted_first_party")
-    with pytest.raises(SetupError, match="every secret"):
-        refuse_insecure(unsafe, allow_insecure_beaver=False)
-    assert INSECURE_BEAVER in (refuse_insecure(unsafe, allow_insecure_beaver=True) or "")
-    assert refuse_insecure(msgspec.structs.replace(unsafe, protocol="aby3"), allow_insecure_beaver=False) is None
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_a_setting_this_spu_cannot_run_is_refused_before_anything_starts(tmp_path: Path, allowed: bool) -> None:
-    with pytest.raises(SetupError, match="no other way is safe"):
-        refuse_insecure(make_local(tmp_path, "semi2k"), allow_insecure_beaver=allowed)
-
-
-def test_the_engine_never_traces_and_gets_the_setting_asked_for(tmp_path: Path) -> None:
+def test_the_engine_never_traces() -> None:
     pytest.importorskip("spu", reason="SPU is not installed: make mpc")
-    from spu import libspu
-
     from cloister_mpc.shares import runtime_config
 
-    config = make_local(tmp_path, "semi2k")
-    made = runtime_config(config.protocol, config.beaver)
-    assert made.beaver_type == libspu.RuntimeConfig.BeaverType.MultiParty
+    made = runtime_config("aby3")
     assert not (made.enable_pphlo_trace or made.enable_action_trace or made.enable_runtime_snapshot)

@@ -15,8 +15,8 @@ from cloister.messages.controller_vault import AssignPrompt, FirstToken, Prefill
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Progress, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import SamplingParams
+from cloister_mpc.client_keeper import MpcRoute
 from cloister_mpc.level import MpcLevel
-from cloister_mpc.route import MpcRoute
 from tests.controller.fakes import VOCABULARY, Inbox, Node
 
 PARAMS = SamplingParams(max_tokens=8)

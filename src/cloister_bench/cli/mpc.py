@@ -23,7 +23,7 @@ class MpcOptions(Output):
     lengths: str | None = option(None, "Tokens in the sequence.", show_default="256,512,1024,2048")
     methods: str | None = option(None, "Ways of keeping the cache, by name.", show_default="all")
     repeats: int | None = option(None, "Times each program is run; the middle time counts.", ge=1, show_default="3")
-    parts: str | None = option(None, "What to measure.", show_default="all; with --quick the dearest are left out")
+    parts: str | None = option(None, "What to measure.", show_default="all")
     seconds: float | None = option(None, "What has not begun by then is left out.", ge=1, show_default="1800")
     quality_data: Path | None = option(
         None, "Folder with data/longctx, for quality.", metavar="DIR", show_default="generated texts"
@@ -34,7 +34,7 @@ class MpcOptions(Output):
 def bench_mpc(options: MpcOptions) -> None:
     """Measure what a token costs on secret shares: bytes, messages and time, for every way of keeping the KV cache.
 
-    Starts three parties (two for Cheetah) as processes of this machine and runs the programs of a generation's step on
+    Starts three parties as processes of this machine and runs the programs of a generation's step on
     random numbers. Bytes and messages are exact; seconds are this machine's, with whatever else it does. From all three
     follow the times on a LAN (377 MB/s, 0.3 ms) and a WAN (40 MB/s, 40 ms).
 

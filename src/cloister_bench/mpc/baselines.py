@@ -1,12 +1,6 @@
-"""What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `cloister_mpc.cache.base`.
-
-Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, and then read
-all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select blocks at every step, as
-MPCache does, by other marks.
-
-The server serves none of them, and no party knows their names: the benchmark compiles their programs and runs
-them on its own parties (`party.py`). A served party refuses a plan that names one of them.
-"""
+"""What MPCache is compared with: other ways of keeping the KV cache, with the papers' secret top-k. Static methods
+choose once after the prefill; H2O and TOVA also forget while decoding; selecting ones choose blocks at every step by
+other marks. A served party refuses a plan that names one of them."""
 
 from __future__ import annotations
 
@@ -19,14 +13,17 @@ from msgspec.structs import replace
 from cloister_bench.mpc.plan import BaselinePlan
 from cloister_mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
 from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles, Softmax
-from cloister_mpc.cache.methods import FullCache, MPCache, make_method, sizes_of
+from cloister_mpc.cache.methods import FullCache, MPCache, make_method, similarities, sizes_of
 from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.cache.ranking import best_rows, gathered_rows, ranks
 
 SNAPKV_WINDOW = 32
 SNAPKV_KERNEL = 5
-NEVER = 2.0**14
-"""Above any attention a token can gather in a generation, within fixed point."""
+NEVER = 2.0**14  # above any attention a token can gather in a generation, within fixed point
+
+
+def gathered_rows(numbers: Array, k: int) -> Array:
+    """(G, C) → (G, k, C): secret top-k indices, each made one-hot by comparing with every position (Algorithm 2)."""
+    return (lax.top_k(numbers, k)[1][..., None] == jnp.arange(numbers.shape[-1])).astype(jnp.int32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class KeptCache(FullCache):
             return None
         scored = self.scored(prompt, softmax, offset)
         middle = scored[:, self.first : scored.shape[1] - self.last]
-        rows = best_rows(middle, self.heavy, shuffles[0] if self.evict_shuffles else None)
+        rows = gathered_rows(middle, self.heavy)
         return Eviction(rows, self._kept(scored[..., None], rows)[..., 0] if self.counts_on else None)
 
     def _kept(self, tokens: Array, rows: Array | None) -> Array:
@@ -88,8 +85,8 @@ class ForgettingCache(KeptCache):
 
 
 class H2O(ForgettingCache):
-    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries so
-    far; counted on while decoding."""
+    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries
+    so far; counted on while decoding."""
 
     counts_on = True
 
@@ -124,8 +121,7 @@ class TOVA(ForgettingCache):
         return _forget_lowest(cache, _of_all_heads(received), protected, weights.shape[1])
 
 
-def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, shuffled: bool, sinks: int) -> KeptCache:
-    """A method that reads `read` tokens of the prompt at every step."""
+def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, sinks: int) -> KeptCache:
     if name == "streaming":
         return KeptCache(new_tokens, first=sinks, heavy=0, last=max(read - sinks, 1))
     near = max(1, min(SNAPKV_WINDOW, read // 2))
@@ -135,8 +131,7 @@ def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, shu
         "tova": (TOVA, 1, 1),
     }
     kind, last, window = kinds[name]
-    sizes = (prompt_tokens - last,) if shuffled and read > last else ()
-    return kind(new_tokens, window=window, evict_shuffles=sizes, first=0, heavy=read - last, last=last)
+    return kind(new_tokens, window=window, first=0, heavy=read - last, last=last)
 
 
 def _smoothed(received: Array) -> Array:
@@ -152,10 +147,7 @@ def _of_all_heads(received: Array) -> Array:
 
 
 def _forget_lowest(cache: Cache, worth: Array, protected: Array, count: int) -> Cache:
-    """The cache without the `count` tokens of lowest `worth` (G, S + R); `protected` ones (S + R), public, stay.
-
-    Their values become zero, so that they weigh nothing from then on. Which ones stays secret, so no cache shrinks.
-    """
+    """Zeroes the values of the `count` tokens of lowest `worth` (G, S + R) that are not `protected`; no cache shrinks."""
     values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
     worth = worth * (1 - protected) + protected * NEVER
     worth = worth + (1 - values[..., -1]) * NEVER
@@ -166,22 +158,31 @@ def _forget_lowest(cache: Cache, worth: Array, protected: Array, count: int) -> 
 
 
 REPRESENTATIVES = 4
-EPSILON = 2.0**-10
-"""Below any key's squared length, and not lost in fixed point: padding has no direction."""
+EPSILON = 2.0**-10  # below any key's squared length, and not lost in fixed point: padding has no direction
 
 
-class LongCache(MPCache):
+class SelectingCache(MPCache):
+    """Selects by other marks than MPCache, with a secret top-k."""
+
+    choose_shuffles = ()
+
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+        assert cache.marks is not None
+        return Choice(gathered_rows(similarities(queries, cache.marks), self.sizes.count))
+
+
+class LongCache(SelectingCache):
     """Liu et al., 2024: at every step, the single tokens whose keys have the highest cosine with the query."""
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
         cache = super().build(prompt, eviction)
-        return cache._replace(marks=(_directions(cache.keys),))
+        return cache._replace(marks=_directions(cache.keys))
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         return super().choose(_directions(queries), cache, shuffles)
 
 
-class InfLLM(MPCache):
+class InfLLM(SelectingCache):
     """Xiao et al., 2024: blocks of adjacent tokens, each known by the few of its tokens that got most attention; at
     every step the blocks whose representatives score highest with the query."""
 
@@ -192,10 +193,10 @@ class InfLLM(MPCache):
         """A block's mark is its representatives' sum: a query's similarity is the sum of its products with them."""
         assert eviction is not None and eviction.scores is not None
         cache = super().build(prompt, eviction)
-        (block,), (groups, _, size) = self.sizes.clusters, cache.keys.shape
-        represent = (ranks(eviction.scores.reshape(-1, block)) < REPRESENTATIVES).astype(jnp.int32)
+        block, (groups, _, size) = self.sizes.cluster, cache.keys.shape
+        represent = gathered_rows(eviction.scores.reshape(-1, block), REPRESENTATIVES).sum(axis=1)
         marks = headwise(represent[:, None], cache.keys.reshape(-1, block, size)).reshape(groups, -1, size)
-        return cache._replace(marks=(marks,))
+        return cache._replace(marks=marks)
 
 
 def method_of(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
@@ -203,22 +204,19 @@ def method_of(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
     if not isinstance(plan, BaselinePlan):
         return make_method(plan, prompt_tokens, new_tokens)
     read = plan.tokens_read(prompt_tokens)
-    if read == prompt_tokens or plan.method in ("none", "full_naive"):
+    if read == prompt_tokens:
         return FullCache(new_tokens)
     if plan.method in ("longcache", "infllm"):
         return _selecting_method(plan, prompt_tokens, new_tokens) or FullCache(new_tokens)
     sinks = min(plan.pinned_first, read - 1)
-    return static_method(plan.method, prompt_tokens, new_tokens, read, plan.ranking == "shuffle", sinks)
+    return static_method(plan.method, prompt_tokens, new_tokens, read, sinks)
 
 
 def _selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
     """A method that chooses among the whole middle; None where the prompt is too short."""
-    kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.clusters[0])
-    whole = replace(
-        plan, static_keep=1.0, always=0.0, granularity=block, clusters=(block,), ratios=(), similarity="average"
-    )
-    sizes = sizes_of(whole, prompt_tokens)
-    return None if sizes is None else kind(whole, sizes, new_tokens)
+    kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.cluster)
+    sizes = sizes_of(replace(plan, static_keep=1.0, always=0.0, granularity=block, cluster=block), prompt_tokens)
+    return None if sizes is None else kind(sizes, new_tokens)
 
 
 def _directions(vectors: Array) -> Array:

@@ -1,13 +1,6 @@
-"""What a run on shares costs: seconds, bytes and messages, in all and per operator, as SPU's profiler logs them; and
-how long it would take over slower networks than the loopback:
-
-    seconds on a network = seconds measured + bytes of the busiest party / bandwidth + messages of one party x latency
-
-Parties do not share a connection, so bytes count by party. Every message is waited for: SPU's protocols are rounds
-of one message each way, and no two rounds overlap. Latency is one message's way (half of a ping). Computing and sending
-do not overlap either. So the model is an upper bound for one generation alone; the loopback's own time stays in the
-seconds measured.
-"""
+"""What a run costs, as SPU's profiler logs it, and an upper bound of its time on slower networks: seconds measured +
+bytes of the busiest party / bandwidth + messages of one party x latency (one way). No two rounds overlap in SPU's
+protocols."""
 
 from __future__ import annotations
 
@@ -82,8 +75,6 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What connects each party to the others."""
-
     bytes_per_second: float
     latency_seconds: float
 
@@ -112,16 +103,11 @@ class Cost:
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """Of programs in sequence."""
     return reduce(add, costs, Cost())
 
 
 def typical(repeats: Sequence[Cost]) -> Cost:
-    """One cost for repeats of a program: middle times, mean counts.
-
-    Times differ by the machine's noise. Counts differ in who did which part of a truncation, and, where secret numbers
-    are ranked by random pivots, in how lucky the pivots were.
-    """
+    """Middle times, mean counts: these differ by who truncated what, and by the luck of top-k's random pivots."""
     names = dict.fromkeys(name for each in repeats for name in each.operators)
     operators = {name: _typical([each.operators.get(name, Tally()) for each in repeats]) for name in names}
     return Cost(_typical([each.whole for each in repeats]), operators)

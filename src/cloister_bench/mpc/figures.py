@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = {
-    "none": "black",
     "full_naive": "tab:gray",
     "full": "tab:blue",
     "full_lean": "tab:cyan",
@@ -21,7 +20,6 @@ COLORS = {
     "snapkv": "tab:green",
     "tova": "tab:brown",
     "streaming": "limegreen",
-    "mpcache_paper": "tab:orange",
     "mpcache": "tab:red",
 }
 MEASURES = {
@@ -46,33 +44,7 @@ def draw_lengths(runs: list[Row], axes: tuple[Axes, ...]) -> str:
     return "a token's cost, 3 parties"
 
 
-def draw_ablation(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Figure 11: step by step."""
-    for panel, key in zip(axes, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
-        _bars_across(panel, rows, "step", key)
-    for panel in axes[1:]:
-        panel.set_yticklabels([])
-    return f"step by step, T = {rows[0]['seq']}"
-
-
-def draw_sharing(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Figure 12: how many adjacent layers share one selection."""
-    for panel, key in zip(axes, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
-        lines(panel, rows, "layers", key, "method", COLORS)
-        panel.set(title=MEASURES[key], xlabel="layers with one selection", ylim=(0, None))
-    axes[0].legend()
-    return "index sharing between layers"
-
-
-def draw_two_party(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Figure 18: two parties."""
-    for panel, key in zip(axes, ("megabytes", "lan_cpu_seconds"), strict=True):
-        _bars_across(panel, rows, "method", key)
-    return f"2 parties (Cheetah), T = {rows[0]['seq']}"
-
-
 def draw_operators(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Where a layer's cost goes, operator by operator."""
     methods, operators = (list(dict.fromkeys(row[label] for row in rows)) for label in ("method", "operator"))
     for panel, key in zip(axes, ("megabytes", "messages"), strict=True):
         found = {(row["operator"], row["method"]): row[key] for row in rows}
@@ -85,25 +57,11 @@ def draw_operators(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     return f"a token's operators, T = {rows[0]['seq']}"
 
 
-def _bars_across(panel: Axes, rows: list[Row], name: str, key: str) -> None:
-    places = range(len(rows), 0, -1)
-    panel.barh(list(places), [row[key] for row in rows])
-    panel.set_yticks(list(places), [row[name] for row in rows], fontsize="small")
-    for place, row in zip(places, rows, strict=True):
-        value = f" {row[key]:,.0f}" if row[key] >= 100 else f" {row[key]:.3g}"
-        panel.annotate(value, (row[key], place), va="center", fontsize="x-small")
-    panel.set(title=MEASURES[key], xscale="log")
-    panel.grid(alpha=0.3, axis="x")
-
-
 def _rows(document: Document, kind: str, **having: str) -> list[Row]:
     return [row for row in document[kind] if having.items() <= row.items()]
 
 
 FIGURES = {
     "mpc-lengths": Drawing(partial(_rows, kind="runs", protocol="aby3"), draw_lengths, (2, 2)),
-    "mpc-ablation": Drawing(partial(_rows, kind="ablation"), draw_ablation, (1, 3)),
-    "mpc-sharing": Drawing(partial(_rows, kind="shared_layers"), draw_sharing, (1, 3)),
-    "mpc-two-party": Drawing(partial(_rows, kind="runs", protocol="cheetah"), draw_two_party, (1, 2)),
     "mpc-operators": Drawing(partial(_rows, kind="operators", program="step"), draw_operators, (1, 2)),
 }

@@ -1,8 +1,5 @@
-"""Two or three parties as processes over TCP on this machine, to measure the cost of programs on.
-
-Inputs, whose types are read from a program's own text, are dealt by this process, which is client and provider in one.
-For random numbers only.
-"""
+"""Three parties as processes over TCP on this machine, to measure programs on. This process deals random inputs of
+the types that a program's own text names: client and provider in one."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.errors import PartyLost, ProtocolError
 from cloister_bench.mpc.cost import Cost, count_profiles, merge, read_profiles
-from cloister_mpc.config import PARTIES, Protocol
+from cloister_mpc.config import PARTIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,9 +74,8 @@ START_SECONDS = 120.0
 class Parties:
     """Use it in a `with`: the processes end with the block."""
 
-    def __init__(self, protocol: Protocol = "aby3") -> None:
-        self.protocol = protocol
-        self.count = PARTIES[protocol]
+    def __init__(self) -> None:
+        self.count = PARTIES["aby3"]
         self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
         self._held: set[str] = set()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -88,12 +84,12 @@ class Parties:
     def __enter__(self) -> Parties:
         from cloister_mpc.shares import Dealer
 
-        self._dealer = Dealer(self.protocol)
+        self._dealer = Dealer()
         try:
             for rank in range(self.count):
                 self._start(rank)
             addresses = _free_addresses(self.count)
-            self._call("join", [(rank, addresses, self.protocol) for rank in range(self.count)], START_SECONDS)
+            self._call("join", [(rank, addresses) for rank in range(self.count)], START_SECONDS)
         except BaseException:
             self.__exit__()
             raise

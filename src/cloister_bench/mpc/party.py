@@ -1,8 +1,6 @@
-"""A party that is measured: `python -m cloister_bench.mpc.party FD`.
-
-It trusts the benchmark that started it and is not for serving: it calls the methods that it is sent, runs any
-executable, and its connections are not encrypted. SPU's profiler writes to its log (standard output).
-"""
+"""A party that is measured: `python -m cloister_bench.mpc.party FD`. Not for serving: it trusts the benchmark that
+started it, runs any executable, and its connections are not encrypted. SPU's profiler writes to its log (standard
+output)."""
 
 from __future__ import annotations
 
@@ -13,14 +11,11 @@ from time import process_time
 from typing import Any
 
 from cloister.process.hardening import die_with_parent
-from cloister_mpc.config import Protocol
 
 PATIENCE_MS = 20 * 60 * 1000
 
 
 class Party:
-    """Serves one benchmark until it hangs up."""
-
     def __init__(self) -> None:
         self._link: Any = None
         self._runtime: Any = None
@@ -32,8 +27,7 @@ class Party:
         except (RuntimeError, LookupError, ValueError) as wrong:  # how libspu's own exceptions arrive
             return None, str(wrong) or type(wrong).__name__
 
-    def join(self, rank: int, addresses: tuple[str, ...], protocol: Protocol) -> None:
-        """First: which party this is, and where all of them listen."""
+    def join(self, rank: int, addresses: tuple[str, ...]) -> None:
         from spu import Runtime, libspu
 
         from cloister_mpc.shares import runtime_config
@@ -43,12 +37,11 @@ class Party:
         for number, address in enumerate(addresses):
             links.add_party(f"party-{number}", address)
         self._link = libspu.link.create_brpc(links, rank)
-        settings = runtime_config(protocol)
+        settings = runtime_config()
         settings.enable_pphlo_profile = True  # every run writes what each operator cost
         self._runtime = Runtime(self._link, settings)
 
     def keep(self, name: str, meta: bytes, chunks: list[bytes]) -> None:
-        """Hold a share under a name."""
         from spu import libspu
 
         share = libspu.Share()

@@ -1,9 +1,5 @@
-"""What methods cost in quality (Figure 9, Tables 3 to 5): perplexity, answers and retrieval over long prompts at
-several budgets, each beside the full cache on the same prompts. On plain numbers, with the functions used on shares.
-
-A prompt is computed once for all methods. All tokens of a continuation go in one pass, each choosing alone what it
-reads, so that the answers are those of as many single steps.
-"""
+"""What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, on plain
+numbers. All tokens of a continuation go in one pass, each choosing alone what it reads, as in as many single steps."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from cloister.models.source import open_folder
@@ -27,10 +22,9 @@ from cloister_bench.mpc.baselines import ForgettingCache, method_of
 from cloister_bench.mpc.plan import BaselinePlan, Plan, QualityMethod
 from cloister_bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
 from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
-from cloister_mpc.cache.plan import RECOMMENDED, CachePlan, leader
+from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import NAIVE
-from cloister_mpc.model.decoder import Angles
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import Angles, PlainModel
 from cloister_mpc.model.shape import permutations, shape_of
 from cloister_mpc.model.weights import LayerWeights, read_weights
 
@@ -64,10 +58,8 @@ def run_quality(
 def plan_for(method: QualityMethod, budget: float) -> CachePlan:
     """The method as it is compared: its budget kept to the token, however short."""
     if method == "mpcache":
-        return replace(RECOMMENDED, budget=budget, at_least=0)
-    # Baselines rank many single tokens: on plain numbers top-k finds the same ones sooner.
-    pinned = RECOMMENDED.pinned_first
-    return BaselinePlan(method=method, budget=budget, at_least=0, pinned_first=pinned, ranking="top_k", gather="keys")
+        return CachePlan(budget=budget, at_least=0)
+    return BaselinePlan(method=method, budget=budget, at_least=0)
 
 
 def judge(
@@ -77,7 +69,6 @@ def judge(
     plans: Sequence[tuple[str, float, CachePlan]],
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[QualityRow]:
-    """Named plans on given tasks, whose prompts are all of one length."""
     (wide,) = {len(sample.prompt) for task in tasks for sample in task.samples}
     full = Reader(model, CachePlan(method="full"), wide, CONTINUATION_TOKENS)
     readers = [Reader(model, plan, wide, CONTINUATION_TOKENS) for _, _, plan in plans]
@@ -159,38 +150,31 @@ class Reader:
 
     def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, columns: int) -> None:
         self._model = model
-        self._plan = plan
         self._columns = columns
         self.method = method_of(plan, prompt_tokens, columns)
         self._evict = jax.jit(self._run_evict)
         self._build = jax.jit(self.method.build)
-        self._layer = jax.jit(self._run_layer, static_argnames="leading")
+        self._layer = jax.jit(self._run_layer)
         self._angles = model.angles(0, columns)
 
     def caches(self, prompt: ReadPrompt) -> list[Cache]:
-        evictions: dict[int, Eviction | None] = {}
         built = []
         for number, seen in enumerate(prompt.layers):
-            leading = leader(number, self._plan)
-            if leading == number:
-                windowed = seen._replace(queries=seen.queries[:, -self.method.window :])
-                offset = self._model.weights.layers[number].offset
-                evictions[number] = self._evict(windowed, offset, self._shuffles(self.method.evict_shuffles))
-            built.append(self._build(seen._replace(queries=seen.queries[:, -1:]), evictions[leading]))
+            windowed = seen._replace(queries=seen.queries[:, -self.method.window :])
+            offset = self._model.weights.layers[number].offset
+            eviction = self._evict(windowed, offset, self._shuffles(self.method.evict_shuffles))
+            built.append(self._build(seen._replace(queries=seen.queries[:, -1:]), eviction))
         return built
 
     def read(self, prompt: ReadPrompt, caches: list[Cache], tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits (n, V) after each of the continuation's tokens."""
         model, wide = self._model, len(prompt.layers[0].keys[0])
         padded = [*tokens, *([tokens[-1]] * (self._columns - len(tokens)))]
         hidden, _ = model.columns(padded, self._columns, wide)
-        choices: dict[int, Choice | None] = {}
         shuffles = self._shuffles(self.method.choose_shuffles)
         for number in range(model.shape.layers):
-            leading = leader(number, self._plan)
-            hidden, choices[number] = self._layer(
+            hidden = self._layer(
                 model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number], caches[number],
-                self._angles, choices.get(leading), shuffles, leading=leading == number,
+                self._angles, shuffles,
             )  # fmt: skip
         return model.logits(hidden[:, : len(tokens)])
 
@@ -199,17 +183,16 @@ class Reader:
 
     def _run_layer(
         self, epsilon: Array, hidden: Array, weights: LayerWeights, cache: Cache, angles: Angles,
-        choice: Choice | None, shuffles: Shuffles, *, leading: bool,
-    ) -> tuple[Array, Choice | None]:  # fmt: skip
+        shuffles: Shuffles,
+    ) -> Array:  # fmt: skip
         decoder = self._model.decoder
         new = decoder.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, self.method.first_free, new.keys, new.values)
-        if leading:
-            choice = jax.vmap(lambda query: self.method.choose(query[:, None], cache, shuffles), in_axes=1)(new.queries)
+        choice = jax.vmap(lambda query: self.method.choose(query[:, None], cache, shuffles), in_axes=1)(new.queries)
         seen = seen_slots(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
         out = self._attend(new.queries, cache, choice, weights.offset, seen)
         present = jnp.ones((1, self._columns), hidden.dtype)
-        return decoder.finish(hidden, out, weights, present, epsilon), choice
+        return decoder.finish(hidden, out, weights, present, epsilon)
 
     def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
         attend = partial(self.method.attend, softmax=self._model.decoder.functions.softmax, offset=offset)

@@ -1,8 +1,5 @@
-"""Tasks whose outcome depends on what is read of a long prompt, and how their outcomes are scored.
-
-Every prompt is cut or filled to exactly `PROMPT_TOKENS`, so that one compiled program serves all. With the shared
-folder the texts are real; without it they are generated, and then only retrieval can be expected to succeed.
-"""
+"""Tasks whose outcome depends on what is read of a long prompt, cut or filled to `PROMPT_TOKENS`, and their scores.
+Without the shared folder texts are generated, and only retrieval can be expected to succeed."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ def tasks_of(shared: Path | None, encode: Encode, samples: int) -> list[Task]:
 
 
 def _continuing(name: str, text: str, encode: Encode, samples: int) -> Task:
-    """Predicting a text's next tokens, from places spread evenly over it."""
     tokens = encode(text[:2_000_000])
     span = PROMPT_TOKENS + CONTINUATION_TOKENS
     starts = np.linspace(0, len(tokens) - span, samples + 2).astype(int)[1:-1]

@@ -1,7 +1,5 @@
-"""The document of `bench mpc`, its targets (ratios over other ways to keep the cache) and its tables. Measures nothing.
-
-Megabytes are 10⁶ bytes, sent by all parties together; messages are one party's.
-"""
+"""The document of `bench mpc`, its targets and tables. Megabytes are 10⁶ bytes of all parties together; messages one
+party's."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cloister_bench.mpc.cost import LAN, WAN, Cost, Tally
 from cloister_bench.mpc.plan import STATIC, Plan
@@ -73,9 +71,7 @@ TARGETS = (
 )
 
 
-Kind = Literal[
-    "runs", "quality", "ablation", "operators", "gathering", "hierarchies", "shared_layers", "necessity", "composition"
-]
+Kind = Literal["runs", "quality", "operators", "composition"]
 
 
 def cost_row(tally: Tally) -> Row:
@@ -98,13 +94,9 @@ class Results(documents.Results):
     left_out: list[str] = field(default_factory=list)
     targets = TARGETS
 
-    def add(self, kind: Kind, cost: Cost, **labels: Any) -> None:
-        self.rows[kind].append({**labels, **cost_row(cost.whole)})
-
-    def add_run(self, method: str, protocol: str, seq: int, cost: Cost, **more: Any) -> None:
+    def add_run(self, method: str, seq: int, cost: Cost) -> None:
         """One row of `runs`, with the fields every reader may rely on first."""
-        self.add("runs", cost, method=method, protocol=protocol, seq=seq)
-        self.rows["runs"][-1] |= {"extrapolated": False, **more}
+        self.rows["runs"].append({"method": method, "protocol": "aby3", "seq": seq, **cost_row(cost.whole)})
 
     def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:
         """Each operator that sends or takes time, dearest on a LAN first."""
@@ -141,21 +133,17 @@ OPERATOR = {"method": "", "program": "program", "operator": "operator", "times":
 
 def tables(document: Document) -> list[Table]:
     """For a terminal: fewer columns than in the report, no operators, targets last."""
-    return [*_costs(document, BRIEF), _quality(document["quality"]), _targets(document)]
+    return [_costs(document, BRIEF), _quality(document["quality"]), _targets(document)]
 
 
 def report(document: Document) -> str:
-    """Every part there are numbers for, as Markdown, under a heading each."""
-    lengths, ablation, *others = _costs(document, tuple(COSTS))
     step = [row for row in document["operators"] if row["program"] == "step"]
     layer = [row for row in document["operators"] if row["program"].startswith("step_")]
     every = (
         _targets(document),
-        lengths,
-        ablation,
+        _costs(document, tuple(COSTS)),
         _operators("Where it goes: operators of a step", step),
-        _operators("Operators of one layer that selects, or reads a given selection", layer),
-        *others,
+        _operators("Operators of one layer", layer),
         _quality(document["quality"]),
         _composition(document["composition"]),
     )
@@ -167,20 +155,10 @@ def write_report(document: Document, path: Path) -> None:
     write_text(f"{title}\n\n{report(document)}", path, "Choose another --report.")
 
 
-def _costs(document: Document, costs: Sequence[str]) -> list[Table]:
-    by_length = sorted((run for run in document["runs"] if run["protocol"] == "aby3"), key=lambda run: run["seq"])
-    named = [{**run, "method": run["method"] + " (extrapolated)" * run["extrapolated"]} for run in by_length]
-    two_party = [run for run in document["runs"] if run["protocol"] == "cheetah"]
-    kinds: tuple[tuple[str, list[Row], dict[str, str]], ...] = (
-        ("A token's cost (Figure 10)", named, {"seq": "T", "method": ""}),
-        ("Step by step (Figure 11)", document["ablation"], {"step": "", "functions": "functions"}),
-        ("Gathering (Table 2)", document["gathering"], {"way": ""}),
-        ("Hierarchies (Table 6)", document["hierarchies"], {"levels": "levels"}),
-        ("Layers with one selection (Figure 12)", document["shared_layers"], {"method": "", "layers": "layers"}),
-        ("With and without a cache (Table 8)", document["necessity"], {"seq": "T", "cache": "cache"}),
-        ("Two parties (Figure 18)", two_party, {"method": "", "seq": "T"}),
-    )
-    return [_table(title, rows, labels, {cost: COSTS[cost] for cost in costs}) for title, rows, labels in kinds]
+def _costs(document: Document, costs: Sequence[str]) -> Table:
+    rows = sorted((run for run in document["runs"] if run["protocol"] == "aby3"), key=lambda run: run["seq"])
+    labels = {"seq": "T", "method": ""}
+    return _table("A token's cost (Figure 10)", rows, labels, {cost: COSTS[cost] for cost in costs})
 
 
 def _table(title: str, rows: list[Row], labels: dict[str, str], numbers: dict[str, str]) -> Table:

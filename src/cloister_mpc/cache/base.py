@@ -1,21 +1,6 @@
-"""What every way of keeping the KV cache has in common.
-
-Shapes are static and known to all; contents are secret. Tokens that are not there (padding of a prompt, slots not yet
-written) have zero values *and* a zero in the values' last column, so that numerator and denominator of the softmax come
-out of one product and such tokens weigh nothing, whatever their score. No mask is ever computed.
-
-    H query heads, G key-value heads (H = G x group), d head size, n new tokens in one pass, T prompt tokens (a bucket)
-
-The life of one layer's cache:
-
-    prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
-              cache = method.build(prompt, eviction)
-    step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
-              choice = method.choose(queries, cache, …)  or the leader's
-              out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
-
-All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
-"""
+"""What every way of keeping the KV cache has in common. H query heads, G key-value heads (H = G x group), d head
+size, n new tokens in a pass, T prompt tokens. Shapes are public. Tokens that are not there have zero values and a
+zero in the last column of values: the softmax comes out of one product, they weigh nothing, and no mask is computed."""
 
 from __future__ import annotations
 
@@ -34,7 +19,7 @@ class PromptLayer(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens; shared between layers."""
+    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens."""
 
     rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
     scores: Array | None  # (G, …) attention that the kept tokens received, for methods that need it later
@@ -45,7 +30,7 @@ class Cache(NamedTuple):
 
     keys: Array  # (G, S, d)
     values: Array  # (G, S, d + 1)
-    marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
+    marks: Array | None  # what clusters are known by: (G, C, d)
     pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
     scores: Array | None  # (G, S) attention that the body's tokens received so far, for methods that need it
@@ -54,7 +39,7 @@ class Cache(NamedTuple):
 class Choice(NamedTuple):
     """Which clusters of the body a step reads."""
 
-    rows: Array  # (G, k, C) integers, one-hot, over the finest clusters, however many levels chose them
+    rows: Array  # (G, k, C) integers, one-hot
 
 
 Shuffles: TypeAlias = tuple[Array, ...]
@@ -102,12 +87,8 @@ class Method(Protocol):
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
     ) -> tuple[Array, Cache]:
-        """Attention of queries (H, n, d), scaled already, over what was chosen and what is pinned: (H, n, d).
-
-        The new tokens' own keys and values are in `cache.pinned_*` already. `seen` is public, (n, R) integers: 1 where
-        a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
-        Only methods that forget while decoding change the cache.
-        """
+        """(H, n, d): attention over what was chosen and what is pinned. `seen`, public (n, R): 1 where token i may
+        see a slot."""
 
 
 def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:

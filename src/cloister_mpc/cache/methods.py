@@ -1,14 +1,7 @@
-"""The two ways a party keeps its cache. `FullCache` keeps and reads the whole prompt. `MPCache` is Algorithm 3: static
-eviction once after the prefill, query-aware selection at every step.
-
-    the prompt   | first | ............ middle ............ | last |
-    after a look | first | important to all | to some | to none | last |        (IA, IC and UIA of §3)
-    the cache      pinned    pinned           body      dropped   pinned, then room for generated tokens
-
-At every step a query reads the pinned tokens and the clusters of the body that it is most similar to. Cross-layer
-sharing (§4.4, Algorithm 3 lines 13 to 17 and 23 to 27) is the caller's: it hands a layer the eviction and the choice of
-its leader (cloister_mpc.cache.plan).
-"""
+"""The two ways a party keeps its cache. `FullCache` reads the whole prompt. `MPCache` is Algorithm 3: static
+eviction once (IA, IC and UIA of §3 become pinned, body, dropped), then query-aware selection of clusters of the body
+(§4.3) at every step. Unlike the paper it gathers chosen scores, not keys and values: no array of size k x d is
+gathered."""
 
 from __future__ import annotations
 
@@ -17,17 +10,21 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from cloister_mpc.cache.attention import attention_received, in_runs, read_all, take, visible_to
+from cloister_mpc.cache.attention import (
+    attention_received,
+    fine_scores,
+    headwise,
+    in_runs,
+    read_all,
+    shown,
+    take,
+    visible_to,
+    weighted,
+)
 from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles, Softmax
 from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.cache.ranking import best_rows, in_order
-from cloister_mpc.cache.selection import (
-    attend_by_keys,
-    attend_by_scores,
-    choose_clusters,
-    cluster_marks,
-    similarities,
-)
+from cloister_mpc.cache.ranking import in_order, shuffled_rows
+from cloister_mpc.functions.ring import integers, numbers, settled
 
 
 def empty_slots(like: Array, slots: int) -> Array:
@@ -50,7 +47,7 @@ class FullCache:
         return Cache(
             keys=prompt.keys,
             values=prompt.values,
-            marks=(),
+            marks=None,
             pinned_keys=empty_slots(prompt.keys, self.new_tokens),
             pinned_values=empty_slots(prompt.values, self.new_tokens),
             scores=None,
@@ -71,7 +68,7 @@ class FullCache:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Follow from public numbers alone. In tokens unless named otherwise; tuples have the coarse level first."""
+    """Follow from public numbers alone. In tokens unless named otherwise."""
 
     window: int
     first: int
@@ -80,9 +77,8 @@ class Sizes:
     last: int
     granularity: int
     middle: slice
-    clusters: tuple[int, ...]  # tokens per cluster
-    candidates: tuple[int, ...]  # clusters that each level chooses from
-    counts: tuple[int, ...]  # clusters that each level passes on
+    cluster: int
+    count: int  # clusters that a step reads
 
     @property
     def evicts(self) -> bool:
@@ -92,6 +88,10 @@ class Sizes:
     @property
     def middle_tokens(self) -> int:
         return int(self.middle.stop) - int(self.middle.start)
+
+    @property
+    def candidates(self) -> int:
+        return self.body // self.cluster
 
     @property
     def runs(self) -> int:
@@ -108,61 +108,41 @@ class Sizes:
     @property
     def needs_order(self) -> bool:
         """The eviction gives runs in any order; only clusters made of several runs need them adjacent again."""
-        return self.granularity < self.clusters[0]
+        return self.granularity < self.cluster
 
     @property
     def read(self) -> int:
-        """Tokens of the prompt read at every step."""
-        return self.first + self.always + self.counts[-1] * self.clusters[-1] + self.last
+        return self.first + self.always + self.count * self.cluster + self.last
 
 
 def sizes_of(plan: CachePlan, prompt_tokens: int) -> Sizes | None:
     """The sizes for a prompt; None where it is too short for anything to be worth selecting."""
-    granularity, clusters = plan.granularity, plan.clusters
-    coarse, fine = clusters[0], clusters[-1]
-    read = max(round(plan.budget * prompt_tokens), plan.at_least)
+    granularity, cluster = plan.granularity, plan.cluster
     middle_tokens = (prompt_tokens - plan.pinned_first - plan.pinned_last) // granularity * granularity
-    free = read - plan.pinned_first - plan.pinned_last
-    # A secret top-k is a set: it cannot tell the most important ones.
-    always = plan.always if plan.ranking == "shuffle" else 0.0
-    always_tokens = round(free * always / granularity) * granularity
-    count = (free - always_tokens) // fine
-    unit = max(coarse, granularity)
-    body = min(round(plan.static_keep * prompt_tokens), middle_tokens - always_tokens) // unit * unit
-    if count < 1 or count * fine >= body:
+    free = max(round(plan.budget * prompt_tokens), plan.at_least) - plan.pinned_first - plan.pinned_last
+    always = round(free * plan.always / granularity) * granularity
+    count, unit = (free - always) // cluster, max(cluster, granularity)
+    body = min(round(plan.static_keep * prompt_tokens), middle_tokens - always) // unit * unit
+    if count < 1 or count * cluster >= body:
         return None
-    counts, candidates, available = [], [], body
-    for size, ratio in zip(clusters, (*plan.ratios, None), strict=True):
-        candidates.append(available // size)
-        if ratio is None:
-            counts.append(count)
-        else:
-            counts.append(min(max(round(candidates[-1] * ratio), -(-count * fine // size)), candidates[-1]))
-            available = counts[-1] * size
     start = prompt_tokens - plan.pinned_last - middle_tokens
     return Sizes(
         window=max(1, min(prompt_tokens, round(plan.window * prompt_tokens))),
         first=start,
-        always=always_tokens,
+        always=always,
         body=body,
         last=plan.pinned_last,
         granularity=granularity,
         middle=slice(start, start + middle_tokens),
-        clusters=clusters,
-        candidates=tuple(candidates),
-        counts=tuple(counts),
+        cluster=cluster,
+        count=count,
     )
 
 
 @dataclass(frozen=True)
 class MPCache:
-    plan: CachePlan
     sizes: Sizes
     new_tokens: int
-
-    @property
-    def shuffled(self) -> bool:
-        return self.plan.ranking == "shuffle"
 
     @property
     def window(self) -> int:
@@ -175,13 +155,13 @@ class MPCache:
     @property
     def evict_shuffles(self) -> tuple[int, ...]:
         sizes = self.sizes
-        if not self.shuffled or not sizes.evicts:
+        if not sizes.evicts:
             return ()
         return (sizes.runs, sizes.kept_runs) if sizes.needs_order else (sizes.runs,)
 
     @property
     def choose_shuffles(self) -> tuple[int, ...]:
-        return self.sizes.candidates if self.shuffled else ()
+        return (self.sizes.candidates,)
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
         """Lines 10 to 17: rows of runs that are important to all, then of those important to some, in their order."""
@@ -189,22 +169,22 @@ class MPCache:
         if not sizes.evicts:
             return None
         received = attention_received(prompt, softmax, offset)[:, sizes.middle]
-        numbers = in_runs(received[..., None], sizes.granularity).sum(axis=-1)
-        rows = best_rows(numbers, sizes.always_runs + sizes.kept_runs, shuffles[0] if self.shuffled else None)
+        by_run = in_runs(received[..., None], sizes.granularity).sum(axis=-1)
+        rows = shuffled_rows(by_run, shuffles[0], sizes.always_runs + sizes.kept_runs)
         important, some = rows[:, : sizes.always_runs], rows[:, sizes.always_runs :]
         if sizes.needs_order:
-            some = in_order(some, shuffles[1] if self.shuffled else None)
+            some = in_order(some, shuffles[1])
         return Eviction(jnp.concatenate([important, some], axis=1), None)
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
-        """Lines 18 and 19, and the marks of clusters at every level."""
+        """Lines 18 and 19. A cluster's mark is its mean key (Figure 7)."""
         pinned_keys, keys = self._divided(prompt.keys, eviction)
         pinned_values, values = self._divided(prompt.values, eviction)
-        marks = tuple(cluster_marks(keys, size, self.plan.similarity, self.plan.alpha) for size in self.sizes.clusters)
+        clustered = keys.reshape(keys.shape[0], -1, self.sizes.cluster, keys.shape[-1])
+        marks = jnp.sum(clustered, axis=2) * (1 / self.sizes.cluster)
         return Cache(keys, values, marks, pinned_keys, pinned_values, None)
 
     def _divided(self, tokens: Array, eviction: Eviction | None) -> tuple[Array, Array]:
-        """Tokens of the prompt as pinned ones, with room after them, and as the body."""
         sizes = self.sizes
         middle = tokens[:, sizes.middle]
         rows = None if eviction is None else eviction.rows
@@ -215,17 +195,38 @@ class MPCache:
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         """Lines 24 and 25."""
-        similar = similarities(queries, cache.marks, self.plan.similarity, self.plan.together)
-        shuffled = shuffles if self.shuffled else (None,) * len(similar)
-        return choose_clusters(similar, self.sizes.counts, shuffled)
+        assert cache.marks is not None
+        return Choice(shuffled_rows(similarities(queries, cache.marks), shuffles[0], self.sizes.count))
 
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
     ) -> tuple[Array, Cache]:
-        """Lines 28 to 30."""
+        """Lines 28 to 30, over chosen clusters and pinned tokens."""
         assert choice is not None
-        attend = attend_by_scores if self.plan.gather == "scores" else attend_by_keys
-        return attend(queries, cache, choice, softmax, offset, seen), cache
+        heads, new, _ = queries.shape
+        groups, chosen, clusters = choice.rows.shape
+        body = cache.keys.shape[1]
+        every = fine_scores(queries, jnp.concatenate([cache.keys, cache.pinned_keys], axis=1))
+        by_cluster = every[..., :body].reshape(groups, -1, clusters, body // clusters).transpose(0, 2, 1, 3)
+        taken = headwise(choice.rows, by_cluster.reshape(groups, clusters, -1))
+        read = taken.reshape(groups, chosen, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, -1)
+        visible = visible_to(new, read.shape[-1], seen)
+        asked = settled(jnp.concatenate([read, every[..., body:]], axis=-1))
+        weights = shown(softmax.weigh(asked, offset), visible)
+        given = weights[..., : read.shape[-1]].reshape(groups, -1, chosen, body // clusters).transpose(0, 2, 1, 3)
+        spread = headwise(jnp.swapaxes(choice.rows, 1, 2), given.reshape(groups, chosen, -1))
+        placed = spread.reshape(groups, clusters, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, body)
+        values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
+        out = softmax.divide(weighted(jnp.concatenate([placed, weights[..., read.shape[-1] :]], axis=-1), values))
+        return out, cache
+
+
+def similarities(queries: Array, marks: Array) -> Array:
+    """(H, n, d) against (G, C, d): (G, C), queries of a group summed. By a public product: a sum would share a zero
+    first."""
+    shared = integers(queries).reshape(marks.shape[0], -1, queries.shape[-1])
+    asking = numbers(jnp.matmul(jnp.ones((1, shared.shape[1]), shared.dtype), shared))
+    return headwise(marks, jnp.swapaxes(asking, 1, 2))[..., 0]
 
 
 def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
@@ -233,4 +234,4 @@ def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
     if plan.method == "full" or plan.tokens_read(prompt_tokens) == prompt_tokens:
         return FullCache(new_tokens)
     sizes = sizes_of(plan, prompt_tokens)
-    return FullCache(new_tokens) if sizes is None else MPCache(plan, sizes, new_tokens)
+    return FullCache(new_tokens) if sizes is None else MPCache(sizes, new_tokens)

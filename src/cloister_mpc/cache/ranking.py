@@ -1,18 +1,6 @@
-"""The best k of C secret numbers, as one-hot rows ready to gather with. Two ways:
-
-`shuffled_rows` needs neither sorting nor equality tests. The numbers are put into a secret random order, compared *in
-that order*, and the comparisons are revealed: C different numbers under a uniformly random order have uniformly random
-ranks, whatever the numbers are, and every comparison follows from the ranks. So may what is compared next (`Groups`).
-Rows of the secret permutation are then taken by public index. This tells nothing only if no two numbers are equal
-(clusters of padding would be): `without_ties` ensures that.
-
-`gathered_rows` is the paper's: secret top-k indices, each made one-hot by comparing with every position (Algorithm 2).
-
-Public arithmetic decides which of C shuffled numbers meet, so that the k largest are known after two rounds. In the
-first, each number meets all others of its group. In the second, the i-th of one group meets the j-th of another (from
-0) only where i + j < k: beyond that, the loser has k better ones in these two groups already, as the first round
-showed. Numbers among the first k lose only meetings that are held, so their ranks are exact.
-"""
+"""The best k of C secret numbers, as one-hot rows to gather with, without the sorting and equality tests of
+Algorithm 2. Numbers are compared in a secret random order and the comparisons revealed: ranks of C different numbers
+in such an order are uniformly random, so they tell nothing, if no two are equal (`without_ties`)."""
 
 from __future__ import annotations
 
@@ -21,7 +9,7 @@ from itertools import combinations, pairwise
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from numpy.typing import NDArray
 
 from cloister_mpc.cache.attention import headwise
@@ -30,11 +18,9 @@ from cloister_mpc.functions.ring import integers, on_shares, reveal
 Integers = NDArray[np.int32]
 Pairs = list[tuple[int, int]]
 
-MOST = 16
-"""Most groups that are tried."""
+MOST = 16  # most groups that are tried
 
-LARGEST_TABLE = 2**19
-"""Elements of a round's public matrix, which is part of the program."""
+LARGEST_TABLE = 2**19  # elements of a round's public matrix, which is part of the program
 
 
 @dataclass(frozen=True)
@@ -46,7 +32,6 @@ class Round:
 
     @property
     def differences(self) -> Integers:
-        """(P, pairs): one's number less the other's."""
         columns = np.zeros((self.players, len(self.pairs)), np.int32)
         for pair, (one, other) in enumerate(self.pairs):
             columns[one, pair], columns[other, pair] = 1, -1
@@ -61,7 +46,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Groups:
-    """C numbers in `count` groups of adjacent ones, as equal as can be; `wanted` of the numbers are to be found."""
+    """C numbers in `count` groups. Round 1: all of a group meet. Round 2: the i-th meets another group's j-th only
+    where i + j < k: otherwise the loser has k better ones already. So the first k lose only meetings that are held,
+    and their ranks are exact."""
 
     numbers: int
     count: int
@@ -79,7 +66,6 @@ class Groups:
 
     @property
     def own(self) -> Integers:
-        """(C,): each number's group."""
         return np.repeat(np.arange(self.count, dtype=np.int32), self.sizes)
 
     @property
@@ -114,8 +100,7 @@ def _meetings(groups: Groups) -> int:
     return len(groups.first.pairs) + len(groups.second.pairs)
 
 
-SMALLEST_STEP = 2.0**-18
-"""The unit of the fixed-point numbers that shares hold."""
+SMALLEST_STEP = 2.0**-18  # the unit of the fixed-point numbers that shares hold
 
 
 def shuffled_rows(numbers: Array, shuffle: Array, k: int) -> Array:
@@ -124,38 +109,19 @@ def shuffled_rows(numbers: Array, shuffle: Array, k: int) -> Array:
     return jnp.matmul(largest_first(shuffled, k), shuffle)  # public by secret integers: nothing is sent
 
 
-def gathered_rows(numbers: Array, k: int) -> Array:
-    """(G, C) → (G, k, C) by secret indices, in whatever order top-k has them."""
-    return _one_hot(lax.top_k(numbers, k)[1], numbers.shape[-1])
-
-
-def best_rows(numbers: Array, k: int, shuffle: Array | None) -> Array:
-    """(G, k, C): by the shuffle where there is one, else as the paper."""
-    return gathered_rows(numbers, k) if shuffle is None else shuffled_rows(numbers, shuffle, k)
-
-
-def in_order(rows: Array, shuffle: Array | None) -> Array:
-    """One-hot rows (G, k, C) in the order of what they name: by a second shuffle (G, k, k), or sorted without one."""
+def in_order(rows: Array, shuffle: Array) -> Array:
+    """One-hot rows (G, k, C) in the order of what they name, by a second shuffle (G, k, k)."""
     positions = jnp.sum(rows * np.arange(rows.shape[-1], dtype=np.int32), axis=-1, keepdims=True)
-    if shuffle is None:
-        return _one_hot(jnp.sort(positions[..., 0], axis=-1), rows.shape[-1])
     shuffled = headwise(shuffle, jnp.concatenate([positions, rows], axis=-1))
     # Positions differ from each other, so what is revealed of their order is as random as that of the choice.
     return jnp.matmul(largest_first(-shuffled[..., 0], rows.shape[1]), shuffled[..., 1:])
 
 
-def _one_hot(indices: Array, count: int) -> Array:
-    return (indices[..., None] == jnp.arange(count)).astype(jnp.int32)
-
-
 def largest_first(numbers: Array, k: int) -> Array:
-    """(G, C) different numbers → (G, k, C) one-hot rows, *public*: the numbers must come in a secret random order.
-
-    64 numbers, 6 wanted: two rounds, 18 messages and 64 kB a head on ABY3; in one round 9 and 227 kB.
-    """
+    """(G, C) different numbers → (G, k, C) one-hot rows, *public*: the numbers must come in a secret random order."""
     count = numbers.shape[-1]
     if not on_shares():
-        return _one_hot(jnp.argsort(-numbers, axis=-1)[:, :k], count)
+        return (jnp.argsort(-numbers, axis=-1)[:, :k, None] == jnp.arange(count)).astype(jnp.int32)
     groups = groups_for(count, k)
     if groups is None:
         return _at_places(_ranked(reveal(_larger(numbers)), count), k)
@@ -179,15 +145,6 @@ def _at_places(ranked: Array, k: int) -> Array:
     return (ranked[:, None, :] == np.arange(k)[:, None]).astype(jnp.int32)
 
 
-def ranks(numbers: Array) -> Array:
-    """(G, C) numbers → (G, C) integers, 0 for the largest: every pair is compared once, all in one batch."""
-    count = numbers.shape[-1]
-    if not on_shares():
-        earlier = (numbers[:, None, :] == numbers[:, :, None]) & np.tri(count, k=-1, dtype=bool)
-        return jnp.sum((numbers[:, None, :] > numbers[:, :, None]) | earlier, axis=-1)
-    return _ranked(_larger(numbers), count)
-
-
 def _larger(numbers: Array) -> Array:
     """(G, C // 2, C): in row r - 1, whether numbers are larger than those r places on."""
     return numbers[:, None, :] > _shifted(numbers, numbers.shape[-1] // 2)
@@ -204,10 +161,8 @@ def _ranked(larger: Array, count: int) -> Array:
 
 
 def _shifted(numbers: Array, shifts: int) -> Array:
-    """(G, C) → (G, shifts, C), row r - 1 starting r places later, round the end.
-
-    Rows of C + 1 out of the numbers repeated: on shares, cutting is free where gathering by index is slow.
-    """
+    """(G, C) → (G, shifts, C), row r - 1 starting r places later, round the end: on shares, cutting is free,
+    gathering slow."""
     groups, count = numbers.shape
     repeated = jnp.tile(numbers, (1, shifts + 3))[:, : (shifts + 1) * (count + 1)]
     return repeated.reshape(groups, shifts + 1, count + 1)[:, 1:, :count]
@@ -222,11 +177,8 @@ def _shifted_back(rows: Array) -> Array:
 
 
 def without_ties(numbers: Array) -> Array:
-    """On shares: numbers in the same order, no two equal, the earlier before the later of equal ones.
-
-    Scaled by a power of two above their count, then separated by position in smallest steps: additions only.
-    On plain numbers ties need not be hidden, and the steps would be lost in rounding.
-    """
+    """On shares: the same order, no two equal. Scaled by a power of two above their count, then separated in
+    smallest steps."""
     if not on_shares():
         return numbers
     count = numbers.shape[-1]

@@ -1,16 +1,6 @@
-"""One answer at the level `mpc`: prompt in, tokens out, pass by pass, with its progress.
-
-Knows tokens, guesses and when an answer ends. Knows neither shares nor sockets: `TokenPasses` does.
-
-The parties verify guesses at the next tokens in one pass (prompt lookup): what followed the last few tokens when they
-occurred before, in the prompt or in the answer, is likely to follow again. Only the holder of the prompt guesses; the
-parties learn that a pass was wide and how much of it was kept, not the guesses. A wrong guess changes no token: each
-column's token is chosen as if it had been computed alone.
-
-A token is chosen on shares, or from logits opened to the holder of the prompt. On shares it is the greatest of logits +
-noise, with the noise dealt as a secret: temperature x Gumbel noise draws by probability (the Gumbel-max trick), plus
-logit_bias and the additive penalties. All else (filters, a penalty that multiplies, logprobs) needs the logits.
-"""
+"""One answer at the level `mpc`, pass by pass. The client guesses next tokens by prompt lookup and the parties
+verify them in one pass: they learn its width and how much was kept. A token is chosen on shares as the greatest of
+logits + dealt noise (Gumbel-max), or from logits opened to the client. Knows neither shares nor sockets."""
 
 from __future__ import annotations
 
@@ -41,8 +31,6 @@ _WEIGHT_OF_THE_LAST = 0.5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """One requested answer."""
-
     id: int
     prompt: tuple[int, ...]
     params: SamplingParams
@@ -106,10 +94,8 @@ def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 class Drafts:
-    """Guesses for one answer, of `width` tokens or none: passes of few widths, so few programs.
-
-    After `PATIENCE` guesses in a row of which nothing was kept, it rests for four times `width` tokens.
-    """
+    """Guesses of `width` tokens or none: few widths, few programs. After PATIENCE fruitless ones it rests for 4 x
+    width tokens."""
 
     PATIENCE = 2
 
@@ -127,7 +113,6 @@ class Drafts:
         return guess and guess + guess[-1:] * (self._width - len(guess))
 
     def kept(self, count: int) -> None:
-        """`count` tokens of the last guess were right."""
         self._fruitless = 0 if count else self._fruitless + 1
         if self._fruitless >= self.PATIENCE:
             self._fruitless, self._resting = 0, 4 * self._width
@@ -154,7 +139,6 @@ class Pace:
         self._begun = self._clock()
 
     def layer_done(self, done: int) -> Progress | None:
-        """`done` layers are computed. Returns the progress to report, if a report is due."""
         now = self._clock()
         if now - self._reported < SECONDS_BETWEEN_NEWS:
             return None
@@ -174,8 +158,6 @@ class Pace:
 
 
 class Chooser(ABC):
-    """Chooses one answer's tokens, in order."""
-
     kind: Answer
 
     def noise(self, draft: Sequence[int]) -> NDArray[np.float32] | None:

@@ -1,7 +1,5 @@
-"""A client in this process, as a Backend: what a gateway on a user's own machine computes with.
-
-The prompt stays in this process; what leaves it are shares. There is one level, `mpc`, and no other.
-"""
+"""A client in this process, as a Backend for a gateway on a user's own machine: only shares leave it, only `mpc` is
+served."""
 
 from __future__ import annotations
 

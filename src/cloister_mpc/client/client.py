@@ -1,9 +1,5 @@
-"""The client of the parties: reads a prompt, has the parties compute on shares of it, joins the answer's tokens.
-
-To its controller (or to `client.backend`, on a user's own machine) it is a vault: it takes AssignPrompt and Cancel and
-answers with PromptAccepted, Tokens and Failed. It computes one answer at a time, which takes all that the parties have;
-the others wait in order. Knows no HTTP and no sockets: `ModelAtParties` brings shares to the parties.
-"""
+"""The client of the parties: reads a prompt, has the parties compute on shares of it, joins the answer's tokens. To
+its controller it is a vault. One answer at a time; the others wait in order. Knows no HTTP and no sockets."""
 
 from __future__ import annotations
 
@@ -36,11 +32,9 @@ from cloister_mpc.client.answer import Drafts, Pace, Request, answer, chooser_fo
 if TYPE_CHECKING:
     from cloister_mpc.client.passes import ModelAtParties
 
-MAX_WAITING = 8
-"""Answers that may wait for their turn: each takes minutes."""
+MAX_WAITING = 8  # answers that may wait for their turn: each takes minutes
 
-ANSWER_STEP = 16
-"""The parties learn how long the answer may get in multiples of this, and keep few programs."""
+ANSWER_STEP = 16  # the parties learn how long the answer may get in multiples of this, and keep few programs
 
 Reply = PromptAccepted | Tokens | Failed
 
@@ -82,7 +76,6 @@ class Client:
             self._tasks[request.id] = asyncio.create_task(self._serve(request))
 
     async def close(self) -> None:
-        """Cancel the answers under way, at the parties too."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

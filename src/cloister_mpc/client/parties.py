@@ -1,12 +1,5 @@
-"""The parties as a dealer sees them: connect to all, deal secrets, have them computed on, put results together.
-
-    parties = await Parties.connect(config, credentials)
-    session = await parties.open(GenerationSpec(prompt_tokens=64, new_tokens=32))
-    await session.deal("coarse", one_hots)
-    answer = await session.run("prefill")
-
-Runs where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal.
-"""
+"""The parties as a dealer sees them: connect to all, deal secrets, have them computed on, put results together. Runs
+where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal."""
 
 from __future__ import annotations
 
@@ -31,35 +24,15 @@ from cloister.errors import (
     error_from_code,
 )
 from cloister.link.network.address import Address
+from cloister_mpc import messages
 from cloister_mpc.certificates import Credentials, Role, client_tls, require
 from cloister_mpc.config import PartiesConfig
 from cloister_mpc.connection import Connection
-from cloister_mpc.messages import (
-    VERSION,
-    AskStatus,
-    Close,
-    Done,
-    GenerationSpec,
-    Hello,
-    Open,
-    Opened,
-    Piece,
-    Progress,
-    Put,
-    Refused,
-    Result,
-    Run,
-    RunKind,
-    ShareHead,
-    ToDealer,
-    Welcome,
-)
 
 CONNECT_S = 15.0
 _POLL_S = 0.5
 
 OnProgress = Callable[[int, int], None]
-"""Called after every program: how many are done, of how many in this pass."""
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -101,14 +74,12 @@ class Parties:
     def closed(self) -> bool:
         return self._lost is not None
 
-    async def status(self) -> list[Welcome]:
-        """The state of each party now."""
+    async def status(self) -> list[messages.Welcome]:
         async with self._asking:
-            self.post(AskStatus())
-            return await self.next_of_all(Welcome)
+            self.post(messages.AskStatus())
+            return await self.next_of_all(messages.Welcome)
 
-    async def wait_ready(self, patience_s: float) -> list[Welcome]:
-        """The state of each party once generations can begin."""
+    async def wait_ready(self, patience_s: float) -> list[messages.Welcome]:
         missing = "a party does not answer"
         try:
             async with asyncio.timeout(patience_s):
@@ -123,16 +94,15 @@ class Parties:
             ) from None
         return status
 
-    async def open(self, spec: GenerationSpec) -> PartySession:
-        """A new generation. Its programs are compiled by the parties when they first run."""
+    async def open(self, spec: messages.GenerationSpec) -> PartySession:
         name = secrets.token_bytes(16)
         if self._lost is not None:
             raise self._lost
         self._add_inboxes(name)
         session = PartySession(self, name)
         try:
-            self.post(Open(name, spec))
-            if len({each.epoch for each in await self.next_of_all(Opened, name)}) != 1:
+            self.post(messages.Open(name, spec))
+            if len({each.epoch for each in await self.next_of_all(messages.Opened, name)}) != 1:
                 raise PartyLost("The parties are between two epochs.", hint="Try again.")
         except BaseException:
             session.forget()
@@ -140,7 +110,6 @@ class Parties:
         return session
 
     async def close(self) -> None:
-        """Leave; the parties forget what was dealt."""
         self._lose(ServiceUnavailable("The connection to the parties was closed."))
         for task in self._tasks:
             task.cancel()
@@ -148,7 +117,6 @@ class Parties:
         await asyncio.gather(*(connection.wait_closed() for connection in self.connections))
 
     def post(self, message: msgspec.Struct) -> None:
-        """To all parties."""
         for connection in self.connections:
             connection.post(message)
 
@@ -167,12 +135,11 @@ class Parties:
                     await connection.send(piece(data))
 
     async def next(self, rank: int, kind: type[M], session: bytes | None = None) -> M:
-        """The next message of this party (for this session), which must be of this kind."""
         inbox = self._inboxes[session][rank]
         if self._lost is not None and inbox.empty():
             raise self._lost
         message = await inbox.get()
-        if isinstance(message, Refused):
+        if isinstance(message, messages.Refused):
             raise _error(message)
         if not isinstance(message, kind):
             raise ProtocolError(f"Party {rank} answered out of turn.")
@@ -183,7 +150,7 @@ class Parties:
 
     def forget(self, session: bytes) -> None:
         if self._inboxes.pop(session, None) is not None:
-            self.post(Close(session))
+            self.post(messages.Close(session))
 
     def _add_inboxes(self, session: bytes | None) -> None:
         self._inboxes[session] = tuple(asyncio.Queue() for _ in self.connections)
@@ -193,12 +160,12 @@ class Parties:
         try:
             while (message := await self.connections[rank].receive()) is not None:
                 session = getattr(message, "session", None)
-                if isinstance(message, Refused) and session is None:
+                if isinstance(message, messages.Refused) and session is None:
                     lost = _error(message)
                     break
                 if session in self._inboxes:
                     self._inboxes[session][rank].put_nowait(message)
-                    if isinstance(message, Refused):  # also for a caller that waits for another party of this session
+                    if isinstance(message, messages.Refused):  # also for a caller that waits for another party
                         for other, inbox in enumerate(self._inboxes[session]):
                             if other != rank:
                                 inbox.put_nowait(message)
@@ -210,7 +177,7 @@ class Parties:
         if self._lost is not None:
             return
         self._lost = reason
-        refusal = Refused.of(reason)
+        refusal = messages.Refused.of(reason)
         for inboxes in self._inboxes.values():
             for inbox in inboxes:
                 inbox.put_nowait(refusal)
@@ -227,48 +194,46 @@ class PartySession:
         self._runs = 0
 
     async def deal(self, name: str, values: NDArray[np.generic]) -> None:
-        """A secret for the next run: int32 or float32, split into fresh shares."""
-        head = ShareHead(name, values.dtype.name, values.shape)  # type: ignore[arg-type]
+        head = messages.ShareHead(name, values.dtype.name, values.shape)  # type: ignore[arg-type]
         try:
-            await self._parties.deal(Put(self._name, head), (values,), partial(Piece, self._name))
+            await self._parties.deal(messages.Put(self._name, head), (values,), partial(messages.Piece, self._name))
         except OSError:
             raise PartyLost("A party was lost while it was dealt to.", hint="Try again.") from None
 
     def forget(self) -> None:
-        """The parties delete all of it."""
         self._parties.forget(self._name)
 
     async def run(
-        self, kind: RunKind, at: int = 0, columns: int = 1, on_progress: OnProgress | None = None
+        self, kind: messages.RunKind, at: int = 0, columns: int = 1, on_progress: OnProgress | None = None
     ) -> NDArray[np.generic]:
         """The prompt's pass, or generated tokens' from position `at` on; the answer is for us alone."""
         from cloister_mpc.shares import share_of
 
-        self._parties.post(Run(self._name, self._runs, kind, at, columns))
+        self._parties.post(messages.Run(self._name, self._runs, kind, at, columns))
         results = []
         for rank in range(len(self._parties.connections)):
             while True:
-                message = await self._parties.next(rank, Progress | Result, self._name)  # type: ignore[arg-type]
-                if isinstance(message, Result):
+                message = await self._parties.next(rank, messages.Progress | messages.Result, self._name)  # type: ignore[arg-type]
+                if isinstance(message, messages.Result):
                     break
                 if rank == 0 and on_progress is not None:
                     on_progress(message.done, message.total)
             results.append((message, await self._content(rank, message)))
-            await self._parties.next(rank, Done, self._name)
+            await self._parties.next(rank, messages.Done, self._name)
         self._runs += 1
         first = results[0][0]
         if any((each.head, each.storage) != (first.head, first.storage) for each, _ in results):
             raise PartyLost("The parties' shares of a result do not fit together.")
         return self._parties.dealer.join([share_of(first.head, first.storage, content) for _, content in results])
 
-    async def _content(self, rank: int, result: Result) -> bytes:
+    async def _content(self, rank: int, result: messages.Result) -> bytes:
         from cloister_mpc.shares import result_size
 
         if result.size != result_size(result.head, result.storage, self._parties.config.protocol):
             raise ProtocolError(f"Party {rank} announced a share of another size.")
         content = b""
         while len(content) < result.size:
-            content += (await self._parties.next(rank, Piece, self._name)).data
+            content += (await self._parties.next(rank, messages.Piece, self._name)).data
         if len(content) != result.size:
             raise ProtocolError(f"Party {rank} sent more than it announced.")
         return content
@@ -302,26 +267,26 @@ async def ask_all(config: PartiesConfig, own: Credentials) -> list[PartyState]:
     return list(await asyncio.gather(*(ask(rank) for rank in range(len(config.party)))))
 
 
-async def _connect(config: PartiesConfig, rank: int, tls: ssl.SSLContext) -> tuple[Connection, Welcome]:
+async def _connect(config: PartiesConfig, rank: int, tls: ssl.SSLContext) -> tuple[Connection, messages.Welcome]:
     """A connection to one party, and its Welcome. Checks its certificate, version and settings."""
     place = config.party[rank]
     address = Address.parse(place.control)
     where = f"Party {rank} ({address})"
     try:
-        connection = await Connection.open(address, tls, ToDealer, CONNECT_S)
+        connection = await Connection.open(address, tls, messages.ToDealer, CONNECT_S)
     except ssl.SSLError:
         raise Unauthorized(f"{where} and we have no authority in common.", hint="Compare the keys' folders.") from None
     except (TimeoutError, OSError):
         raise PartyLost(f"{where} cannot be reached.", hint="Start it: `cloister mpc party --rank …`.") from None
     try:
         require(connection.tls, Role("party", str(rank)), place.fingerprint)
-        connection.post(Hello(VERSION))
+        connection.post(messages.Hello(messages.VERSION))
         welcome = await connection.receive(CONNECT_S)
         if welcome is None:
             raise Unauthorized(f"{where} refuses our certificate.", hint="It must be of the parties' own authority.")
-        if isinstance(welcome, Refused):
+        if isinstance(welcome, messages.Refused):
             raise _error(welcome)
-        if not isinstance(welcome, Welcome) or welcome.version != VERSION or welcome.rank != rank:
+        if not isinstance(welcome, messages.Welcome) or welcome.version != messages.VERSION or welcome.rank != rank:
             raise ProtocolError(f"{where} speaks another language.", hint="Use the same version of Cloister.")
         if welcome.agreement != config.agreement:
             raise SetupError(f"{where} has other settings than ours.", hint="All need the same file.")
@@ -334,5 +299,5 @@ async def _connect(config: PartiesConfig, rank: int, tls: ssl.SSLContext) -> tup
     return connection, welcome
 
 
-def _error(refused: Refused) -> CloisterError:
+def _error(refused: messages.Refused) -> CloisterError:
     return error_from_code(refused.code, refused.message, hint=refused.hint or None)

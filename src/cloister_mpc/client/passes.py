@@ -1,7 +1,5 @@
-"""A generation's passes over the parties: tokens in, the answer's tokens or logits out.
-
-Runs where the prompt is: tokens become one-hots, permutations are drawn, both are dealt as shares. Knows no text.
-"""
+"""A generation's passes over the parties: tokens in, the answer's tokens or logits out. Runs where the prompt is.
+Knows no text."""
 
 from __future__ import annotations
 
@@ -43,8 +41,8 @@ class ModelAtParties:
         identity: bytes = b"",
         cache: CachePlan = PLANS["full"],
     ) -> ModelAtParties:
-        """Waits until the parties of this file are ready. Our key lies beside it, unless another is given. `identity`
-        is the parties' digest in the node's evidence, which they must still have; `cache` is every answer's plan."""
+        """Waits until the parties are ready. `identity`: their digest in the node's evidence, which they must still
+        have."""
         config = read_config(file)
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
@@ -57,7 +55,6 @@ class ModelAtParties:
         return made
 
     async def connect(self, patience_s: float) -> Parties:
-        """Connections to all parties that are ready, or will be within the patience."""
         if self._parties is None or self._parties.closed:
             self._check_identity()
             self._parties = await Parties.connect(self._config, self._own)
@@ -77,7 +74,6 @@ class ModelAtParties:
     async def open(
         self, prompt_tokens: int, new_tokens: int, kind: Answer, layer_done: Callable[[int], None]
     ) -> TokenPasses:
-        """A generation for a prompt and an answer of these lengths; PartyLost if a party does not answer."""
         parties = await self.connect(patience_s=30.0)
         cache = msgspec.json.encode(self._cache)
         spec = GenerationSpec(bucket_of(prompt_tokens), new_tokens, cache, answer=kind)
@@ -99,7 +95,6 @@ class TokenPasses:
         self._prompt = 0
 
     async def prefill(self, prompt: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        """Compute the whole prompt; what follows its last token, n = 1."""
         self._prompt = len(prompt)
         columns = self._programs.outline.prompt_tokens
         await self._deal(dealt(self._programs), prompt, columns, 0, noise)

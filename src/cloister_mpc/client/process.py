@@ -1,9 +1,4 @@
-"""The client as a process: `python -m cloister_mpc.client.process FD`, started by the controller.
-
-Joins the controller's socket, the tokenizer and the parties. It prints nothing that came from a request. It is confined
-as far as a process can be that must reach parties over TCP: it writes no file, starts no program, leaves no dump. A
-vault is confined more (docs/mpc.md says how).
-"""
+"""The client as a process: `python -m cloister_mpc.client.process FD`, started by the controller."""
 
 from __future__ import annotations
 
@@ -26,8 +21,7 @@ if TYPE_CHECKING:
     from cloister_mpc.client.client import Client
     from cloister_mpc.controller_messages import StartMpcClient
 
-READY_S = 120.0
-"""How long parties may take to be ready; they may just be loading the weights."""
+READY_S = 120.0  # how long parties may take to be ready; they may just be loading the weights
 
 
 def main() -> None:

@@ -1,8 +1,5 @@
-"""Activations of MLPs, each x/2 + E(x) with E even: a polynomial in x^2, and tails outside its range.
-
-`silu` is x * sigmoid(x) for any input. `ordered_silu` is for gates whose owner has sorted them: most get no tails, and
-fewer bytes. It does not know how they were sorted (see calibration). `gelu` is x * Phi(x) in GPT-2's tanh form.
-"""
+"""Activations of MLPs, each x/2 + E(x) with E even: a polynomial in x^2 found by search (weighted minimax), and
+tails."""
 
 from __future__ import annotations
 
@@ -13,19 +10,15 @@ from jax import Array
 EDGE = 7.0
 
 GATES_ARE_DIVIDED_BY = 8
-RESULTS_ARE_MULTIPLIED_BY = 4
-"""By `model.weights`, which orders the gates: scaling on shares would cost messages."""
+RESULTS_ARE_MULTIPLIED_BY = 4  # by `model.weights`, which orders the gates: scaling on shares would cost messages
 
 CALM_WITHIN = 13.0
 WILD_EDGE = 8.5
 
 
 def silu(x: Array) -> Array:
-    """x * sigmoid(x), elementwise, for any x: within 0.0073, and within 0.0013 for |x| < 1, where most gates are.
-
-    E is a polynomial of degree 8 in v = (x/6)^2, built of three products with constants found by search (weighted
-    minimax); sums cost nothing. 25 messages, 564 bytes an element on ABY3; the library's takes 78 and 1,800.
-    """
+    """x * sigmoid(x) within 0.0073, and 0.0013 for |x| < 1. 25 messages, 564 bytes an element on ABY3 (library: 78,
+    1,800)."""
     sixth = x * (1 / 6)
     v = sixth * sixth
     z = v * (v - 2.581145)
@@ -41,14 +34,9 @@ _AT_ZERO = (_W_AT_ZERO + 4.420032) * (_W_AT_ZERO + 2.166064) - _W_AT_ZERO
 
 
 def ordered_silu(gates: Array, calm: int) -> Array:
-    """4 silu(8 t) for rows t of gates, of which the first `calm` keep |8 t| below 13: they get no tails.
-
-    E is a polynomial of degree 16 in v = t^2, built of four products with numbers found by search (weighted minimax);
-    sums cost nothing, nor does taking something a whole number of times. Calm and wild rows differ in the constants
-    alone. Calm ones are within 0.0004 for |8 t| < 2, 0.0013 below 4, 0.013 below 10, 0.037 below 13, far off from 14
-    on. Wild ones are within 0.0018 everywhere, 0.0009 below 4 (as float32, below 100: its powers do not wrap around).
-    25 messages on ABY3, 260 bytes an element and 328 more for a wild one.
-    """
+    """4 silu(8 t) for rows t, of which the first `calm` keep |8 t| below 13 and get no tails. Calm ones are within
+    0.0004 for |8 t| < 2, 0.013 below 10, 0.037 below 13, far off from 14 on; wild ones within 0.0018 everywhere. 25
+    messages on ABY3, 260 bytes an element and 328 more for a wild one."""
     kind = (np.arange(len(gates)) >= calm).astype(int)
     a, b, c, d, e, f, g, h = _CALM_AND_WILD[:, kind, None]
     v = gates * gates
@@ -92,11 +80,8 @@ GELU_EDGE = 2.95
 
 
 def gelu(x: Array) -> Array:
-    """x * Phi(x), elementwise, for any x: within 0.0045, and within 0.0012 for |x| < 1.
-
-    E is a polynomial of degree 4 in v = (x/4)^2, built of two products with constants found by search (weighted
-    minimax); sums cost nothing. 22 messages, 512 bytes an element on ABY3; the library's: 64, 1,108, up to 0.08 off.
-    """
+    """x * Phi(x) within 0.0045, and 0.0012 for |x| < 1. 22 messages, 512 bytes an element on ABY3 (library: 64,
+    1,108)."""
     quarter = x * (1 / 4)
     v = quarter * quarter
     z = v * (v - 0.385877)
@@ -110,12 +95,8 @@ _GELU_AT_ZERO = 2.145651 * -0.098699
 
 
 def with_tails(x: Array, middle: Array, edge: float, right: Array | None = None) -> Array:
-    """`middle` where |x| <= edge, 0 to the left, to the right `right`: x itself unless another is given.
-
-    11 messages, 328 bytes an element on ABY3: both comparisons are one batch, the public matrix makes their bits
-    integers (32 bytes a bit instead of 40), both products are another batch. `middle` may have overflowed outside: what
-    is multiplied by the integer zero is gone exactly.
-    """
+    """`middle` where |x| <= edge, 0 to the left, `right` (else x) to the right. 11 messages, 328 bytes an element on
+    ABY3. `middle` may have overflowed outside: what is multiplied by the integer zero is gone exactly."""
     above = jnp.stack([x.reshape(-1)] * 2) > jnp.array([[-edge], [edge]], x.dtype)
     inside_and_right = jnp.array([[1, -1], [0, 1]], jnp.int32) @ above.astype(jnp.int32)
     chosen = inside_and_right.reshape(2, *x.shape) * jnp.stack([middle, x if right is None else right])

@@ -1,8 +1,5 @@
-"""One choice of every function a decoder needs. The decoder knows the bundle, never how its functions are computed.
-
-Messages in the docstrings of this package are those of the party that sends most; bytes are all parties' together.
-Both were measured on ABY3 in a ring of 64 bits with 18 of fraction.
-"""
+"""One choice of every function a decoder needs. Messages in docstrings of this package are those of the party that
+sends most, bytes all parties' together, measured on ABY3 in a ring of 64 bits with 18 of fraction."""
 
 from __future__ import annotations
 

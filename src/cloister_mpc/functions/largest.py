@@ -1,9 +1,5 @@
-"""Which of many numbers is the largest: a tournament on shares that carries no index beside the numbers.
-
-The index is written into the last bits of each number, below its fraction, where it also decides ties (the earlier
-wins). So a match is one comparison and one product of integers, 164 bytes on ABY3, and the winner carries its index.
-On plain numbers it is argmax.
-"""
+"""Which of many numbers is the largest: a tournament on shares. The index is written into the last bits of each
+number, below its fraction, where it also decides ties: a match is one comparison and one product, 164 bytes on ABY3."""
 
 from __future__ import annotations
 
@@ -19,15 +15,12 @@ from cloister_mpc.functions.ring import integers, on_shares
 FEW = 256
 """Numbers from which on four meet at once: twice the bytes for each one out, and 13 messages for two rounds of 11."""
 
-LAST = 12
-"""Numbers that all meet at once, in 15 messages."""
+LAST = 12  # numbers that all meet at once, in 15 messages
 
 
 def largest(fine: Array) -> Array:
-    """(V, n) fine numbers (functions.ring) → (n,) integers: each column's first largest.
-
-    Indices take the ring's last bits: with V = 2^16, numbers must stay within +-1,000. Columns share their messages.
-    """
+    """(V, n) fine numbers → (n,): each column's first largest. With V = 2^16 indices leave room for numbers within
+    +-1,000."""
     if not on_shares():
         return jnp.argmax(fine, axis=0).astype(jnp.int32)
     count = fine.shape[0]

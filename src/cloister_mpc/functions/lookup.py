@@ -1,9 +1,5 @@
-"""Tables looked up by comparing with all edges at once: ten messages, however long the table.
-
-Wide and shallow: 140 bytes for each edge and element on ABY3 (108 the comparison, 32 its bit made arithmetic), and not
-one multiplication, since bits are integers and the table is public. Made for few elements: norms, denominators. `rsqrt`
-is one: a table of chords.
-"""
+"""Tables looked up by comparing with all edges at once: ten messages, however long, and 140 bytes an edge and
+element on ABY3. Made for few elements: norms, denominators."""
 
 from __future__ import annotations
 
@@ -20,11 +16,8 @@ from cloister_mpc.functions.ring import FRACTION_BITS
 
 @dataclass(frozen=True)
 class Table:
-    """`columns` (c, n + 1) of values in the n + 1 intervals between `edges` (n,), and below and above them.
-
-    Values of a column that grow towards the first interval keep their precision: it is there that the sum of
-    differences is longest.
-    """
+    """`columns` (c, n + 1) of values in the n + 1 intervals between `edges` (n,). Precise where values grow to the
+    first one."""
 
     edges: NDArray[np.float64]
     columns: NDArray[np.float64]
@@ -47,11 +40,8 @@ def on_grid(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def chords(function: Callable[[float], float], lowest: float, highest: float, error: float) -> Table:
-    """Columns a and b of a + b x, as few as keep within a relative error of a convex positive function.
-
-    Each interval is as long as the rounded slope allows: where slopes are a few units of the last place, intervals
-    are short, and rounding costs edges instead of accuracy.
-    """
+    """Columns a and b of a + b x, as few as keep a convex positive function within a relative error despite rounded
+    slopes."""
     starts, lines = [lowest], []
     ratio = 1.5
     while starts[-1] < highest:
@@ -81,11 +71,8 @@ _CHORDS = chords(lambda x: x**-0.5, LOWEST, HIGHEST, 5e-4)
 
 
 def rsqrt(mean_square: Array) -> Array:
-    """1/sqrt(x), elementwise, within 5e-4 relative and two units of fixed point for x in [2^-12, 2^11].
-
-    Outside it goes on along the outermost chords: finite, but not accurate. 13 messages, 30 kB an element on ABY3;
-    the library's takes 48 and 1.5 kB.
-    """
+    """1/sqrt(x) within 5e-4 relative for x in [2^-12, 2^11], finite outside. 13 messages, 30 kB an element (library:
+    48, 1.5 kB)."""
     level, slope = _CHORDS.look_up(mean_square)
     scale: Array = level + slope * mean_square
     return scale

@@ -1,13 +1,6 @@
-"""Fixed-point numbers as the integers that shares hold of them, so that products need not be rounded one by one.
-
-A product of two fixed-point numbers has twice their fraction bits until it is truncated (28 bytes and two messages for
-each element on ABY3, where the product itself takes 24 and one). A `fine` number has not been truncated: it is held
-2^18 times too large, may be added to other fine ones, gathered by integer rows and compared, and is brought back by
-`settled`, once, where it is needed. On plain numbers a fine number is a number like any other. Values must stay far
-below 2^26, since the ring has 64 bits.
-
-`reveal` opens a value to all parties, inside a computation. Every use stands in the table of docs/mpc.md.
-"""
+"""Fixed-point numbers as the integers that shares hold. A product has twice the fraction bits until it is truncated
+(28 bytes, two messages an element on ABY3); a `fine` number is not truncated yet: 2^18 times too large, to be added,
+gathered or compared, then `settled` once. Values must stay far below 2^26: the ring has 64 bits."""
 
 from __future__ import annotations
 
@@ -24,7 +17,6 @@ _on_shares: ContextVar[bool] = ContextVar("on_shares", default=False)
 
 @contextmanager
 def tracing_for_shares() -> Iterator[None]:
-    """Meanwhile, what is traced will run on shares."""
     token = _on_shares.set(True)
     try:
         yield
@@ -38,7 +30,7 @@ def on_shares() -> bool:
 
 
 def reveal(value: Array) -> Array:
-    """The value, known to all parties from here on. On plain numbers it is known already."""
+    """The value, known to all parties from here on. Every use stands in the table of docs/mpc.md."""
     if not _on_shares.get():
         return value
     from spu.experimental import reveal as open_to_all
@@ -47,8 +39,7 @@ def reveal(value: Array) -> Array:
     return opened
 
 
-FRACTION_BITS = 18
-"""Of the runtimes' fixed point and of tables; a product has twice as many until it is truncated."""
+FRACTION_BITS = 18  # of the runtimes' fixed point and of tables; a product has twice as many until it is truncated
 
 
 def integers(numbers: Array) -> Array:

@@ -1,11 +1,6 @@
-"""Softmax in the two halves of cloister_mpc.cache.base.Softmax: weights of scores, and weighted sums divided.
-
-exp is a polynomial of degree four, then squarings: one product, of whatever size, at each step. The polynomial p
-follows exp(x / 2^r) where weights matter, and is kept below 2^(-18 / 2^r) in absolute value far to the left, so that
-p^(2^r) is nothing there: a truncated series (or 1 + x / 2^r) would grow again, being even in the end. It is evaluated
-with two products (Knuth, The Art of Computer Programming 2, 4.6.4: adapted coefficients) of v = scale * x, which makes
-the leading coefficient one. Division: a table brings the common denominator near one, a polynomial of it finishes.
-"""
+"""Softmax in two halves: weights of scores, and weighted sums divided. exp is p^(2^r) for a polynomial p of degree
+four in two products (Knuth, TAOCP 2, 4.6.4: adapted coefficients) that stays small far to the left, where a series
+would grow."""
 
 from __future__ import annotations
 
@@ -42,10 +37,7 @@ class PowerExponential:
 
 
 WIDE = PowerExponential(-160, 13, 0.012112093, 1.0079437, 1.2587244, -1.2074427, 0.93544737, squarings=5)
-"""Relative error 0.12% from -2 to 13, absolute error 5e-6 below -6 (fixed point with 18 bits).
-
-23 messages, 392 bytes an element on ABY3; (1 + x/64)^64 takes 20 and 340 and is wrong by half at x = 10.
-"""
+"""Relative error 0.12% from -2 to 13, absolute 5e-6 below -6. 23 messages, 392 bytes an element on ABY3."""
 
 
 LOWEST = 2.0**-9
@@ -81,7 +73,6 @@ def _quartic(away: float) -> _Quartic:
 
 
 def _factors(middle: float) -> Table:
-    """What brings sums near `middle`, shifted."""
     bounds = np.geomspace(LOWEST, HIGHEST, _INTERVALS + 1)
     return Table(bounds[1:-1], on_grid(middle * 2.0 ** (_SHIFT + 1) / (bounds[:-1] + bounds[1:])[None]))
 
@@ -92,12 +83,8 @@ _TABLE = _factors(_INVERSE.middle)
 
 
 def divide_by_last(sums: Array) -> Array:
-    """(…, d + 1) → (…, d): all columns divided by the last, which lies in [2^-9, 2^24]; 0 / 0 is 0.
-
-    Within 2.2e-4 relative and a few units of fixed point, for quotients up to 1,000. 23 messages, 5 kB a row and 120
-    bytes an element on ABY3, where the library's reciprocal and a product take 55 (and were off by 0.16 for those
-    up to 2^20).
-    """
+    """(…, d + 1) → (…, d): all divided by the last, in [2^-9, 2^24]; 0 / 0 is 0. Within 2.2e-4 relative for
+    quotients up to 1,000. 23 messages, 5 kB a row and 120 bytes an element on ABY3 (library: 55)."""
     factors = _TABLE.look_up(sums[..., -1])[0, ..., None]
     near = sums * factors * 2.0**-_SHIFT
     quotients: Array = near[..., :-1] * _INVERSE(near[..., -1:])

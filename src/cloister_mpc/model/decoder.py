@@ -1,40 +1,33 @@
 """The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, for shares and plain numbers.
-
-`embed` makes columns of the residual stream from a client's one-hots, `prompt_layer` and `step_layer` compute one
-layer, `answer` gives the next token or its logits. Knows neither how caches nor how functions work inside. `present` is
-(1, n): 1 where a column holds a token, 0 where it pads. A padding column is zero on entry and small noise afterwards;
-its values are exactly zero, so whatever keys or scores its noise leads to weigh nothing.
-
-One-hots are integers, so nothing is truncated: the two of a token are multiplied (one message), then meet the matrix.
-Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn
-neither its temperature nor its draw.
-"""
+`present`, (1, n), is 0 where a column pads: its values are zero, so its noise weighs nothing. Sampling is
+argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn neither temperature nor
+draw."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from cloister_mpc.cache.attention import scores, shown, weighted
-from cloister_mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister_mpc.functions.bundle import Functions
 from cloister_mpc.functions.largest import largest
 from cloister_mpc.functions.ring import fine, integers, numbers, settled
 from cloister_mpc.messages import Answer
-from cloister_mpc.model.shape import ModelShape
-from cloister_mpc.model.weights import LayerWeights, OuterWeights
+from cloister_mpc.model.shape import ModelShape, one_hots
+from cloister_mpc.model.weights import LayerWeights, ModelWeights, OuterWeights
 
-BLOCK = 256
-"""Columns of a prompt computed at once: a block's scores are the most memory a prefill needs."""
+BLOCK = 256  # columns of a prompt computed at once: a block's scores are the most memory a prefill needs
 
-FAR = 48
-"""How far the first token's score with itself is lowered (see `_causal`): e^-48 vanishes in fixed point."""
+FAR = 48  # how far the first token's score with itself is lowered (see `_causal`): e^-48 vanishes in fixed point
 
-EMBED_BLOCK = 64
-"""Columns whose one-hots are multiplied at once, to bound memory."""
+EMBED_BLOCK = 64  # columns whose one-hots are multiplied at once, to bound memory
 
 
 class Angles(NamedTuple):
@@ -53,8 +46,6 @@ class Attended(NamedTuple):
 
 
 class Decoder:
-    """One model's layers, with one choice of functions."""
-
     def __init__(self, shape: ModelShape, functions: Functions) -> None:
         self.shape = shape
         self.functions = functions
@@ -103,11 +94,9 @@ class Decoder:
     def _causal(
         self, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array, first: Array
     ) -> Array:
-        """Causal attention of the last block over itself and over all blocks before it.
-
-        The first token sees only itself, so its score does not matter, but calibration cannot keep it in range: it is
-        lowered to nothing, and the answer is put in its place. Padding sees nothing: its denominator is made one.
-        """
+        """The last block over all before it. The first token sees itself alone, and calibration cannot keep its
+        score in range: it is lowered to nothing and the answer put in its place. Padding sees nothing: its
+        denominator is made one."""
         softmax, columns = self.functions.softmax, queries.shape[1]
         every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
         before = every_key.shape[1] - columns
@@ -129,18 +118,14 @@ class Decoder:
         cache: Cache,
         angles: Angles,
         slot: Array,
-        choice: Choice | None,
         shuffles: Shuffles,
-        following: bool,
-    ) -> tuple[Array, Cache, Choice | None]:
-        """Generated tokens (D, n) through one layer: the stream, the cache and the choice used."""
+    ) -> tuple[Array, Cache]:
         new = self.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, slot, new.keys, new.values)
-        if not following:
-            choice = method.choose(new.queries, cache, shuffles)
+        choice = method.choose(new.queries, cache, shuffles)
         seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
         out, cache = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
-        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice
+        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache
 
     def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
         """Of generated tokens: no column is padding."""
@@ -197,7 +182,6 @@ class Decoder:
         return hidden * self.functions.rms_scale(_squares(hidden) * (1 / self.shape.hidden) + epsilon)
 
     def _with_biases(self, columns: Array, present: Array) -> Array:
-        """The input of a matrix, with the row that its column of biases is multiplied by."""
         return jnp.concatenate([columns, present.astype(columns.dtype)]) if self.shape.biases else columns
 
 
@@ -220,3 +204,43 @@ def rotate(heads: Array, angles: Angles) -> Array:
     half = heads.shape[-1] // 2
     turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
     return settled(numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)))
+
+
+class PlainModel:
+    """The same layers in the clear, for calibration and quality runs. One compiled function serves all layers."""
+
+    def __init__(self, shape: ModelShape, weights: ModelWeights, functions: Functions) -> None:
+        self.shape = shape
+        self.decoder = Decoder(shape, functions)
+        self.weights = jax.tree_util.tree_map(jnp.asarray, weights)
+        self.epsilons = [jnp.float32(shape.epsilon * scale * scale) for scale in shape.scales]
+        self._embed = jax.jit(self.decoder.embed)
+        self._prompt = jax.jit(self.decoder.prompt_layer, static_argnums=0)
+        self._logits = jax.jit(self.decoder.logits)
+
+    def columns(self, tokens: Sequence[int], wide: int, first: int) -> tuple[Array, Array]:
+        """Embedded tokens (D, wide), padded on the left, and which columns hold one."""
+        dealt = one_hots(self.shape, tokens, wide, first)
+        places = dealt.get("places", np.zeros((0, wide), np.int32))
+        embedded: tuple[Array, Array] = self._embed(self.weights.outer, dealt["coarse"], dealt["fine"], places)
+        return embedded
+
+    def angles(self, first: int, columns: int) -> Angles:
+        return Angles(*map(jnp.asarray, self.shape.angles(first, columns)))
+
+    def rescaled(self, number: int, hidden: Array) -> Array:
+        scales = self.shape.scales
+        return hidden * (scales[number] / scales[number - 1]) if number else hidden
+
+    def prompt_layer(
+        self, number: int, window: int, hidden: Array, present: Array, angles: Angles
+    ) -> tuple[Array, PromptLayer]:
+        hidden = self.rescaled(number, hidden)
+        result: tuple[Array, PromptLayer] = self._prompt(
+            window, self.epsilons[number], hidden, present, self.weights.layers[number], angles
+        )
+        return result
+
+    def logits(self, hidden: Array) -> NDArray[np.float32]:
+        """(n, V)."""
+        return np.asarray(self._logits(self.weights.outer, hidden)).T

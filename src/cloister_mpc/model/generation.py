@@ -1,24 +1,6 @@
-"""One party's side of one generation: which programs run, in which order, over which variables of its runtime.
-
-Every party calls the same methods in the same order. Nothing here sees a plain value of a prompt, a token or a weight.
-
-Variables a provider deals once (float32, secret; `ModelWeights.named()` yields them):
-
-    w/embedding (V, D)      w/places (positions, D)*    w/gain (D, 1)*      w/head (V, D+)*        * where it has them
-    w/{layer}/qkv ((H + 2G) d, D+)   w/{layer}/out (D, H d+)   w/{layer}/up (2F, D+)   w/{layer}/down (D, F+)
-    w/{layer}/offset (H, 1, 1)
-
-Variables a client deals, secret; `{g}` is the generation's name, n the columns of the pass (T for the prefill):
-
-    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: shape.one_hots
-    {g}/places (positions, n) int32                                 the same, where positions are learned
-    {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
-    {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` lists them;
-                                                                    shape.permutations, used once, then deleted
-
-What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
-prefill. `programs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
-"""
+"""One party's side of one generation: which programs run, in which order, over which variables of its runtime: `w/…`
+of the provider (`ModelWeights.named`), `{generation}/…` of the client (`programs.dealt`). Every party calls the same
+methods in the same order. Sees no plain value of a prompt, a token or a weight."""
 
 from __future__ import annotations
 
@@ -31,16 +13,12 @@ from cloister.errors import CloisterError
 from cloister_mpc.model.programs import Program, Programs
 from cloister_mpc.shares import Dealer
 
-OUTSIDE = {"outer": "w"}
-"""Where the programs before and after the layers find the model."""
+OUTSIDE = {"outer": "w"}  # where the programs before and after the layers find the model
 
-Progress = Callable[[int, int], None]
-"""Called after every program: how many are done, of how many in this pass."""
+Progress = Callable[[int, int], None]  # called after every program: how many are done, of how many in this pass
 
 
 class GenerationError(CloisterError):
-    """A generation on shares was asked for a pass it cannot make."""
-
     code = "mpc_generation"
 
 
@@ -67,11 +45,9 @@ class Generation:
 
     @property
     def answer(self) -> str:
-        """The variable to fetch after a pass."""
         return f"{self._name}/answer"
 
     def prefill(self) -> None:
-        """The prompt through all layers: fills the cache and gives the first answer."""
         programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
         self._done = 0
         self._place(-columns, columns)
@@ -80,19 +56,15 @@ class Generation:
         self._run(programs.embed(columns))
         for number in range(shape.layers):
             self._rescale(number, columns)
-            leading = programs.leads(number)
-            self._run(programs.prompt(leading), self._layer(number))
-            self._used(number, len(programs.method.evict_shuffles) if leading else 0)
+            self._run(programs.prompt(), self._layer(number))
+            self._used(number, len(programs.method.evict_shuffles))
         self._run(programs.last(columns), counts=False)
         self._run(programs.head(1))
         self._written = 0
 
     def step(self, at: int, columns: int = 1) -> None:
-        """Generated tokens at positions `at`, `at` + 1, … through all layers; an answer for each of them.
-
-        The prefill's token goes to position 0. Columns beyond the first are drafts; those that prove wrong are
-        forgotten by the next step, whose `at` lies before them.
-        """
+        """Tokens at positions `at`, `at` + 1, …; those beyond the first are drafts: a later step at or before them
+        forgets them."""
         programs, shape = self._programs, self._programs.shape
         if not 0 <= at <= self._written:
             raise GenerationError(f"Position {at} does not follow what was computed so far.")
@@ -107,14 +79,12 @@ class Generation:
         self._run(programs.embed(columns))
         for number in range(shape.layers):
             self._rescale(number, columns)
-            leading = programs.leads(number)
-            self._run(programs.step(columns, leading), self._layer(number))
-            self._used(number, len(programs.method.choose_shuffles) if leading else 0)
+            self._run(programs.step(columns), self._layer(number))
+            self._used(number, len(programs.method.choose_shuffles))
         self._run(programs.head(columns))
         self._written = at + columns
 
     def close(self) -> None:
-        """Forget everything but the model."""
         for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
             self._runtime.del_var(variable)
         self._variables.clear()
@@ -127,9 +97,7 @@ class Generation:
 
     def _layer(self, number: int) -> dict[str, str]:
         own = {part: f"{self._name}/{number}/{part}" for part in ("cache", "epsilon", "shuffles")}
-        leader = self._programs.leader(number)
-        shared = {part: f"{self._name}/{leader}/{part}" for part in ("eviction", "choice")}
-        return own | shared | {"weights": f"w/{number}"}
+        return own | {"weights": f"w/{number}"}
 
     def _place(self, first: int, columns: int) -> None:
         cosine, sine = self._programs.shape.angles(first, columns)
@@ -159,7 +127,6 @@ class Generation:
                 self._progress(self._done, self._programs.shape.layers + 2)
 
     def _constants(self, program: Program) -> list[str]:
-        """Variables of the program's constants, published when it is first run."""
         names = [f"constant/{program.name}/{number}" for number in range(len(program.constants))]
         for name, values in zip(names, program.constants, strict=True):
             if f"{self._name}/{name}" not in self._variables:

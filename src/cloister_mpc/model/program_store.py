@@ -1,10 +1,6 @@
-"""Compiled programs in a folder, so that a party's next engine need not compile them again: each takes seconds.
-
-A program holds no secret: it follows from public shapes and from the code. The folder is private to the party, as its
-shares of the weights are: an attacker that can write there could read those shares, and gains nothing by a false
-program. A file counts only under its key, which is a digest of all that the program depends on, the compiling code
-included. Any other file is ignored and the program compiled again.
-"""
+"""Compiled programs in a folder private to the party, so that its next engine need not compile them again. They hold
+no secret. A file counts only under its key, a digest of all that the program depends on, the compiling code
+included."""
 
 from __future__ import annotations
 
@@ -27,21 +23,17 @@ from numpy.typing import NDArray
 from cloister.files import only_one, write_whole
 
 MOST_PROGRAMS = 512
-MOST_BYTES = 256 << 20
-"""Of a folder. Those that were not used for longest go first."""
+MOST_BYTES = 256 << 20  # of a folder. Those that were not used for longest go first
 
 _LARGEST = 64 << 20
 _SUFFIX = ".program"
 _COMPILED_BY = ("jax", "jaxlib", "numpy", "spu")
-_CODE = ("cache", "functions", "model")
-"""Folders of cloister_mpc whose code makes programs."""
+_CODE = ("cache", "functions", "model")  # folders of cloister_mpc whose code makes programs
 
 
 class Program(NamedTuple):
-    """Compiled code with the names of its inputs and outputs; `constants` are public arrays, its last inputs.
-
-    SPU reads a program's text at every run: arrays within it took a tenth of a layer's time.
-    """
+    """Compiled code. `constants`: public arrays, its last inputs: SPU reads the text at every run, arrays in it took
+    a tenth."""
 
     name: str
     code: bytes
@@ -67,7 +59,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ProgramStore:
-    """`folder` must be ours alone (party.program_folder). Processes may share it: they compile everything once."""
+    """`folder` must be ours alone (party.weight_store). Processes may share it: they compile everything once."""
 
     folder: Path
 

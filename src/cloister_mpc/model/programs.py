@@ -1,8 +1,6 @@
-"""What parties compute: named programs, compiled by each party from its own code for public shapes.
-
-A program's inputs and outputs are trees with names ("cache/keys", "weights/qkv"); `generation` knows which variables of
-a runtime they are. An input that a program returns unchanged is not written again. Knows no shares.
-"""
+"""What parties compute: named programs, compiled by each party from its own code for public shapes. Inputs and
+outputs are trees with names ("cache/keys"); an input that is returned unchanged is not written again. Knows no
+shares."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from spu import libspu
 from spu.utils import frontend
 
 from cloister.errors import InvalidRequest
-from cloister_mpc.cache.base import Choice, Eviction, Method, Shuffles
+from cloister_mpc.cache.base import Method, Shuffles
 from cloister_mpc.cache.methods import make_method
-from cloister_mpc.cache.plan import CachePlan, leader
+from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import BUNDLES
 from cloister_mpc.functions.ring import tracing_for_shares
 from cloister_mpc.messages import Answer, Bundle, GenerationSpec
@@ -65,21 +63,13 @@ class Programs:
         store: ProgramStore | None = None,
         make: Callable[[CachePlan, int, int], Method] = make_method,
     ) -> None:
-        """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once.
-        `store` keeps programs beyond this process. `make`: the method of a plan."""
+        """`like`: programs whose outline differs only in its answer: what both have in common is compiled once."""
         self.shape = shape
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
         self.method = make(outline.cache, outline.prompt_tokens, outline.new_tokens)
-        self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
         self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
         self._store = store
-
-    def leader(self, number: int) -> int:
-        return leader(number, self.outline.cache)
-
-    def leads(self, number: int) -> bool:
-        return self.leader(number) == number
 
     def embed(self, columns: int) -> Program:
         shape = self.shape
@@ -96,19 +86,12 @@ class Programs:
 
         return self._program("embed", columns, run, lambda: inputs)
 
-    def prompt(self, leading: bool) -> Program:
-        """One layer over the whole prompt, and its cache; followers keep what their leader kept."""
+    def prompt(self) -> Program:
+        return self._program(
+            "prompt", self.outline.prompt_tokens, self._run_prompt, lambda: self._prompt_inputs, PUBLIC
+        )
 
-        def inputs() -> dict[str, Tree]:
-            following = {} if leading else {"eviction": self._prompt_results["eviction"], "shuffles": ()}
-            return self._prompt_inputs | following
-
-        name = f"prompt_{'leading' if leading else 'following'}"
-        return self._program(name, self.outline.prompt_tokens, self._run_prompt, inputs, PUBLIC)
-
-    def step(self, columns: int, leading: bool) -> Program:
-        """One layer over `columns` generated tokens; leaders choose what to read."""
-
+    def step(self, columns: int) -> Program:
         def inputs() -> dict[str, Tree]:
             return {
                 "hidden": _floats(self.shape.hidden, columns),
@@ -117,36 +100,29 @@ class Programs:
                 "angles": self._angles(columns),
                 "epsilon": _floats(),
                 "slot": _integers(),
-                "choice": None if leading else self._choice,
-                "shuffles": self._shuffles(self.method.choose_shuffles if leading else ()),
+                "shuffles": self._shuffles(self.method.choose_shuffles),
             }
 
         def run(**given: Tree) -> Tree:
-            hidden, cache, choice = self.decoder.step_layer(self.method, **given, following=not leading)
-            return {"hidden": hidden, "cache": cache, "choice": choice}
+            hidden, cache = self.decoder.step_layer(self.method, **given)
+            return {"hidden": hidden, "cache": cache}
 
-        return self._program(f"step_{'leading' if leading else 'following'}", columns, run, inputs, PUBLIC)
+        return self._program("step", columns, run, inputs, PUBLIC)
 
     def rescale(self, columns: int) -> Program:
-        """The stream multiplied by a public factor, where the next layer's scale differs."""
         inputs = {"hidden": _floats(self.shape.hidden, columns), "factor": _floats()}
 
-        def run(hidden: Array, factor: Array) -> Tree:
-            return {"hidden": hidden * factor}
-
-        return self._program("rescale", columns, run, lambda: inputs, PUBLIC)
+        return self._program(
+            "rescale", columns, lambda hidden, factor: {"hidden": hidden * factor}, lambda: inputs, PUBLIC
+        )
 
     def last(self, columns: int) -> Program:
         """The stream's last column alone. Not in the head, which then is the same after a prompt and after a step."""
         inputs = {"hidden": _floats(self.shape.hidden, columns)}
 
-        def run(hidden: Array) -> Tree:
-            return {"hidden": hidden[:, -1:]}
-
-        return self._program("last", columns, run, lambda: inputs)
+        return self._program("last", columns, lambda hidden: {"hidden": hidden[:, -1:]}, lambda: inputs)
 
     def head(self, columns: int) -> Program:
-        """The answer for each of these columns."""
         noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None
         inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, columns), "noise": noise}
 
@@ -155,16 +131,13 @@ class Programs:
 
         return self._program("head", columns, run, lambda: inputs)
 
-    def _run_prompt(self, weights: LayerWeights, eviction: Eviction | None, shuffles: Shuffles, **given: Tree) -> Tree:
+    def _run_prompt(self, weights: LayerWeights, shuffles: Shuffles, **given: Tree) -> Tree:
         hidden, prompt = self.decoder.prompt_layer(self.method.window, weights=weights, **given)
-        if eviction is None:
-            eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
-        cache = self.method.build(prompt, eviction)
-        return {"hidden": hidden, "cache": cache, "eviction": eviction}
+        eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
+        return {"hidden": hidden, "cache": self.method.build(prompt, eviction)}
 
     @property
     def _prompt_inputs(self) -> dict[str, Tree]:
-        """Of a leading layer's program."""
         columns = self.outline.prompt_tokens
         return {
             "hidden": _floats(self.shape.hidden, columns),
@@ -172,20 +145,12 @@ class Programs:
             "weights": self._layer(),
             "angles": self._angles(columns),
             "epsilon": _floats(),
-            "eviction": None,
             "shuffles": self._shuffles(self.method.evict_shuffles),
         }
 
     @cached_property
     def _prompt_results(self) -> Tree:
         return jax.eval_shape(self._run_prompt, **self._prompt_inputs)
-
-    @cached_property
-    def _choice(self) -> Choice | None:
-        queries = _floats(self.shape.heads, 1, self.shape.head_size)
-        shuffles = self._shuffles(self.method.choose_shuffles)
-        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._prompt_results["cache"], shuffles)
-        return choice
 
     def _outer(self) -> OuterWeights:
         shape = self.shape
@@ -243,13 +208,11 @@ class Programs:
 AROUND = ("embed", "rescale", "last", "head")
 PUBLIC = ("angles", "epsilon", "slot", "factor")
 
-APART = 64
-"""Constants of at least this size are given beside a program's text, not within it."""
+APART = 64  # constants of at least this size are given beside a program's text, not within it
 
 
 @lru_cache(maxsize=8)
 def programs_for(shape: ModelShape, outline: Outline, store: ProgramStore | None = None) -> Programs:
-    """The programs of these shapes, kept for the next generation with the same."""
     plain = msgspec.structs.replace(outline, answer="token")
     return Programs(shape, outline, None if outline == plain else programs_for(shape, plain, store), store)
 
@@ -324,6 +287,6 @@ def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tup
     shuffles = method.choose_shuffles if columns else method.evict_shuffles
     return needed | {
         f"{number}/shuffles/{at}": ((shape.kv_heads, size, size), "int32")
-        for number in programs.leaders
+        for number in range(shape.layers)
         for at, size in enumerate(shuffles)
     }

@@ -1,10 +1,5 @@
-"""What is public of a model: its sizes and its kind. Parties compile their programs from this alone. Also what a client
-deals by it: one-hots of its tokens, random permutations.
-
-Knows no weights. The residual stream of layer i is kept multiplied by `scales[i]`, a power of two, so that its squares
-do not overflow the ring and its digits are not lost in fixed point (see calibration). Where `calm` is not 0, the MLPs'
-neurons are ordered: the first `calm` of each layer have gates that stay within the range of a polynomial.
-"""
+"""What is public of a model: its sizes and its kind. Parties compile their programs from this alone. Also what a
+client deals by it: one-hots of its tokens, random permutations."""
 
 from __future__ import annotations
 
@@ -26,8 +21,7 @@ BUCKET = 16
 FINE = 256
 """A token is dealt as two one-hots, its number // FINE and its number % FINE: 448 secrets for SmolLM2, not 49,152."""
 
-CALM_STEP = 64
-"""Calm neurons are counted in these, so that the count says little of the weights."""
+CALM_STEP = 64  # calm neurons are counted in these, so that the count says little of the weights
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -66,7 +60,6 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def coarse(self) -> int:
-        """Rows of the coarse one-hot."""
         return -(-self.vocabulary // FINE)
 
     @property
@@ -82,7 +75,6 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def bucket_of(prompt_tokens: int) -> int:
-    """The padded length of a prompt."""
     return -(-max(prompt_tokens, 1) // BUCKET) * BUCKET
 
 

@@ -1,11 +1,6 @@
-"""A model's matrices as programs on shares want them: few, folded, (out, in), float32 numpy.
-
-Folded in: norms' gains into the next matrix; 1/sqrt(d) into the queries; q, k and v into one matrix, gate and up into
-another; biases as a last column (their input gets a row that is 1 where there is a token); the residual stream's scale
-into what writes to it; the order of an MLP's neurons (see shape) into its two matrices. LayerNorm is RMSNorm on a
-centred stream: for GPT-2 all that writes to the stream is centred here, and no mean is subtracted later. Knows tensors'
-names in files, and no shares. A party's engine imports this and never torch, which only reading takes.
-"""
+"""A model's matrices as programs on shares want them: few, folded, (out, in), float32. Folded in: norms' gains,
+1/sqrt(d), biases as a last column, the stream's scale, the order of neurons; LayerNorm is RMSNorm on a centred
+stream. Imports no torch except to read."""
 
 from __future__ import annotations
 
@@ -23,8 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 Matrix = NDArray[np.float32]
-Weight = Any
-"""A matrix as it is read, or an array while a program is traced."""
+Weight = Any  # a matrix as it is read, or an array while a program is traced
 
 
 class LayerWeights(NamedTuple):
@@ -63,10 +57,8 @@ class ModelWeights(NamedTuple):
 def read_weights(
     folder: ModelFolder, shape: ModelShape, offsets: Matrix | None = None, order: NDArray[np.intp] | None = None
 ) -> ModelWeights:
-    """The folder's matrices, folded for this shape (its `scales` included). `offsets`: (layers, H), else zeros.
-
-    `order`: (layers, F), each layer's neurons, the calm ones first; else as they are. Used only where some are calm.
-    """
+    """Folded for this shape, `scales` included. `offsets`: (layers, H), else zeros. `order`: (layers, F), calm
+    neurons first."""
     from cloister.models.weights import open_weights
 
     parts = _llama if shape.positions == 0 else _gpt2
@@ -141,7 +133,6 @@ def _llama(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
 
 def _gpt2(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
     def centred(matrix: Matrix) -> Matrix:
-        """Columns of the stream without their mean."""
         moved: Matrix = matrix - matrix.mean(axis=0, keepdims=True)
         return moved
 

@@ -1,10 +1,6 @@
-"""A party's engine: the process that holds shares and computes on them, for one epoch.
-
-It compiles every program from its own code, or takes what its party compiled before; it runs what its party tells it,
-and gives back the results' shares. It speaks to its party and, through sockets in a private folder, to the tunnel;
-where the kernel allows it, it has no network. The party checks whether a dealer may ask for something (sessions); the
-engine checks whether it makes sense.
-"""
+"""A party's engine: the process that holds shares and computes on them, for one epoch. Speaks to its party and,
+through sockets in a private folder, to the tunnel. The party checks whether a dealer may ask; the engine, whether it
+makes sense."""
 
 from __future__ import annotations
 
@@ -20,25 +16,8 @@ import msgspec
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
+from cloister_mpc import messages
 from cloister_mpc.config import PartiesConfig, decode_settings, share_bytes
-from cloister_mpc.messages import (
-    Close,
-    Done,
-    Listening,
-    Load,
-    Loaded,
-    Open,
-    Opened,
-    Piece,
-    Progress,
-    Put,
-    Refused,
-    Result,
-    Run,
-    ShareHead,
-    StartEngine,
-    ToEngine,
-)
 
 if TYPE_CHECKING:
     from cloister_mpc.model.generation import Generation
@@ -51,9 +30,7 @@ _RETRY_MS = 250
 
 
 class Engine:
-    """SPU's runtime and the sessions in it."""
-
-    def __init__(self, start: StartEngine, party: BlockingEndpoint[msgspec.Struct]) -> None:
+    def __init__(self, start: messages.StartEngine, party: BlockingEndpoint[msgspec.Struct]) -> None:
         from cloister_mpc import shares
 
         self._config = decode_settings(start.settings, PartiesConfig)
@@ -82,10 +59,9 @@ class Engine:
             name = "engine.sock" if rank == self._rank else f"to-{rank}.sock"
             described.add_party(f"party-{rank}", f"unix:{self._folder / name}")
         self._link = libspu.link.create_brpc(described, self._rank)
-        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol, self._config.beaver))
+        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol))
 
-    def load(self, order: Load) -> None:
-        """Take the weights' shares into memory, one file at a time."""
+    def load(self, order: messages.Load) -> None:
         from cloister_mpc import shares
         from cloister_mpc.model.program_store import ProgramStore
         from cloister_mpc.model.shape import ModelShape
@@ -97,21 +73,20 @@ class Engine:
             content = file_of(Path(order.folder), weight).read_bytes()
             self._runtime.set_var(weight.head.name, shares.share_of(weight.head, self._kind, content))
 
-    def handle(self, order: Open | Put | Piece | Run) -> None:
+    def handle(self, order: messages.Open | messages.Put | messages.Piece | messages.Run) -> None:
         match order:
-            case Open():
+            case messages.Open():
                 self.open(order)
-                self._party.send(Opened(order.session, 0))
-            case Put():
+                self._party.send(messages.Opened(order.session, 0))
+            case messages.Put():
                 session = self._session(order.session)
                 session.coming, session.bytes = order.head, bytearray()
-            case Piece():
+            case messages.Piece():
                 self.piece(order)
-            case Run():
+            case messages.Run():
                 self.run(order)
 
-    def open(self, order: Open) -> None:
-        """A new session: its programs are known from here on, and found or compiled when first run."""
+    def open(self, order: messages.Open) -> None:
         from cloister_mpc.model.generation import Generation
         from cloister_mpc.model.programs import outline_of, programs_for
 
@@ -121,13 +96,12 @@ class Engine:
         name = f"s/{order.session.hex()}"
 
         def report(done: int, total: int) -> None:
-            self._party.send(Progress(order.session, session.number, done, total))
+            self._party.send(messages.Progress(order.session, session.number, done, total))
 
         generation = Generation(self._runtime, programs, self._dealer, name=name, progress=report)
         session = self._sessions[order.session] = _EngineSession(name, programs, generation)
 
-    def piece(self, order: Piece) -> None:
-        """More of a share; a whole one becomes one of the session's variables."""
+    def piece(self, order: messages.Piece) -> None:
         from cloister_mpc import shares
 
         session = self._session(order.session)
@@ -140,7 +114,7 @@ class Engine:
             self._runtime.set_var(f"{session.name}/{session.coming.name}", share)
             session.coming, session.bytes = None, bytearray()
 
-    def run(self, order: Run) -> None:
+    def run(self, order: messages.Run) -> None:
         from cloister_mpc import shares
 
         session = self._session(order.session)
@@ -154,10 +128,10 @@ class Engine:
         share = self._runtime.get_var(session.generation.answer)
         head, kind = shares.described("answer", share)
         content = shares.content_of(share)
-        self._party.send(Result(order.session, head, kind, len(content)))
+        self._party.send(messages.Result(order.session, head, kind, len(content)))
         for data in shares.pieces(content):
-            self._party.send(Piece(order.session, data))
-        self._party.send(Done(order.session, order.number))
+            self._party.send(messages.Piece(order.session, data))
+        self._party.send(messages.Done(order.session, order.number))
 
     def close(self, name: bytes) -> None:
         session = self._sessions.pop(name, None)
@@ -180,11 +154,11 @@ class _EngineSession:
         self.programs = programs
         self.generation = generation
         self.number = 0
-        self.given: dict[str, ShareHead] = {}
-        self.coming: ShareHead | None = None
+        self.given: dict[str, messages.ShareHead] = {}
+        self.coming: messages.ShareHead | None = None
         self.bytes = bytearray()
 
-    def check(self, order: Run) -> None:
+    def check(self, order: messages.Run) -> None:
         """Exactly what this pass needs must have been dealt. All parties reach the same verdict: heads are compared."""
         from cloister_mpc.model.programs import dealt
 
@@ -196,25 +170,25 @@ class _EngineSession:
 
 def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
     start = party.next()
-    if not isinstance(start, StartEngine):
+    if not isinstance(start, messages.StartEngine):
         raise ProtocolError("An engine gets StartEngine first.")
     _leave_network()
     _silence()
     engine = Engine(start, party)
-    party.send(Listening())
+    party.send(messages.Listening())
     while (message := party.next()) is not None:
         match message:
-            case Load():
+            case messages.Load():
                 engine.connect()
                 engine.load(message)
-                party.send(Loaded())
-            case Close():
+                party.send(messages.Loaded())
+            case messages.Close():
                 engine.close(message.session)
-            case Open() | Put() | Piece() | Run():
+            case messages.Open() | messages.Put() | messages.Piece() | messages.Run():
                 try:
                     engine.handle(message)
                 except CloisterError as reason:
-                    party.send(Refused.of(reason, message.session))
+                    party.send(messages.Refused.of(reason, message.session))
 
 
 def _leave_network() -> None:
@@ -234,7 +208,7 @@ def main() -> NoReturn:
     control = begin_child("mpc-engine")
     status = 0
     try:
-        serve(BlockingEndpoint(control, ToEngine))
+        serve(BlockingEndpoint(control, messages.ToEngine))
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1

@@ -1,9 +1,5 @@
-"""Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads.
-
-When all parties are there and hold shares of the same dealings, the leader has every party start an engine, then
-connect, then begin. A party that notices a failure reports it; the leader ends the epoch at all parties and begins the
-next. A silent party counts as gone.
-"""
+"""Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads: once
+all hold shares of the same dealings it has them start, connect, begin. A silent party counts as gone."""
 
 from __future__ import annotations
 
@@ -20,26 +16,10 @@ import msgspec
 
 from cloister.errors import CloisterError, PartyLost, ProtocolError, SetupError, Unauthorized
 from cloister.link.network.address import Address
+from cloister_mpc import messages
 from cloister_mpc.certificates import Role, check_pin, require
 from cloister_mpc.config import PartiesConfig
 from cloister_mpc.connection import Connection
-from cloister_mpc.messages import (
-    VERSION,
-    Beat,
-    Begin,
-    Broken,
-    Join,
-    Joined,
-    PartyHello,
-    Prepare,
-    Prepared,
-    Ready,
-    Refused,
-    ToFollower,
-    Turn,
-    WeightsReady,
-    Withdraw,
-)
 from cloister_mpc.party.sessions import Sessions
 from cloister_mpc.party.weight_store import WeightStore
 
@@ -51,8 +31,6 @@ SECONDS_BETWEEN_TRIES = 0.5
 
 
 class EpochParty(Protocol):
-    """What an epoch asks of its party, which is `party.Party`."""
-
     weights: WeightStore
     sessions: Sessions
 
@@ -63,8 +41,6 @@ class EpochParty(Protocol):
 
 
 class Leader:
-    """`run` lasts as long as the party does."""
-
     def __init__(self, config: PartiesConfig, party: EpochParty) -> None:
         self._config = config
         self._party = party
@@ -90,12 +66,11 @@ class Leader:
         return ""
 
     async def serve(self, connection: Connection, rank: int) -> None:
-        """Serves one follower until it is gone."""
         if not 0 < rank < len(self._config.party):
             raise Unauthorized("Parties connect to rank 0 only.")
         check_pin(connection.tls, self._config.party[rank].fingerprint)
         check_hello(self._config, await connection.receive(HELLO_S), rank)
-        connection.post(PartyHello(VERSION, 0, self._config.agreement))
+        connection.post(messages.PartyHello(messages.VERSION, 0, self._config.agreement))
         if rank in self._followers:
             raise Unauthorized(f"Party {rank} is connected already.")
         self._followers[rank] = connection
@@ -117,17 +92,17 @@ class Leader:
 
     def _handle(self, rank: int, message: msgspec.Struct) -> None:
         match message:
-            case WeightsReady():
+            case messages.WeightsReady():
                 self._digests[rank] = message.digest
                 self.weights_changed()
-            case Prepared() | Joined():
+            case messages.Prepared() | messages.Joined():
                 if message.epoch == self._number:
                     self._answers.setdefault(type(message), set()).add(rank)
                     self._changed.set()
-            case Broken():
+            case messages.Broken():
                 if message.epoch == self._number:
                     self.broke(message.reason)
-            case Ready():
+            case messages.Ready():
                 self._party.sessions.ready(rank, message)
             case _:
                 raise ProtocolError("A party sent a message out of turn.")
@@ -143,7 +118,6 @@ class Leader:
         self._changed.set()
 
     def tell(self, message: msgspec.Struct) -> None:
-        """To all followers."""
         for connection in self._followers.values():
             connection.post(message)
 
@@ -162,19 +136,19 @@ class Leader:
                 self._broken = self._broken or f"an epoch did not begin ({type(problem).__name__})"
             reason = self._broken or "it broke"
             log.warning("Epoch %d is over: %s.", self._number, reason)
-            self.tell(Broken(self._number, reason))
+            self.tell(messages.Broken(self._number, reason))
             self._party.end(reason)
             await asyncio.sleep(SECONDS_BETWEEN_EPOCHS)
 
     async def _establish(self) -> None:
-        self.tell(Prepare(self._number, key := secrets.token_bytes(16)))
-        await self._stage(self._party.prepare(key), Prepared)
-        self.tell(Join(self._number))
-        await self._stage(self._party.join(), Joined)
-        self.tell(Begin(self._number))
+        self.tell(messages.Prepare(self._number, key := secrets.token_bytes(16)))
+        await self._stage(self._party.prepare(key), messages.Prepared)
+        self.tell(messages.Join(self._number))
+        await self._stage(self._party.join(), messages.Joined)
+        self.tell(messages.Begin(self._number))
         self._party.begin(self._number)
 
-    async def _stage(self, own: Awaitable[None], answer: type[Prepared] | type[Joined]) -> None:
+    async def _stage(self, own: Awaitable[None], answer: type[messages.Prepared] | type[messages.Joined]) -> None:
         """Our own part and all followers' answers; ends at once when something broke."""
         task = asyncio.ensure_future(own)
         everyone = set(range(1, len(self._config.party)))
@@ -211,24 +185,21 @@ class Follower:
 
     @property
     def missing(self) -> str:
-        """What the next epoch waits for, as far as it is seen from here."""
         if self._leader is None:
             return "not connected: party 0"
         return "weights are not dealt" if self._party.weights.digest is None else ""
 
     def tell(self, message: msgspec.Struct) -> None:
-        """To the leader, if it is there."""
         if self._leader is not None:
             self._leader.post(message)
 
     def weights_changed(self) -> None:
         if (digest := self._party.weights.digest) is not None:
-            self.tell(WeightsReady(digest))
+            self.tell(messages.WeightsReady(digest))
 
     def broke(self, reason: str) -> None:
-        """We noticed that the epoch is over: end it, and tell the leader."""
         if self._leader is not None:
-            self._leader.post(Broken(self._epoch, reason))
+            self._leader.post(messages.Broken(self._epoch, reason))
             self._end(reason)
 
     async def run(self) -> None:
@@ -245,10 +216,10 @@ class Follower:
 
     async def _follow(self) -> None:
         place = self._config.party[0]
-        leader = await Connection.open(Address.parse(place.control), self._tls, ToFollower, HELLO_S)
+        leader = await Connection.open(Address.parse(place.control), self._tls, messages.ToFollower, HELLO_S)
         try:
             require(leader.tls, Role("party", "0"), place.fingerprint)
-            leader.post(PartyHello(VERSION, self._rank, self._config.agreement))
+            leader.post(messages.PartyHello(messages.VERSION, self._rank, self._config.agreement))
             check_hello(self._config, await leader.receive(HELLO_S), 0)
             self._leader, self._epoch = leader, 0
             self.weights_changed()
@@ -261,24 +232,24 @@ class Follower:
 
     def _handle(self, message: msgspec.Struct) -> None:
         match message:
-            case Prepare():
+            case messages.Prepare():
                 self._end("a new epoch begins")
                 self._epoch = message.epoch
-                self._do(self._party.prepare(message.key), Prepared(message.epoch))
-            case Join() | Begin() | Broken() if message.epoch != self._epoch:
+                self._do(self._party.prepare(message.key), messages.Prepared(message.epoch))
+            case messages.Join() | messages.Begin() | messages.Broken() if message.epoch != self._epoch:
                 pass
-            case Join():
-                self._do(self._party.join(), Joined(message.epoch))
-            case Begin():
+            case messages.Join():
+                self._do(self._party.join(), messages.Joined(message.epoch))
+            case messages.Begin():
                 self._party.begin(message.epoch)
-            case Broken():
+            case messages.Broken():
                 self._end(message.reason)
-            case Turn() | Withdraw():
+            case messages.Turn() | messages.Withdraw():
                 self._party.sessions.decided(message)
             case _:
                 raise ProtocolError("The leading party sent a message out of turn.")
 
-    def _do(self, own: Awaitable[None], answer: Prepared | Joined) -> None:
+    def _do(self, own: Awaitable[None], answer: messages.Prepared | messages.Joined) -> None:
         async def work() -> None:
             try:
                 await own
@@ -303,23 +274,22 @@ async def converse(connection: Connection, silence_s: float, handle: Callable[[m
 
     async def beat() -> None:
         while True:
-            connection.post(Beat())
+            connection.post(messages.Beat())
             await asyncio.sleep(silence_s / 4)
 
     beating = asyncio.create_task(beat())
     try:
         while (message := await connection.receive(silence_s)) is not None:
-            if not isinstance(message, Beat):
+            if not isinstance(message, messages.Beat):
                 handle(message)
     finally:
         beating.cancel()
 
 
 def check_hello(config: PartiesConfig, message: msgspec.Struct | None, rank: int) -> None:
-    """Raises unless the other is this rank and has our version and our settings."""
-    if isinstance(message, Refused):
+    if isinstance(message, messages.Refused):
         raise Unauthorized(message.message)
-    if not isinstance(message, PartyHello) or message.version != VERSION or message.rank != rank:
+    if not isinstance(message, messages.PartyHello) or message.version != messages.VERSION or message.rank != rank:
         raise ProtocolError(f"Party {rank} speaks another language.", hint="Use the same version of Cloister.")
     if message.agreement != config.agreement:
         raise SetupError(f"Party {rank} has other settings.", hint="All parties need the same file.")

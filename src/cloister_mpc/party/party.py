@@ -1,9 +1,5 @@
-"""A party: a process of its operator's; it need not trust the other parties. `cloister mpc party` becomes
-`python -m cloister_mpc.party.party FILE RANK`.
-
-Certificates say who connects, and each role has its own messages: followers about epochs, the provider about weights,
-clients about their own sessions. Shares pass through it to its engine; it looks into none.
-"""
+"""A party: a process of its operator's; it need not trust the other parties. Certificates say who connects, and each
+role has its own messages. Shares pass through it to its engine; it looks into none."""
 
 from __future__ import annotations
 
@@ -22,39 +18,19 @@ from cloister.link.network.door import Door
 from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, name_process
+from cloister_mpc import messages
 from cloister_mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
-from cloister_mpc.config import PartiesConfig, read_config, refuse_insecure
+from cloister_mpc.config import PartiesConfig, read_config
 from cloister_mpc.connection import Connection
-from cloister_mpc.messages import (
-    VERSION,
-    AskStatus,
-    AskWeights,
-    Close,
-    Complete,
-    FromVisitor,
-    Hello,
-    Load,
-    Open,
-    Piece,
-    Put,
-    Refused,
-    Run,
-    Weight,
-    WeightPiece,
-    Welcome,
-)
 from cloister_mpc.party.epochs import HELLO_S, Follower, Leader
-from cloister_mpc.party.program_folder import PROGRAMS, program_folder
 from cloister_mpc.party.sessions import Sessions
-from cloister_mpc.party.weight_store import ProviderConnection, WeightStore
+from cloister_mpc.party.weight_store import PROGRAMS, ProviderConnection, WeightStore, program_folder
 from cloister_mpc.party.workers import Workers
 
 log = logging.getLogger(__name__)
 
 
 class Party:
-    """Rank `rank` of the parties in `config`."""
-
     def __init__(self, config: PartiesConfig, rank: int) -> None:
         place = config.party[rank]
         self._config = config
@@ -99,13 +75,11 @@ class Party:
     # Stages of an epoch.
 
     async def prepare(self, key: bytes) -> None:
-        """Start this party's engine and tunnel."""
         self.end("a new epoch begins")
         self._workers = Workers(self._config, self._rank, self.sessions.from_engine, self._broke)
         await self._workers.start(key)
 
     async def join(self) -> None:
-        """Link the engine with the others', and have it load the weights."""
         complete = self.weights.complete
         if self._workers is None or complete is None:
             raise PartyLost("There is nothing to join with.")
@@ -113,11 +87,10 @@ class Party:
         programs = program_folder(
             self._config.path(place.programs) if place.programs else self.weights.folder / PROGRAMS
         )
-        load = Load(complete.shape, str(self.weights.folder), self.weights.used(), str(programs or ""))
+        load = messages.Load(complete.shape, str(self.weights.folder), self.weights.used(), str(programs or ""))
         await self._workers.join(load)
 
     def begin(self, epoch: int) -> None:
-        """All parties have joined: generations may begin."""
         if self._workers is None or self.weights.complete is None:
             return
         self._epoch = epoch
@@ -125,7 +98,6 @@ class Party:
         self._provider.begin()
 
     def end(self, reason: str) -> None:
-        """The epoch is over; engine and tunnel end with it."""
         self.sessions.end(reason)
         self._provider.end()
         if self._workers is not None:
@@ -147,7 +119,7 @@ class Party:
     # Connections.
 
     async def _prove(self, accepted: socket.socket) -> tuple[Connection, Role]:
-        connection = await Connection.accept(accepted, self._server_tls, FromVisitor)
+        connection = await Connection.accept(accepted, self._server_tls, messages.FromVisitor)
         try:
             return connection, role_of(connection.tls)
         except CloisterError:
@@ -175,7 +147,7 @@ class Party:
                 raise Unauthorized("Parties connect to rank 0 only.")
         except CloisterError as reason:
             log.warning("A connection was ended: %s.", reason.code)
-            connection.post(Refused.of(reason))
+            connection.post(messages.Refused.of(reason))
         except (TimeoutError, OSError) as reason:
             log.warning("A connection was ended: %s.", type(reason).__name__)
         finally:
@@ -183,30 +155,31 @@ class Party:
 
     async def _serve_dealer(self, connection: Connection, role: Role) -> None:
         hello = await connection.receive(HELLO_S)
-        if not isinstance(hello, Hello) or hello.version != VERSION:
-            raise ProtocolError(f"This party speaks version {VERSION}.", hint="Use the same version of Cloister.")
+        if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
+            raise ProtocolError(
+                f"This party speaks version {messages.VERSION}.", hint="Use the same version of Cloister."
+            )
         connection.post(self._status())
         try:
             while (message := await connection.receive()) is not None:
-                match message:
-                    case AskStatus():
-                        connection.post(self._status())
-                    case Open() | Put() | Piece() | Run() | Close() if role.kind == "client":
-                        await self.sessions.receive(connection, message)
-                    case AskWeights() | Weight() | WeightPiece() | Complete() if role.kind == "provider":
-                        self._provider.receive(connection, message)
-                    case _:
-                        raise Unauthorized(f"A {role.kind} may not say this.")
+                if isinstance(message, messages.AskStatus):
+                    connection.post(self._status())
+                elif role.kind == "client" and isinstance(message, messages.FromClient):
+                    await self.sessions.receive(connection, message)
+                elif role.kind == "provider" and isinstance(message, messages.FromProvider):
+                    self._provider.receive(connection, message)
+                else:
+                    raise Unauthorized(f"A {role.kind} may not say this.")
         finally:
             self.sessions.gone(connection)
             self._provider.gone(connection)
 
-    def _status(self) -> Welcome:
+    def _status(self) -> messages.Welcome:
         complete = self.weights.complete
         ready = self.sessions.engine is not None
         missing = "" if ready else self._epochs.missing or "engines are starting"
-        return Welcome(
-            VERSION,
+        return messages.Welcome(
+            messages.VERSION,
             self._rank,
             self._config.agreement,
             self._epoch,
@@ -219,18 +192,15 @@ class Party:
 
 
 WITH_PARENT = "--with-parent"
-ALLOW_INSECURE = "--allow-insecure-beaver"
 
 
-def command(file: Path, rank: int, *, allow_insecure_beaver: bool, with_parent: bool = False) -> list[str]:
-    """What starts a party; `with_parent`: it ends with its parent process."""
-    words = [WITH_PARENT] * with_parent + [ALLOW_INSECURE] * allow_insecure_beaver
+def command(file: Path, rank: int, *, with_parent: bool = False) -> list[str]:
+    words = [WITH_PARENT] * with_parent
     return interpreter.python("cloister_mpc.party.party", str(file.absolute()), str(rank), *words)
 
 
-def become_party(file: Path, rank: int, *, allow_insecure_beaver: bool) -> NoReturn:
-    """Replace this program by the party."""
-    os.execve(sys.executable, command(file, rank, allow_insecure_beaver=allow_insecure_beaver), environment())
+def become_party(file: Path, rank: int) -> NoReturn:
+    os.execve(sys.executable, command(file, rank), environment())
 
 
 async def serve(config: PartiesConfig, rank: int) -> None:
@@ -251,9 +221,7 @@ def main(arguments: list[str]) -> NoReturn:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # failed handshakes of unknown peers, with tracebacks
     status = 0
     try:
-        config = read_config(Path(arguments[0]))
-        refuse_insecure(config, allow_insecure_beaver=ALLOW_INSECURE in arguments)
-        asyncio.run(serve(config, rank))
+        asyncio.run(serve(read_config(Path(arguments[0])), rank))
     except CloisterError as reason:
         print(f"party {rank}: Error: {reason.message} {reason.hint or ''}".rstrip(), file=sys.stderr)
         status = 2 if isinstance(reason, SetupError) else 1

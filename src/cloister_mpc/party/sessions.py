@@ -1,9 +1,6 @@
-"""The sessions of a party's clients: what each may do, and when a run has its turn.
-
-A session belongs to the connection that opened it and ends with it; no message can name another's. Results go to that
-connection and nowhere else. A run begins when every party has been asked for the same one: followers tell the leader
-that they are ready, the leader says whose turn it is, and all engines run everything in that order.
-"""
+"""The sessions of a party's clients. A session belongs to the connection that opened it and ends with it; results go
+there and nowhere else. A run begins when every party was asked for the same one; engines run all in the leader's
+order."""
 
 from __future__ import annotations
 
@@ -109,7 +106,6 @@ class Sessions:
             self._leave(session)
 
     def from_engine(self, message: msgspec.Struct) -> None:
-        """A message of the engine, for the session's own client."""
         self._engine_spoke = monotonic()
         session = self._sessions.get(getattr(message, "session", b""))
         if session is None:
@@ -218,8 +214,6 @@ class Sessions:
 
 
 class ClientSession:
-    """One generation: whose it is, what was announced, what may come next. Knows no engine."""
-
     def __init__(self, name: bytes, owner: Connection, spec: GenerationSpec) -> None:
         self.name = name
         self.owner: Connection | None = owner

@@ -1,12 +1,6 @@
-"""A party's tunnel: carries the engines' link over mutual TLS. One for each epoch.
-
-SPU's own link cannot be made to insist on TLS: its port also takes plaintext from any peer. So the engine speaks only
-through sockets in a private folder, and this process carries them over the network: to each peer over a connection
-whose certificate is that party's, beginning with the epoch's key. It sees the link's bytes, which are masked shares.
-Which of two other parties sent a message is known from the engine's own header (the protocols assume it honest).
-
-    engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1
-"""
+"""A party's tunnel: carries the engines' link over mutual TLS, since SPU's own link also takes plaintext from any
+peer. engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1. Sees masked
+shares. A connection begins with the epoch's key. Which of two others sent a message, the engine's own header says."""
 
 from __future__ import annotations
 
@@ -52,7 +46,6 @@ class Tunnel:
         self.established = False
 
     def listen(self) -> None:
-        """Listen on the network, and on one socket per peer for the engine."""
         for rank, place in enumerate(self._config.party):
             if rank == self._rank:
                 self._begin(Door(Address.parse(place.link).listen(), self._prove, self._admit).run())
@@ -98,7 +91,6 @@ class Tunnel:
             secure.carry_to(engine)
 
     async def _dial(self, rank: int, connection: socket.socket) -> tuple[End, End]:
-        """Our engine connects to another party's."""
         place = self._config.party[rank]
         address = Address.parse(place.link)
         _, secure = await self._loop.create_connection(
@@ -148,7 +140,6 @@ class End(asyncio.Protocol):
         return received
 
     def carry_to(self, other: End) -> None:
-        """Both ways, until one ends."""
         for source, sink in ((self, other), (other, self)):
             source._other = sink
             sink.transport.write(source._early)

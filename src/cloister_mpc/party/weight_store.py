@@ -1,14 +1,13 @@
-"""A party's shares of a model's weights, one file each, so that a new engine needs no new dealing.
-
-Files are the party's alone (0600). In a folder named in the settings they outlive the party; else they are in a
-folder that ends with it. One party's shares reveal no weight; all parties' stores together are the weights.
-"""
+"""A party's shares of a model's weights, one file each (0600), so that a new engine needs no new dealing. One
+party's shares reveal no weight; all parties' stores together are the weights."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,11 +17,15 @@ from typing import BinaryIO
 import msgspec
 
 from cloister.errors import ProtocolError, Unauthorized
+from cloister.process import interpreter
 from cloister_mpc.config import Protocol, share_bytes
 from cloister_mpc.connection import Connection
 from cloister_mpc.messages import AskWeights, Complete, HeldWeights, Serving, Stored, Weight, WeightPiece
 
+log = logging.getLogger(__name__)
+
 _LIST = "shelf.json"
+PROGRAMS = "programs"  # the folder's name beside a party's shares, where the settings name no other
 
 
 class _Listed(msgspec.Struct):
@@ -58,7 +61,6 @@ class WeightStore:
         return hashlib.sha256(msgspec.json.encode((self.complete, used))).digest()
 
     def used(self) -> tuple[Weight, ...]:
-        """The weights of the model it serves."""
         return tuple(self._weights[name] for name in self.complete.names) if self.complete else ()
 
     def announce(self, weight: Weight) -> None:
@@ -95,7 +97,6 @@ class WeightStore:
         return weight.head.name
 
     def abandon(self) -> None:
-        """The dealer left in the middle of it."""
         if self._coming is not None:
             weight, file = self._coming
             file.close()
@@ -139,10 +140,8 @@ def file_of(folder: Path, weight: Weight) -> Path:
 
 
 class ProviderConnection:
-    """One provider at a time deals weights into the store; it gets Serving once engines have loaded them.
-
-    `changed` is called when the store is complete and differs from what engines have loaded.
-    """
+    """One provider at a time. `changed` is called when the store is complete and differs from what engines have
+    loaded."""
 
     def __init__(self, store: WeightStore, changed: Callable[[], None]) -> None:
         self._store = store
@@ -152,7 +151,6 @@ class ProviderConnection:
         self._served: bytes | None = None
 
     def begin(self) -> None:
-        """An epoch began with what is stored."""
         self._served = self._store.digest
         if self._waits is not None and self._store.complete is not None:
             self._waits.post(Serving(self._store.complete.model))
@@ -162,7 +160,6 @@ class ProviderConnection:
         self._served = None
 
     def gone(self, connection: Connection) -> None:
-        """A connection ended; if it was the provider's, its unfinished share is dropped."""
         if connection is self._provider:
             self._provider = self._waits = None
             self._store.abandon()
@@ -186,3 +183,20 @@ class ProviderConnection:
                     self.begin()
                 else:
                     self._changed()
+
+
+def program_folder(wanted: Path) -> Path | None:
+    """Made if need be. None where others could write there, or where we are held to a release: it runs its own code
+    alone."""
+    if interpreter.running() is not None:
+        return None
+    try:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = wanted.lstat()
+    except OSError as reason:
+        log.warning("Compiled programs are not kept: %s.", reason.strerror)
+        return None
+    if not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
+        log.warning("Compiled programs are not kept: their folder is not this party's alone.")
+        return None
+    return wanted

@@ -26,8 +26,7 @@ from cloister_mpc.messages import (
     StartTunnel,
 )
 
-SECONDS_TO_END = 60.0
-"""A process that was killed takes milliseconds, or as long as freeing its memory does."""
+SECONDS_TO_END = 60.0  # a process that was killed takes milliseconds, or as long as freeing its memory does
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 
@@ -56,7 +55,6 @@ class Workers:
         self._open = True
 
     async def start(self, key: bytes) -> None:
-        """Both processes are up."""
         settings = msgspec.json.encode(self._config)
         self.engine = await self._spawn("cloister_mpc.party.engine", FromEngine)
         self.tunnel = await self._spawn("cloister_mpc.party.tunnel", FromTunnel)
@@ -66,7 +64,6 @@ class Workers:
         await self._expect(self.engine, Listening)
 
     async def join(self, load: Load) -> None:
-        """Linked with the other parties' engines, weights loaded."""
         tunnel = self._listen(self.tunnel, lambda _: None, "a link between parties ended")
         self._tasks.append(asyncio.create_task(tunnel))
         await self.engine.send(load)
@@ -75,7 +72,6 @@ class Workers:
         self._tasks.append(asyncio.create_task(self._listen(self.engine, self._handle, "an engine ended")))
 
     def close(self) -> None:
-        """Kill both. What the engine held is gone with it."""
         if not self._open:
             return
         self._open = False

@@ -1,15 +1,13 @@
-"""Measures once, in the clear on an ordinary text, how large a model's numbers get, so that fixed point can hold them.
-
-Results: the residual stream's scale per layer, public; what each head's scores are lowered by before exp, secret and
-dealt with the weights; and how far every gate reaches, of which one number becomes public: how many of a layer's gates
-need no tails. The owner of the weights runs this; no user's text is ever used.
-"""
+"""Measures once, in the clear on our own texts, how large a model's numbers get, so that fixed point can hold them:
+the stream's scales (public), heads' offsets (secret), and how many gates need no tails (public). No user's text is
+used."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 from typing import NamedTuple
 
 import jax
@@ -26,12 +24,11 @@ from cloister_mpc.cache.attention import scores
 from cloister_mpc.cache.base import PromptLayer
 from cloister_mpc.functions.activations import CALM_WITHIN
 from cloister_mpc.functions.bundle import NAIVE
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import CALM_STEP, ModelShape, bucket_of, shape_of
 from cloister_mpc.model.weights import ModelWeights, read_weights
 
-LARGEST_MEAN_SQUARE = 2048.0
-"""Half of what the functions' 1/sqrt is made for: users' texts will exceed ours a little."""
+LARGEST_MEAN_SQUARE = 2048.0  # half of what the functions' 1/sqrt is made for: users' texts will exceed ours a little
 
 TYPICAL_BELOW = 64.0
 
@@ -39,10 +36,10 @@ WEIGHTS_ABOVE = 12.0
 SUMS_ABOVE = -6.0
 """exp of a score must not exceed e^12, and a row's sum must not fall below e^-6 (functions.exponential, reciprocal)."""
 
-BEYOND_SEEN = 4.0
-"""How much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`."""
+BEYOND_SEEN = 4.0  # how much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`
 
 STRANGE_TEXTS, STRANGE_TOKENS = 4, 512
+TEXTS: list[str] = msgspec.json.decode((files(__package__) / "calibration_texts.json").read_bytes(), type=list[str])
 
 
 class Calibration(NamedTuple):
@@ -63,11 +60,8 @@ def prepare(folder: ModelFolder, texts: Sequence[Sequence[int]] | None = None) -
 def calibrate(
     folder: ModelFolder, texts: Sequence[Sequence[int]], strange: Sequence[Sequence[int]] = ()
 ) -> Calibration:
-    """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
-
-    Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says. No text is longer
-    than what the model may be asked: beyond that it has no positions, and its numbers have no meaning.
-    """
+    """Scales and offsets for these texts (tokens). Gates also on `strange` ones: some react only to what no ordinary
+    text says."""
     shape = shape_of(folder)
     gates = _Gates(shape)
     model = PlainModel(shape, read_weights(folder, shape), replace(NAIVE, silu=gates.silu))
@@ -112,8 +106,8 @@ class _Gates:
         self._reported.clear()
 
     def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
-        """The largest seen plus a multiple of the row's length, which is the standard deviation of its gate on a normed
-        column of random direction. Rows that reacted to none of our words differ in little else."""
+        """The largest seen plus a multiple of the row's length, the deviation of its gate on a normed column of
+        random direction."""
         gates = self._largest.shape[1]
         lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
         reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)
@@ -171,35 +165,3 @@ def _strange_texts(shape: ModelShape) -> list[list[int]]:
         return []
     drawn = np.random.default_rng(0).integers(0, shape.vocabulary, (STRANGE_TEXTS, STRANGE_TOKENS))
     return [[int(token) for token in text] for text in drawn]
-
-
-TEXTS = (
-    "What is the capital of France, and why did it become the capital?",
-    "Write a short poem about the sea in autumn.",
-    """Explain to a child of ten why the sky is blue. The light of the sun looks white, but it is made of all colours.
-When it meets the air, the short waves are scattered much more than the long ones, in every direction, and so
-blue light comes to our eyes from everywhere above us. In the evening the light travels a longer way through the
-air; most of the blue is gone before it reaches us, and what remains is orange and red.""",
-    """def mean(values: list[float]) -> float:
-    total = 0.0
-    for value in values:
-        total += value
-    return total / len(values)
-
-print(mean([1.5, 2.25, 1024, -3]))  # 256.1875
-Why does this function fail for an empty list? Give a corrected version with a test.""",
-    """The meeting of 14 March 2019 began at 9:30. Present: A. Novak, B. Osei, C. Lindqvist (chair). 1. Accounts:
-income of $48,210.55 against expenses of $51,007.10, a deficit of 5.8%. The board asked for quarterly figures
-from now on. 2. The roof of the old building leaks again; three offers were compared, and the second (12,400
-euros, four weeks) was accepted with two votes to one. 3. Any other business: none. Summarise these minutes in
-two sentences.""",
-    """My grandmother kept a garden behind the house, narrow and long, with beans along the fence and a walnut tree at
-the far end which her father had planted. She knew every bed by the year in which it had done well. "Potatoes
-forgive you," she used to say, "roses never do." When she grew too old to dig, she sat on a chair in the shade
-and showed us where to put the spade. After she died we kept the garden for two more summers. Then the house was
-sold, and the new owners laid a lawn. I walked past it last week. The walnut tree is still there, taller than
-the roof, and someone has hung a swing from it.""",
-    "Translate into German: Good morning, how much are these apples? I would like two kilograms, please. Danke schön!",
-    "You are a careful doctor. A patient had a fever of 39.2 °C for three days, a cough, and pain when "
-    "breathing in. Which questions do you ask, which tests do you order, and what must not be missed?",
-)

@@ -1,8 +1,5 @@
-"""The provider's side: deals a model's weights to the parties, matrix by matrix, slab by slab.
-
-A matrix that all parties hold from one dealing is not dealt again. They know it by a keyed digest only: a plain digest
-would confirm a right guess of the weights.
-"""
+"""Deals a model's weights to the parties, slab by slab; what all hold from one dealing is not dealt again. They know
+a matrix by a keyed digest only: a plain one would confirm a right guess of the weights."""
 
 from __future__ import annotations
 
@@ -28,15 +25,13 @@ from cloister_mpc.config import PartiesConfig
 from cloister_mpc.messages import AskWeights, Complete, HeldWeights, Serving, ShareHead, Stored, Weight, WeightPiece
 
 Matrix = NDArray[np.float32]
-OnMatrix = Callable[[str, bool], None]
-"""Called after every matrix: its name, and whether it had to be dealt."""
+OnMatrix = Callable[[str, bool], None]  # called after every matrix: its name, and whether it had to be dealt
 
 PATIENCE_S = 60.0
 SLAB_ELEMENTS = 1 << 20
 
 
 async def serve_weights(config: PartiesConfig, own: Credentials, folder: ModelFolder, console: Console) -> None:
-    """Deals a folder's model, with a progress bar, until all parties serve it."""
     from cloister_mpc.provider.calibration import prepare
 
     with console.status("Folding the model's weights…"):
@@ -57,7 +52,6 @@ async def serve_weights(config: PartiesConfig, own: Credentials, folder: ModelFo
 
 
 def tag_key(provider_key: Path) -> bytes:
-    """A key for tags, derived from the provider's own."""
     return hashlib.sha256(b"cloister weights' tags\0" + provider_key.read_bytes()).digest()
 
 

@@ -16,16 +16,11 @@ def cost(megabytes: float = 1.0, messages: int = 100, seconds: float = 1.0, part
 
 
 def results() -> Results:
-    """Two lengths of three ways, and one row of everything else."""
+    """Two lengths of three ways, and their operators."""
     found = Results(Plan(), "small")
     for seq in (1024, 2048):
-        found.add_run("full", "aby3", seq, cost(megabytes=300.0, messages=12_000, seconds=8.0))
-        found.add_run("full_lean", "aby3", seq, cost(megabytes=200.0, messages=4_000, seconds=6.0))
-        found.add_run("mpcache", "aby3", seq, cost(megabytes=50.0, messages=3_000, seconds=4.0))
-    found.add_run("mpcache", "cheetah", 1024, cost(parties=2))
+        found.add_run("full", seq, cost(megabytes=300.0, messages=12_000, seconds=8.0))
+        found.add_run("full_lean", seq, cost(megabytes=200.0, messages=4_000, seconds=6.0))
+        found.add_run("mpcache", seq, cost(megabytes=50.0, messages=3_000, seconds=4.0))
     found.add_operators("mpcache", "step", 1024, cost())
-    for step in ("full cache", "+ eviction"):
-        found.add("ablation", cost(), step=step, functions="tuned", seq=1024)
-    for layers in (1, 2):
-        found.add("shared_layers", cost(), method="mpcache", layers=layers)
     return found

@@ -9,7 +9,7 @@ from cloister_bench.mpc.results import Results
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.mpc.fakes import results
 
-NAMES = ["mpc-lengths.png", "mpc-ablation.png", "mpc-sharing.png", "mpc-two-party.png", "mpc-operators.png"]
+NAMES = ["mpc-lengths.png", "mpc-operators.png"]
 
 
 def test_each_figure_is_a_picture(tmp_path: Path) -> None:
@@ -20,9 +20,8 @@ def test_each_figure_is_a_picture(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     assert draw_figures(Results(Plan(), "small").document(), tmp_path, FIGURES) == []
-    partly = {**results().document(), "ablation": [], "operators": [], "shared_layers": []}
-    partly["runs"] = [run for run in partly["runs"] if run["protocol"] == "cheetah"]
-    assert [path.name for path in draw_figures(partly, tmp_path, FIGURES)] == ["mpc-two-party.png"]
+    partly = {**results().document(), "operators": []}
+    assert [path.name for path in draw_figures(partly, tmp_path, FIGURES)] == ["mpc-lengths.png"]
 
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:

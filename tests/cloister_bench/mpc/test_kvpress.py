@@ -38,7 +38,7 @@ PROMPT = drawn_prompt(1, TOKENS)
 
 
 def made_here(name: str) -> KeptCache:
-    return static_method(name, TOKENS, 4, READ, shuffled=True, sinks=4)
+    return static_method(name, TOKENS, 4, READ, sinks=4)
 
 
 def given_to(made: Any) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ def compiled(function: Callable[..., Any], *sizes: tuple[int, ...]) -> Program:
 
 @pytest.fixture(scope="module")
 def parties() -> Iterator[Parties]:
-    with Parties("aby3") as parties:
+    with Parties() as parties:
         yield parties
 
 
@@ -63,10 +63,10 @@ def test_random_numbers_of_a_type_are_dealt_once(parties: Parties, monkeypatch: 
 
 def test_no_process_outlives_the_block() -> None:
     before = set(psutil.Process().children())
-    with Parties("cheetah") as pair:
+    with Parties() as three:
         processes = set(psutil.Process().children()) - before
-        assert len(processes) == pair.count == 2
+        assert len(processes) == three.count == 3
         next(iter(processes)).kill()
         with pytest.raises(PartyLost):
-            pair.hold(Input((1,), "int32", public=False))
+            three.hold(Input((1,), "int32", public=False))
     assert not any(process.is_running() for process in processes)

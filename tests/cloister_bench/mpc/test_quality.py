@@ -10,7 +10,7 @@ from cloister_bench.mpc.quality import Reader, _greedy, judge, read_prompt
 from cloister_bench.mpc.quality_tasks import Sample, Task
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import NAIVE
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from tests.cloister_mpc.model.plain_generation import PlainGeneration, teacher_forced
 from tests.cloister_mpc.model.tiny import some_tokens, tiny_model
 
@@ -21,15 +21,13 @@ SMALL = {
     "pinned_first": 4,
     "pinned_last": 4,
     "granularity": 2,
-    "clusters": (4,),
-    "ratios": (),
+    "cluster": 4,
     "static_keep": 0.5,
 }
 PLANS = {
     "mpcache": CachePlan(**SMALL),
-    "mpcache, pairs sharing": CachePlan(**SMALL, shared_layers=2),
-    "h2o": BaselinePlan(method="h2o", at_least=0, budget=0.5, ranking="top_k"),
-    "tova": BaselinePlan(method="tova", at_least=0, budget=0.5, ranking="top_k"),
+    "h2o": BaselinePlan(method="h2o", at_least=0, budget=0.5),
+    "tova": BaselinePlan(method="tova", at_least=0, budget=0.5),
     "snapkv": BaselinePlan(method="snapkv", at_least=0, budget=0.5),
 }
 

@@ -19,16 +19,14 @@ from cloister_bench.mpc.meter import Part, Step
 from cloister_bench.mpc.plan import FULL, PARTS, VARIANTS, Variant
 from cloister_bench.mpc.quality import QualityRow
 from cloister_bench.mpc.results import Results
-from cloister_bench.mpc.run import GPT2, Bench
+from cloister_bench.mpc.run import Bench
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.mpc.fakes import cost
+from tests.cloister_mpc.local import SHAPE
 
 
 class FakeParties:
     open = 0
-
-    def __init__(self, protocol: str) -> None:
-        self.count = {"aby3": 3, "cheetah": 2}[protocol]
 
     def __enter__(self) -> FakeParties:
         FakeParties.open += 1
@@ -46,11 +44,9 @@ class FakeMeter:
 
     def step(self, variant: Variant, seq: int) -> Step:
         read = seq / 10 if variant.plan.method == "mpcache" else seq
-        layers = 30 - variant.plan.shared_layers
-        return Step((Part("step_leading_1", layers, cost(read / 100, seq // 16, parties=self.parties.count)),))
+        return Step((Part("step_1", 30, cost(read / 100, seq // 16)),))
 
-    def steps(self, variants: Sequence[Variant], seq: int, *, layers_only: bool = False) -> list[Step]:
-        assert layers_only == (self.parties.count == 2)
+    def steps(self, variants: Sequence[Variant], seq: int) -> list[Step]:
         return [self.step(variant, seq) for variant in variants]
 
     def whole_step(self, variant: Variant, seq: int) -> list[Cost]:
@@ -73,7 +69,6 @@ class Told:
 def without_parties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Parties", FakeParties)
     monkeypatch.setattr(module, "Meter", FakeMeter)
-    monkeypatch.setattr(module, "measure_function", lambda parties, function, types, repeats: cost())
 
 
 def judged(say: Callable[[str], None]) -> list[QualityRow]:
@@ -82,7 +77,7 @@ def judged(say: Callable[[str], None]) -> list[QualityRow]:
 
 def measured(plan: Any = FULL, parts: Sequence[Any] = PARTS) -> tuple[dict[str, Any], Told]:
     results, told, saved = Results(plan, "small"), Told(), []
-    Bench(results, GPT2, told, lambda: saved.append(results.document()), quality=judged).run(parts)
+    Bench(results, SHAPE, told, lambda: saved.append(results.document()), quality=judged).run(parts)
     assert saved and FakeParties.open == 0
     return saved[-1], told
 
@@ -92,18 +87,13 @@ def test_every_part_is_in_the_document(tmp_path: Path) -> None:
     assert set(told.parts) == set(PARTS) and document["failed"] == [] == document["left_out"]
     costs = {(run["method"], run["protocol"], run["seq"]) for run in document["runs"]}
     assert costs >= {(name, "aby3", seq) for name in VARIANTS for seq in (256, 512, 1024, 2048)}
-    assert ("mpcache", "cheetah", 1024) in costs
-    assert document["ablation"][0]["step"].startswith("full cache")
-    assert len(document["hierarchies"]) == 8 and len(document["gathering"]) == 3
-    assert [row["cache"] for row in document["necessity"]] == [False, True] * 2
-    assert {row["layers"] for row in document["shared_layers"]} == set(FULL.shared_layers)
     assert document["composition"][0]["deviation"]["megabytes"] == 0.0
-    assert {row["method"] for row in document["operators"]} == {"full", "full_lean", "mpcache_paper", "mpcache"}
+    assert {row["method"] for row in document["operators"]} == {"full", "full_lean", "mpcache"}
     assert {"method": "full", "budget": 1.0, "task": "retrieval", "score": 1.0, "full_score": 1.0} in document[
         "quality"
     ]
     assert [row["met"] for row in document["targets"] if row["name"].startswith("quality")] == [True, True]
-    assert len(draw_figures(document, tmp_path, FIGURES)) == 5
+    assert len(draw_figures(document, tmp_path, FIGURES)) == 2
 
 
 def test_a_part_that_fails_is_noted_and_the_next_has_new_parties(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +101,9 @@ def test_a_part_that_fails_is_noted_and_the_next_has_new_parties(monkeypatch: py
         raise PartyLost("A party ended.")
 
     monkeypatch.setattr(FakeMeter, "whole_step", lose)
-    document, _ = measured(parts=("composition", "ablation"))
+    document, _ = measured(parts=("composition", "quality"))
     assert document["failed"] == [{"part": "composition", "reason": "A party ended."}]
-    assert document["ablation"]
+    assert document["quality"]
 
 
 def test_what_has_no_time_left_is_said_to_be_left_out() -> None:

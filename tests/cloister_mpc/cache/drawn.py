@@ -46,7 +46,6 @@ def plan(method: str = "mpcache", **settings: object) -> CachePlan:
             "pinned_last": 4,
             "static_keep": 0.5,
             "window": 0.2,
-            "ratios": (),
             **settings,
         },
     )

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cloister_mpc.cache.base import Cache, Shuffles, seen_slots, write_slots
-from cloister_mpc.cache.plan import CachePlan
 from tests.cloister_mpc.cache.drawn import (
     NO_OFFSET,
     SOFTMAX,
@@ -27,16 +26,15 @@ from tests.cloister_mpc.cache.drawn import (
 TOKENS = 64
 
 PLANS = {
-    "token by token, as the paper": plan(budget=0.5, granularity=1, always=0.0, clusters=(8, 4), ratios=(0.5,)),
-    "runs and important ones": plan(budget=0.5, granularity=2, always=0.5, clusters=(4,)),
-    "runs as large as clusters": plan(budget=0.5, granularity=8, always=0.4, clusters=(8, 2), ratios=(0.5,)),
-    "nothing evicted": plan(budget=0.4, static_keep=1.0, always=0.0, clusters=(4,)),
-    "Algorithm 2, keys gathered": plan(budget=0.5, granularity=2, clusters=(4,), ranking="top_k", gather="keys"),
-    "upper bounds": plan(budget=0.5, granularity=2, clusters=(4,), similarity="max"),
+    "token by token, as the paper": plan(budget=0.5, granularity=1, always=0.0, cluster=4),
+    "runs and important ones": plan(budget=0.5, granularity=2, always=0.5, cluster=4),
+    "runs as large as clusters": plan(budget=0.5, granularity=8, always=0.4, cluster=8),
+    "runs larger than clusters": plan(budget=0.5, granularity=8, always=0.4, cluster=2),
+    "nothing evicted": plan(budget=0.4, static_keep=1.0, always=0.0, cluster=4),
 }
 
 
-def body_of(chosen: CachePlan, sizes: object, prompt: object, group: int) -> tuple[list[int], list[int]]:
+def body_of(sizes: object, prompt: object, group: int) -> tuple[list[int], list[int]]:
     """Tokens that are pinned for their importance, and those that may be selected, in their order."""
     middle = range(sizes.middle.start, sizes.middle.stop)
     if not sizes.evicts:
@@ -50,20 +48,10 @@ def body_of(chosen: CachePlan, sizes: object, prompt: object, group: int) -> tup
     return list(chain(*always)), list(chain(*kept))
 
 
-def chosen_of(chosen: CachePlan, sizes: object, keys: np.ndarray, query: np.ndarray) -> list[int]:
-    """Places in the body that are read for a query: level by level."""
-
-    def similar(places: list[int]) -> float:
-        r_max, r_min = keys[places].max(axis=0), keys[places].min(axis=0)
-        if chosen.similarity == "max":
-            return float(np.maximum(query * r_max, query * r_min).sum())
-        return float(query @ (chosen.alpha * r_max + (1 - chosen.alpha) * r_min))
-
-    left = [list(range(len(keys)))]
-    for size, count in zip(sizes.clusters, sizes.counts, strict=True):
-        parts = [part[at : at + size] for part in left for at in range(0, len(part), size)]
-        left = sorted(parts, key=lambda places: -similar(places))[:count]
-    return list(chain(*left))
+def chosen_of(sizes: object, keys: np.ndarray, query: np.ndarray) -> list[int]:
+    """Places in the body that are read for a query: the clusters whose mean keys are most similar."""
+    clusters = [list(range(at, at + sizes.cluster)) for at in range(0, len(keys), sizes.cluster)]
+    return list(chain(*sorted(clusters, key=lambda places: -float(query @ keys[places].mean(axis=0)))[: sizes.count]))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -86,9 +74,9 @@ def test_a_step_reads_what_algorithm_3_reads(name: str) -> None:
 
     for head in range(2 * group):
         g = head // group
-        always, body = body_of(chosen, sizes, prompt, g)
+        always, body = body_of(sizes, prompt, g)
         asked = queries[g * group : (g + 1) * group].sum(axis=(0, 1))
-        read = [body[place] for place in chosen_of(chosen, sizes, prompt.keys[g, body], asked)]
+        read = [body[place] for place in chosen_of(sizes, prompt.keys[g, body], asked)]
         pinned = [*range(sizes.first), *always, *range(TOKENS - sizes.last, TOKENS)]
         assert len(set(read) | set(pinned)) == sizes.read <= chosen.budget * TOKENS
         tokens = [*pinned, *read]

@@ -14,11 +14,11 @@ pytest.importorskip("spu", reason="generation on shares needs the distribution c
 from spu import libspu
 from spu.utils import frontend
 
-from cloister_bench.mpc.baselines import method_of
+from cloister_bench.mpc.baselines import gathered_rows, method_of
 from cloister_mpc.cache.attention import LARGEST_WIDTH, headwise
 from cloister_mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.cache.ranking import best_rows, in_order
+from cloister_mpc.cache.ranking import in_order, shuffled_rows
 from cloister_mpc.functions.ring import tracing_for_shares
 from tests.cloister_mpc.cache.drawn import (
     NO_OFFSET,
@@ -73,7 +73,7 @@ def test_the_largest_are_found_and_put_in_order(parties: ThreadParties, count: i
     shuffles = drawn_shuffles(count, 2, (count, 3))
 
     def both(given: Any, wide: Any, narrow: Any) -> Any:
-        rows = best_rows(given, 3, wide)
+        rows = shuffled_rows(given, wide, 3)
         return rows, in_order(rows, narrow)
 
     rows, ordered = on_shares(parties, both, numbers, *shuffles)
@@ -90,7 +90,7 @@ def test_wide_products_go_head_by_head_and_are_truncated_together(parties: Threa
 
 def test_secret_top_k_finds_the_same(parties: ThreadParties) -> None:
     numbers = floats(np.random.default_rng(3), 2, 6)
-    rows = on_shares(parties, lambda given: best_rows(given, 2, None), numbers)
+    rows = on_shares(parties, lambda given: gathered_rows(given, 2), numbers)
     assert [sorted(row) for row in named(rows)] == np.sort(np.argsort(-numbers, axis=-1)[:, :2]).tolist()
 
 
@@ -118,20 +118,16 @@ def tokens_read(method: Any, eviction: Any, choice: Any) -> list[list[int]]:
     for kept, places in zip(named(eviction.rows), named(choice.rows), strict=True):
         runs = kept[sizes.always_runs :]
         body = [run * sizes.granularity + token for run in runs for token in range(sizes.granularity)]
-        size = sizes.clusters[-1]
+        size = sizes.cluster
         read.append(sorted(body[place * size + token] for place in places for token in range(size)))
     return read
 
 
 PLANS = {
-    "mpcache": plan(
-        budget=0.6, granularity=2, always=0.4, clusters=(4, 2), ratios=(0.5,), pinned_first=2, pinned_last=2
-    ),
-    "mpcache, each heard": plan(budget=0.6, granularity=4, clusters=(4,), together="max", pinned_first=4),
-    "mpcache, the paper's": plan(
-        budget=0.6, granularity=2, always=0.0, clusters=(2,), ranking="top_k", gather="keys", pinned_first=2
-    ),
-    "infllm": plan(method="infllm", budget=0.6, clusters=(8,)),
+    "mpcache": plan(budget=0.6, granularity=2, always=0.4, cluster=4, pinned_first=2, pinned_last=2),
+    "mpcache, runs as large as clusters": plan(budget=0.6, granularity=4, cluster=4, pinned_first=4),
+    "mpcache, none always read": plan(budget=0.6, granularity=2, always=0.0, cluster=2, pinned_first=2),
+    "infllm": plan(method="infllm", budget=0.6, cluster=8),
     "snapkv": plan(method="snapkv", budget=0.5),
     "tova": plan(method="tova", budget=0.5),
 }

@@ -11,19 +11,16 @@ from cloister.config import MpcCache, MpcSettings
 from cloister_bench.mpc.baselines import method_of
 from cloister_bench.mpc.plan import BaselineName
 from cloister_mpc.cache.methods import make_method, sizes_of
-from cloister_mpc.cache.plan import PLANS, CachePlan, PlanError, leader
+from cloister_mpc.cache.plan import PLANS, CachePlan, PlanError
 from tests.cloister_mpc.cache.drawn import plan_of
 
 WRONG: list[dict[str, object]] = [
     {"budget": 0.0},
     {"budget": 1.5},
-    {"clusters": (), "ratios": ()},
-    {"clusters": (16, 5), "ratios": (0.5,)},
-    {"clusters": (16,), "ratios": (0.5,)},
-    {"clusters": (1024,), "ratios": ()},
+    {"cluster": 0},
+    {"cluster": 1024},
     {"granularity": 0},
-    {"granularity": 3, "clusters": (16,), "ratios": ()},
-    {"shared_layers": 0},
+    {"granularity": 3, "cluster": 16},
     {"pinned_first": -1},
 ]
 
@@ -40,7 +37,7 @@ def test_a_wrong_plan_in_a_message_is_a_malformed_message() -> None:
 
 
 def test_plans_survive_the_wire() -> None:
-    plan = CachePlan(clusters=(32, 16), ratios=(0.5,), granularity=1)
+    plan = CachePlan(cluster=32, granularity=1)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=CachePlan) == plan
 
 
@@ -70,11 +67,11 @@ def test_the_faster_plan_is_served_unless_the_other_is_asked_for() -> None:
     keep=st.floats(0.05, 1),
     always=st.floats(0, 1),
     granularity=st.sampled_from((1, 2, 4, 8, 16)),
-    clusters=st.sampled_from(((4,), (8,), (16,), (32, 16), (16, 4), (8, 4, 2))),
+    cluster=st.sampled_from((2, 4, 8, 16, 32)),
     pinned=st.integers(0, 32),
 )
 def test_sizes_fit_together_and_the_budget_is_kept(
-    tokens: int, budget: float, keep: float, always: float, granularity: int, clusters: tuple[int, ...], pinned: int
+    tokens: int, budget: float, keep: float, always: float, granularity: int, cluster: int, pinned: int
 ) -> None:
     settings = CachePlan(
         budget=budget,
@@ -85,8 +82,7 @@ def test_sizes_fit_together_and_the_budget_is_kept(
         always=always,
         pinned_first=pinned,
         pinned_last=pinned,
-        clusters=clusters,
-        ratios=(0.5,) * (len(clusters) - 1),
+        cluster=cluster,
     )
     sizes = sizes_of(settings, tokens)
     if sizes is None:
@@ -94,24 +90,5 @@ def test_sizes_fit_together_and_the_budget_is_kept(
     assert sizes.read <= round(budget * tokens) + granularity
     assert sizes.first + (sizes.middle.stop - sizes.middle.start) + sizes.last == tokens
     assert sizes.always + sizes.body <= sizes.middle.stop - sizes.middle.start
-    assert sizes.body % granularity == 0 and sizes.body % clusters[0] == 0
-    assert sizes.candidates[0] * clusters[0] == sizes.body
-    for size, offered, count in zip(clusters, sizes.candidates, sizes.counts, strict=True):
-        assert 1 <= count <= offered
-        assert count * size >= sizes.counts[-1] * clusters[-1]
-
-
-def test_pairs_share_but_for_the_first_two_layers() -> None:
-    assert [leader(layer, CachePlan(shared_layers=2)) for layer in range(8)] == [0, 1, 2, 2, 4, 4, 6, 6]
-
-
-@given(layer=st.integers(0, 60), shared=st.integers(1, 8))
-def test_a_leader_comes_before_whom_it_leads_and_leads_itself(layer: int, shared: int) -> None:
-    plan = CachePlan(shared_layers=shared)
-    found = leader(layer, plan)
-    assert leader(found, plan) == found and layer - shared < found <= layer
-
-
-def test_no_other_method_shares() -> None:
-    assert leader(7, plan_of("snapkv", shared_layers=2)) == 7
-    assert leader(7, plan_of("full", shared_layers=2)) == 7
+    assert sizes.body % granularity == 0 and sizes.candidates * cluster == sizes.body
+    assert 1 <= sizes.count <= sizes.candidates

@@ -19,7 +19,7 @@ from cloister_mpc.certificates import make_keys
 from cloister_mpc.client.parties import Parties
 from cloister_mpc.functions.bundle import LEAN
 from cloister_mpc.model import programs
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.program_store import ProgramStore
 from tests.cloister_mpc.local import PLAN, PROMPT, SHAPE, connected, tokens, weights
 from tests.cloister_mpc.model.plain_generation import PlainGeneration, teacher_forced
@@ -57,7 +57,7 @@ async def test_parties_keep_what_they_compiled(
     assert not folders  # local parties share one
     monkeypatch.setattr(programs, "_compiled", lambda *_: pytest.fail("it was compiled again"))
     made = programs.Programs(SHAPE, programs.Outline(16, 8, PLAN, answer="logits"), store=store)
-    for program in (made.embed(16), made.prompt(leading=True), made.last(16), made.head(1), made.step(1, leading=True)):
+    for program in (made.embed(16), made.prompt(), made.last(16), made.head(1), made.step(1)):
         assert program.code
     with pytest.raises(pytest.fail.Exception):
         programs.Programs(SHAPE, programs.Outline(16, 8, PLAN), store=ProgramStore(tmp_path)).embed(16)

@@ -20,7 +20,7 @@ from cloister.models.source import ModelFolder
 from cloister_mpc.client_keeper import MpcClientKeeper
 from cloister_mpc.functions.bundle import LEAN
 from cloister_mpc.local_parties import CONFIG_FILE
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from tests.cloister_mpc.local import PROMPT, SHAPE, connected, weights
 from tests.cloister_mpc.model.plain_generation import teacher_forced
 from tests.cloister_mpc.route_alone import MpcOnly

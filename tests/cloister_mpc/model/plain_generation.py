@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,10 +11,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles
-from cloister_mpc.cache.methods import make_method
-from cloister_mpc.cache.plan import CachePlan, leader
-from cloister_mpc.model.plain import PlainModel
+from cloister_bench.mpc.baselines import method_of
+from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles
+from cloister_mpc.cache.plan import CachePlan
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import bucket_of, permutations
 
 
@@ -34,12 +33,11 @@ class PlainGeneration:
 
     def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, new_tokens: int) -> None:
         self._model = model
-        self._plan = plan
         self._bucket = bucket_of(prompt_tokens)
-        self.method = make_method(plan, self._bucket, new_tokens)
+        self.method = method_of(plan, self._bucket, new_tokens)
         self.caches: list[Cache] = []
         self._length = 0
-        self._step = jax.jit(self._run_step, static_argnames="following")
+        self._step = jax.jit(self._run_step)
         self._keep = jax.jit(self._run_keep)
         self._build = jax.jit(self.method.build)
 
@@ -49,14 +47,11 @@ class PlainGeneration:
         hidden, present = model.columns(tokens, self._bucket, 0)
         angles = model.angles(-self._bucket, self._bucket)
         self._length, self.caches = len(tokens), []
-        evictions: dict[int, Eviction | None] = {}
         for number in range(model.shape.layers):
             hidden, prompt = model.prompt_layer(number, method.window, hidden, present, angles)
-            leading = leader(number, self._plan)
-            if leading == number:
-                offset = model.weights.layers[number].offset
-                evictions[number] = self._keep(prompt, offset, self._shuffles(method.evict_shuffles))
-            self.caches.append(self._build(prompt, evictions[leading]))
+            offset = model.weights.layers[number].offset
+            eviction = self._keep(prompt, offset, self._shuffles(method.evict_shuffles))
+            self.caches.append(self._build(prompt, eviction))
         answers: NDArray[np.float32] = model.logits(hidden[:, -1:])[0]
         return answers
 
@@ -65,14 +60,10 @@ class PlainGeneration:
         model, columns = self._model, len(tokens)
         hidden, _ = model.columns(tokens, columns, self._length + at)
         angles, slot = model.angles(at, columns), jnp.int32(self.method.first_free + at)
-        choices: dict[int, Choice | None] = {}
         for number in range(model.shape.layers):
-            leading = leader(number, self._plan)
-            shuffles = self._shuffles(self.method.choose_shuffles) if leading == number else ()
-            hidden, self.caches[number], choices[number] = self._step(
+            hidden, self.caches[number] = self._step(
                 model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number],
-                self.caches[number], angles, slot, choices.get(leading), shuffles,
-                following=leading != number,
+                self.caches[number], angles, slot, self._shuffles(self.method.choose_shuffles),
             )  # fmt: skip
         return model.logits(hidden)
 
@@ -86,8 +77,8 @@ class PlainGeneration:
     def _run_keep(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Eviction | None:
         return self.method.evict(prompt, self._model.decoder.functions.softmax, offset, shuffles)
 
-    def _run_step(self, *given: Any, following: bool) -> tuple[Array, Cache, Choice | None]:
-        return partial(self._model.decoder.step_layer, following=following)(self.method, *given)
+    def _run_step(self, *given: Any) -> tuple[Array, Cache]:
+        return self._model.decoder.step_layer(self.method, *given)
 
     def _shuffles(self, sizes: Sequence[int]) -> Shuffles:
         return tuple(jnp.asarray(permutations(self._model.shape.kv_heads, size)) for size in sizes)

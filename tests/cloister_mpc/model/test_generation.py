@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import LEAN
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.generation import Generation, GenerationError
-from cloister_mpc.model.plain import PlainModel
 from cloister_mpc.model.programs import Outline, dealt
 from cloister_mpc.model.shape import one_hots, permutations
 from tests.cloister_mpc.kept import kept_programs
@@ -24,7 +24,7 @@ from tests.cloister_mpc.thread_parties import ThreadParties
 PROMPT = some_tokens(23, seed=1)
 SHORT = Outline(prompt_tokens=32, new_tokens=4, answer="logits")
 MPCACHE = CachePlan(
-    method="mpcache", budget=0.5, at_least=0, static_keep=0.75, clusters=(4,), pinned_first=4, pinned_last=4
+    method="mpcache", budget=0.5, at_least=0, static_keep=0.75, cluster=4, pinned_first=4, pinned_last=4
 )
 
 
@@ -122,7 +122,7 @@ def test_selection_on_shares_reads_what_its_twin_reads(threads: ThreadParties, m
 
 def test_outlines_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
     token, logits = (kept_programs(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
-    assert token.prompt(leading=True) is logits.prompt(leading=True)
+    assert token.prompt() is logits.prompt()
     assert token.head(1).code != logits.head(1).code
 
 

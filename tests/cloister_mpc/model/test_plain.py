@@ -9,7 +9,7 @@ import pytest
 
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import LEAN, NAIVE, Functions
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from tests.cloister_mpc.model.plain_generation import PlainGeneration, teacher_forced
 from tests.cloister_mpc.model.tiny import TinyModel, some_tokens, tiny_model
 

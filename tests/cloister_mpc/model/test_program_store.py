@@ -20,10 +20,10 @@ from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.model import program_store, programs
 from cloister_mpc.model.program_store import Program, ProgramStore, code_version, key_of
 from cloister_mpc.model.programs import AROUND, Outline, Programs
-from cloister_mpc.party.program_folder import program_folder
+from cloister_mpc.party.weight_store import program_folder
 from tests.cloister_mpc.local import SHAPE
 
-TERMS = ("step_leading", 2)
+TERMS = ("step", 2)
 PROGRAM = Program(
     "step", b"its text", ("hidden", "weights/qkv"), ("hidden",),
     (np.arange(6, dtype=np.int32).reshape(2, 3), np.array([[0.5]], np.float32), np.array([True])),
@@ -159,7 +159,7 @@ def test_all_that_a_program_depends_on_is_in_its_terms() -> None:
         "cache": Outline(16, 4, CachePlan(method="full", pinned_first=1)),
         "functions": Outline(16, 4, functions="naive"),
     }
-    for name in ("embed", "prompt_leading", "step_following", "select", "rescale", "last", "head"):
+    for name in ("embed", "prompt", "step", "rescale", "last", "head"):
         key = (name, 2, "any")
         plain = key_of(Programs(SHAPE, outline)._terms(key))
         changed = {what for what, other in others.items() if key_of(Programs(SHAPE, other)._terms(key)) != plain}

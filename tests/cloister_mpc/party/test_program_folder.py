@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from cloister_mpc.local_parties import local_programs, make_local
 from cloister_mpc.messages import Complete, Load
 from cloister_mpc.party.party import Party
-from cloister_mpc.party.program_folder import program_folder
+from cloister_mpc.party.weight_store import program_folder
 
 
 class FakeWorkers:

@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 
 from cloister.models.source import open_folder
 from cloister_mpc.functions.bundle import LEAN, NAIVE
-from cloister_mpc.model.plain import PlainModel
+from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import shape_of
 from cloister_mpc.provider.calibration import LARGEST_MEAN_SQUARE, _calm, _offsets, _scales, calibrate, prepare
 from tests.cloister_mpc.model.plain_generation import teacher_forced
