@@ -1,8 +1,5 @@
-"""Entry of the controller: `cloister serve` becomes `python -m cloister.controller FD`, in the same process.
-
-FD is a memory file with the settings. Templates load the code of the other processes, and meanwhile this process loads
-its own: so little is imported here.
-"""
+"""`cloister serve` becomes `python -m cloister.controller FD` in the same process; FD is a memory file with the
+settings. Little is imported here: templates load the other processes' code meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from cloister.messages.cli_controller import StartController
 from cloister.process.code import COMPUTING, Code
 from cloister.process.entry import run_server, unless_stopped
 
-EDGE = (
+EDGE = (  # the processes that do not compute; none of them needs torch
     "cloister.gateway",
     "cloister.gateway.key_waiting",
     "cloister.sealed_api",
@@ -25,7 +22,6 @@ EDGE = (
     "cloister.link.network.server_bridge",
     "cloister.detection",
 )
-"""The processes that do not compute; none of them needs torch."""
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:

@@ -1,7 +1,4 @@
-"""The API keys: the keys file is read at the start, and again on SIGHUP; frontends and relay get the new keys.
-
-So keys are added and revoked without a restart. Requests that a revoked key has under way are answered.
-"""
+"""The API keys: read at the start, and again on SIGHUP. Requests that a revoked key has under way are answered."""
 
 from __future__ import annotations
 
@@ -21,14 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class Admits(Protocol):
-    """A frontend, or the relay behind them."""
-
     def admit(self, keys: tuple[KeyEntry, ...]) -> None: ...
 
 
 class Admission:
-    """`keys` are those that count now."""
-
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
         self._frontends: Sequence[Admits] = ()
@@ -36,15 +29,11 @@ class Admission:
         self.keys = load_keys(settings).entries
 
     def watch(self, *frontends: Admits) -> None:
-        """From now on SIGHUP reads the file again."""
         self._frontends = frontends
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.hung_up)
 
     def hung_up(self) -> None:
-        """On SIGHUP: read the file again. An unusable file changes nothing.
-
-        A terminal that is closed sends the same signal to its processes; then this process must end.
-        """
+        """An unusable file changes nothing. A terminal that is closed sends SIGHUP too; then this process must end."""
         if self._has_terminal and not _has_terminal():
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -1,7 +1,4 @@
-"""The controller's handles on attention processes: the memory that vaults get from them, and when it is cleared.
-
-They live as long as the service, in whose memory their mailboxes are (placement.py).
-"""
+"""Handles on attention processes, which live as long as the service that has their mailboxes (placement.py)."""
 
 from __future__ import annotations
 
@@ -22,17 +19,15 @@ from cloister.placement import Placement
 from cloister.process.child import Child
 from cloister.process.handle import Handle
 
-End = Callable[[Child, Callable[[], None]], None]
-"""Ends a process and says when it has ended."""
+End = Callable[[Child, Callable[[], None]], None]  # ends a process, and says when it has ended
 
 
 class Attention:
-    """One of them, from fork to end; `on_end` is called if it ends before `close`."""
+    """`on_end` is called if it ends before `close`."""
 
     def __init__(self, forkserver: ForkServer, mailbox: int, places: int, end: End, on_end: Callable[[], None]) -> None:
         self._places, self._end, self._on_end = places, end, on_end
-        self.memory: dict[int, int] = {}
-        """Descriptors of its vaults' memory, by its own numbers."""
+        self.memory: dict[int, int] = {}  # descriptors of its vaults' memory, by its own numbers
         self._clearing: dict[int, Callable[[], None]] = {}
         self._open = True
         self._child, ours = forkserver.spawn("attention", mailbox, places=places)
@@ -45,14 +40,13 @@ class Attention:
             raise ProtocolError("An attention process is of another version, or has less memory than agreed.")
 
     def clear(self, place: int, then: Callable[[], None]) -> None:
-        """The vault there has ended. `then` runs when nothing is left of it; it does not run if this process ends
-        before."""
+        """`then` runs when nothing is left of the vault there; it does not run if this process ends before."""
         if self._open:
             self._clearing[place] = then
             self._handle.send(ClearPlace(place))
 
     def close(self) -> None:
-        """Hang up, and have MPS end it: a signal while its kernel runs would end all clients."""
+        """MPS ends it: a signal while its kernel runs would end all clients."""
         if self._open:
             self._open = False
             self._handle.endpoint.close()
@@ -113,11 +107,9 @@ class AttentionProcesses:
         return found
 
     def link_slots(self) -> LinkSlots:
-        """When they are ready: slots for vaults, spread evenly over the processes."""
         return LinkSlots(self.memory, self.end, self._placement.attention_processes, self._weights)
 
     def end(self, vault: Child, slot: int, then: Callable[[], None]) -> None:
-        """End the vault, then clear its memory."""
         number, place = self._placement.process_of(slot)
         self._end(vault, lambda: self._all[number].clear(place, then))
 

@@ -50,7 +50,6 @@ class Attestation:
             await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def _statement(self) -> Statement:
-        """The statement in evidence: model, settings, levels. The release is proved apart from it."""
         serving, settings = self._offer.serving, self.settings
         digest = await self._compute.weights_digest()
         return Statement(

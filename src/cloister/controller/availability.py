@@ -1,5 +1,5 @@
-"""At which levels a request is served now. A level is closed until it was rehearsed (controller.rehearsal), and not
-available while a process that it needs is down."""
+"""At which levels a request is served now: those that were rehearsed (controller.rehearsal) and whose processes are
+up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED = ServiceUnavailable(
 
 
 class Availability:
-    """Of the levels that the node offers. Only the frontend `rehearser` may ask at a closed one."""
+    """Only the frontend `rehearser` may ask at a closed level."""
 
     def __init__(self, node: Node, vaults: Vaults, serving: Callable[[], Serving]) -> None:
         self._node, self._vaults, self._serving = node, vaults, serving
@@ -32,7 +32,6 @@ class Availability:
 
     @property
     def now(self) -> tuple[LevelName, ...]:
-        """The levels at which a request is served now."""
         try:
             offered = self._serving().levels
         except ServiceUnavailable:
@@ -40,7 +39,6 @@ class Availability:
         return tuple(name for name in offered if name not in self._closed and self._has_processes(name))
 
     def check(self, level: str, frontend: int) -> None:
-        """Raise why requests of this frontend are refused at this level, if they are."""
         if frontend != self.rehearser and (reason := self._closed.get(level)) is not None:
             raise reason
 

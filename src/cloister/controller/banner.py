@@ -19,7 +19,6 @@ from cloister.messages.controller_frontend import Serving
 
 
 def command_as_typed() -> str:
-    """What starts `cloister` from this folder: its name if that finds this installation, else a path to it."""
     script = Path(sys.executable).with_name("cloister")
     found = shutil.which("cloister")
     if found is not None and Path(found) == script:
@@ -76,7 +75,6 @@ def say_ready(
 
 
 def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
-    """Printed where it is another machine, which may be down."""
     host = settings.controller.vault_host
     if host is None:
         return
@@ -100,5 +98,4 @@ _REMEDIES = {
 
 
 def _to_mend(serving: Serving) -> str:
-    """How an operator gets the missing layers, where that is easy."""
     return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)

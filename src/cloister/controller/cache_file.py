@@ -1,5 +1,4 @@
-"""The file in which the service keeps encrypted blocks. It has no name, so the kernel removes it when it is closed
-(adr/0009)."""
+"""The file of the service's encrypted blocks. It has no name, so the kernel removes it when it is closed (adr/0009)."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def cache_file(size: int) -> Iterator[int | None]:
-    """The file, open until the service has it; None where `size` is 0 or no file can be made: it works without."""
+    """Open until the service has it; None where `size` is 0 or no file can be made: the service works without."""
     if not size:
         yield None
         return

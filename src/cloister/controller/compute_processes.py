@@ -1,10 +1,6 @@
-"""The processes that compute: what starts in which order, and what ends together.
-
-    weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and attention processes
-
-A service that ends is forked again; the vaults of living sessions stay. A fork server that ends takes all that it
-forked with it, and is started again.
-"""
+"""The processes that compute: weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and
+attention processes. A service that ends is forked again and the vaults of sessions stay; a fork server that ends takes
+all that it forked with it."""
 
 from __future__ import annotations
 
@@ -35,11 +31,9 @@ from cloister.process.watchdog import SILENT
 
 SERVICE_START_S = 120.0
 WAIT_FOR_THE_KILLED_S = 2.0
-ENDING_AT_ONCE = 4
-"""Clients of MPS that may be ending while others begin."""
+ENDING_AT_ONCE = 4  # clients of MPS that may be ending while others begin
 
-ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]
-"""For vaults with these weights and links: the way to their host, None where vaults live on this machine."""
+ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]  # None where vaults live on this machine
 
 
 class ComputeProcesses:
@@ -64,26 +58,22 @@ class ComputeProcesses:
         self.service: Service | None = None
         self.preloaded: Preloaded | None = None
         self.ready: Ready | None = None
-        """What the fork server and the service said of themselves when they last started."""
         self._mps = mps_for(settings)
         self._attention: AttentionProcesses | None = None
 
     def launch(self) -> None:
-        """The fork server imports its code from now on, while other things start."""
+        """It imports its code from now on, while other things start."""
         self._forkserver = ForkServer(self._forkserver_ended)
 
     async def start(self) -> None:
-        """Until a service is ready; raises why none is."""
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._supervisor.start()
 
     def keep(self) -> None:
-        """From now on what ends is started again."""
         self._supervisor.keep()
 
     async def close(self) -> None:
-        """End everything, and wait until it has ended."""
         await self._supervisor.close()
         if self._vault_host:
             await self._vault_host.close()
@@ -104,7 +94,7 @@ class ComputeProcesses:
 
     @property
     def _placement(self) -> Placement:
-        """Where processes compute: on the host until a fork server reports."""
+        """On the host until a fork server reports."""
         return Placement() if self.preloaded is None else self.preloaded.placement
 
     @property
@@ -172,7 +162,6 @@ class ComputeProcesses:
         return forkserver
 
     def _open_vaults(self, slots: LinkSlots, forkserver: ForkServer) -> None:
-        """Vaults compute at the same time as the service, with links on the device."""
         assert self.preloaded is not None
         self._relay.sessions.keep_within(slots.free - ENDING_AT_ONCE)  # a session's vault was a spare one
         self._relay.core_lease.compute_beside()

@@ -1,11 +1,6 @@
-"""The controller's handle on the detector: texts go in, labels come back later, and a detector that hangs or dies costs
-cache hits, never privacy.
-
-    keeper.classify(request_id, text, ends)  …  on_labels(request_id, labels)
-
-Every text handed in is answered once: by the detector, or with PRIVATE for all its blocks if there is none, if it is
-too busy, or if it does not answer in time. One that hangs is killed; one that ended is started again.
-"""
+"""The handle on the detector. Every text is answered once: by the detector, or PRIVATE for all its blocks if there is
+none, if it is too busy or late. One that hangs is killed, one that ended is started again: that costs cache hits, no
+privacy."""
 
 from __future__ import annotations
 
@@ -48,28 +43,24 @@ log = logging.getLogger(__name__)
 DETECTOR = "cloister.detection"
 MAX_PENDING = 256
 MAX_PENDING_CHARACTERS = 16 << 20
-ANSWER_S = 10.0
-"""A detector that is silent for so long, with a text in its hands, hangs."""
+ANSWER_S = 10.0  # silent for so long, with a text in its hands, it hangs
 RULES_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLabel:
-    """Of one block: the label, which tier decided, and what about."""
-
     label: Label
     tier: int
     category: Category
 
 
-HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)
-"""The label of a block that no detector has read."""
+HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)  # no detector has read the block
 
 OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
 
 
 def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> DetectorKeeper | None:
-    """The detector of these settings, not started yet. SetupError where its rules are of no use."""
+    """Not started yet. SetupError where its rules are of no use."""
     if not settings.detector:
         return None
     rules = None
@@ -107,8 +98,7 @@ class DetectorKeeper:
         self.supervisor = Supervisor("detector", self._start, self._lost)
         self._watching: asyncio.Task[None] | None = None
         self.up = asyncio.Event()
-        self.held_back = 0
-        """Texts answered PRIVATE because no detector read them."""
+        self.held_back = 0  # texts answered PRIVATE because no detector read them
 
     @property
     def pid(self) -> int | None:
@@ -116,7 +106,7 @@ class DetectorKeeper:
 
     @property
     def load(self) -> float:
-        """How busy it is, from 0 to 1: what moves the thresholds (SafeKV §V-D)."""
+        """From 0 to 1: it moves the thresholds (SafeKV §V-D)."""
         return min(1.0, len(self._pending) / MAX_PENDING)
 
     def start(self) -> None:
@@ -131,7 +121,7 @@ class DetectorKeeper:
             self._handle.send(KnowOpenings(openings))
 
     def classify(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float = 0.0) -> None:
-        """Have the text labelled; `ends`: where each block ends in it, in characters. The answer comes later."""
+        """`ends`: where each block ends in the text, in characters. The answer comes later."""
         blocks = len(ends)
         full = len(self._pending) >= MAX_PENDING or self._pending_characters + len(text) > MAX_PENDING_CHARACTERS
         unfit = len(text) > MAX_TEXT or blocks > MAX_BLOCKS or request_id in self._pending
@@ -178,7 +168,6 @@ class DetectorKeeper:
         self.up.set()
 
     async def _watch(self) -> None:
-        """Kill one that hangs; hand on rules that changed."""
         beat = min(self._answer_s / 4, RULES_EVERY_S)
         while True:
             await asyncio.sleep(beat)
@@ -212,7 +201,7 @@ class DetectorKeeper:
 
 
 def read_labels(message: Labels, blocks: int) -> tuple[BlockLabel, ...]:
-    """What another process says, checked: as many as asked for, known codes, nothing public behind what is not."""
+    """Checked: as many as asked for, known codes, nothing public behind what is not."""
     if not len(message.labels) == len(message.tiers) == len(message.categories) == blocks:
         raise ProtocolError("The detector did not label every block.")
     try:

@@ -1,7 +1,5 @@
 """The node's evidence: fresh reports of machine and GPUs over a client's nonce, bound to channel key and release.
-
-It holds no user's secret and sees no requests. Firmware is slow: one thread asks it, and few clients may wait for it.
-"""
+Firmware is slow: one thread asks it, and few clients may wait for it."""
 
 from __future__ import annotations
 
@@ -45,8 +43,6 @@ DEVELOPMENT = "development-log"
 
 
 class ShowsGpus(Protocol):
-    """The machine's GPUs (`controller.gpu_evidence`)."""
-
     @property
     def count(self) -> int:
         """How many GPUs are shown."""
@@ -56,11 +52,8 @@ class ShowsGpus(Protocol):
 
 
 class EvidenceMaker:
-    """`shown` is the key that clients are to seal to; `statement` says what the node serves, once that is known.
-
-    `vault_hosts` asks the machines that keep its vaults for evidence over a nonce, by address. A vault host has another
-    `domain`, and shows no proof of its release: it is the node's.
-    """
+    """`shown` is the key to seal to. A vault host has another `domain`, and no proof of its release: it is the
+    node's."""
 
     def __init__(
         self,
@@ -103,7 +96,7 @@ class EvidenceMaker:
         task.add_done_callback(self._answering.discard)
 
     async def evidence(self, nonce: bytes, since: int = 0) -> NodeEvidence:
-        """The whole document, for this nonce and for a client that saw a log of `since` entries last."""
+        """`since`: how many entries the log had that the client saw last."""
         hosts = await self._vault_hosts(nonce) if self._vault_hosts else {}
         pins = tuple(VaultHostPin(address, one.channel_key) for address, one in hosts.items())
         shown = self._shown()
@@ -162,13 +155,11 @@ class EvidenceMaker:
 
 
 def now_ms() -> int:
-    """The node's clock."""
     return time_ns() // 1_000_000
 
 
 def find_release(log: Path | None, also: Sequence[str] = ()) -> Release:
-    """The release in this log whose files are the ones that run; without a log, one made here. `also` names packages
-    beside `cloister` that run (`external_level.measured_packages`)."""
+    """The release in this log whose files run here; without a log, one made here. `also`: more packages that run."""
     return development_release(cache_folder() / DEVELOPMENT, also) if log is None else _published(log, also)
 
 

@@ -1,7 +1,4 @@
-"""The controller's handles on the frontends: gateway and sealed API.
-
-Each is a separate process, started again when it ends. Its requests end with it.
-"""
+"""The handles on gateway and sealed API: each is started again when it ends, and its requests end with it."""
 
 from __future__ import annotations
 
@@ -42,8 +39,7 @@ class FrontendProcess(ABC):
     module: ClassVar[str]
     says: ClassVar[object]
     ready: ClassVar[type[msgspec.Struct]]
-    grace_s: ClassVar[float]
-    """How long it may take to end what it is doing."""
+    grace_s: ClassVar[float]  # to end what it is doing
 
     def __init__(
         self, controller: Controller, folder: ModelFolder, settings: Settings, keys: tuple[KeyEntry, ...]
@@ -59,14 +55,13 @@ class FrontendProcess(ABC):
         self._launch()
 
     async def open(self, serving: Serving) -> msgspec.Struct:
-        """Have it take requests, and start it again whenever it ends; returns its first answer."""
+        """Returns its first answer; from now on it is started again whenever it ends."""
         self._serving = serving
         await self._supervisor.start()
         self._supervisor.keep()
         return self._handle.ready.result()
 
     def admit(self, keys: tuple[KeyEntry, ...]) -> None:
-        """Replace all keys, now and after each restart."""
         self._keys = keys
         self._handle.send(AdmitKeys(keys))
 
@@ -79,7 +74,6 @@ class FrontendProcess(ABC):
         """Every message but the one that it is ready."""
 
     def gone(self) -> None:
-        """It ended: fail what waits for this process."""
         self.controller.relay.remove_frontend(self.number)
 
     def _launch(self) -> None:
@@ -117,7 +111,6 @@ class Gateway(FrontendProcess):
     grace_s = 1.5
 
     async def serve(self, serving: Serving) -> str:
-        """Have it listen; the URL."""
         listening = await self.open(serving)
         assert isinstance(listening, Listening)
         # A restarted gateway listens at the same address.
@@ -143,8 +136,6 @@ class Gateway(FrontendProcess):
 
 
 class SealedApi(FrontendProcess):
-    """Answers sealed requests; asks the relay as any frontend does."""
-
     name = "sealed API"
     module = "cloister.sealed_api"
     says = FromSealedApi

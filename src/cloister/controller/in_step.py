@@ -1,8 +1,5 @@
-"""Several sequences of one request leave in step: no token at position p of any sequence before all have one there.
-
-At `obfuscated` the user reads one of them. A service that held one sequence back could learn from the user's reaction
-whether it was that one. In step, it can only hold back all of them. Nothing here knows which one is real.
-"""
+"""Several sequences of one request leave in step: no token at position p of any before all have one there. At
+`obfuscated` a service that held one back could otherwise learn from the user's reaction whether it was the real one."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from cloister.messages.generation import Tokens
 
 
 class InStep:
-    """Holds what is ahead. A request's limit of tokens bounds how much that is (`Requests` counts them)."""
+    """A request's limit of tokens bounds what is held (`Requests` counts them)."""
 
     def __init__(self, sequences: int) -> None:
         self._held: list[deque[Tokens]] = [deque() for _ in range(sequences)]

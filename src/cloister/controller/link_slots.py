@@ -1,7 +1,5 @@
-"""Link slots: the memory of an attention process that vaults get for their links, and when a slot is free again.
-
-A slot is one vault's until that has ended and its memory is cleared. It knows numbers and descriptors, no prompts.
-"""
+"""Link slots: memory of an attention process for one vault's link, until the vault has ended and the memory is
+cleared."""
 
 from __future__ import annotations
 
@@ -13,9 +11,8 @@ from cloister.process.child import Child
 
 
 class LinkSlots:
-    """Of one life of a service, which closes the descriptors. `end` ends the vault in a slot and calls back when it has
-    ended and nothing is left of it there. Slots a whole number of `groups` apart have the same attention process; they
-    are taken evenly. `weights` is the descriptor of the device's memory that all vaults read the weights from."""
+    """`end` calls back when nothing is left of the vault. Slots a multiple of `groups` apart have one attention
+    process."""
 
     def __init__(
         self,
@@ -28,8 +25,7 @@ class LinkSlots:
         self._groups, self._taken = groups, Counter[int]()
         self._free = deque(descriptors)
         self._end = end
-        self.on_free: Callable[[], None] = lambda: None
-        """Called when one more slot is free."""
+        self.on_free: Callable[[], None] = lambda: None  # called when one more slot is free
 
     @property
     def free(self) -> int:
@@ -48,7 +44,6 @@ class LinkSlots:
         return self._descriptors[slot], self._descriptors[slot]
 
     def release(self, slot: int, vault: Child) -> None:
-        """The vault in this slot must end; then the slot is free."""
         self._end(vault, slot, lambda: self._freed(slot))
 
     def _freed(self, slot: int) -> None:

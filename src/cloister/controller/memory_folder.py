@@ -1,8 +1,5 @@
-"""A folder in memory alone, without a path: processes that have or inherit its descriptor can read it.
-
-It is a tmpfs that is mounted nowhere. The kernel frees it with its last descriptor, however the processes end, so it
-needs no cleaning up. A kernel that knows `noswap` does not swap it to a disk.
-"""
+"""A folder in memory without a path, for processes that have its descriptor: a tmpfs that is mounted nowhere. The
+kernel frees it with its last descriptor; one that knows `noswap` does not swap it to a disk."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _PAGE = 4096
 
 
 def path_of(descriptor: int) -> Path:
-    """How a process that has the descriptor, under this number, names the folder."""
+    """For a process that has the descriptor under this number."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
@@ -47,7 +44,7 @@ class MemoryFolder:
         return os.open(name, flags, 0o444, dir_fd=self.descriptor)
 
     def remove(self, suffix: str) -> None:
-        """Remove the files with this suffix; their memory is free as soon as no process has them open."""
+        """Their memory is free as soon as no process has them open."""
         for name in os.listdir(path_of(self.descriptor)):
             if name.endswith(suffix):
                 os.unlink(name, dir_fd=self.descriptor)

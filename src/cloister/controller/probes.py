@@ -1,8 +1,5 @@
-"""The service monitor's reports of probing (SafeKV §V-C): for the operator's log, and for the detector, which is more
-careful with the prompts of tenants that probe or are probed (§V-D).
-
-The service is not trusted: a false report causes a line in the log now and then, and fewer cache hits.
-"""
+"""The service monitor's reports of probing (SafeKV §V-C), for the operator's log and for the detector (§V-D). The
+service is not trusted: a false report costs a line in the log now and then, and cache hits."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ LOG_EVERY_S = 60.0
 
 
 class Probes:
-    """Of tenants that have a key; `keep_only` says which."""
-
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._tenants: frozenset[str] = frozenset()

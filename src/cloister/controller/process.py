@@ -1,7 +1,5 @@
-"""The controller: the parts of a node, in the order in which they start and end.
-
-When this process ends, for whatever reason, the kernel ends all others (PDEATHSIG, pid namespaces).
-"""
+"""The controller: the parts of a node, in the order in which they start and end. When this process ends, the kernel
+ends all others (PDEATHSIG, pid namespaces)."""
 
 from __future__ import annotations
 
@@ -23,9 +21,6 @@ from cloister.models.source import ModelFolder
 
 
 class Controller:
-    """Frontends speak to its `relay`; `sealed_requests` takes in requests that came sealed; `evidence_maker` shows what
-    this node is."""
-
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder, self._settings = folder, settings
         self._keys = ChannelKeys()
@@ -57,7 +52,6 @@ class Controller:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines about levels of other distributions, for the operator."""
         return (self._external.banner(self._settings),) if self._external else ()
 
     async def start(self) -> Serving:
@@ -76,7 +70,6 @@ class Controller:
         return self.serving
 
     async def close(self) -> None:
-        """End everything, and wait until it has ended."""
         await self.attestation.close()
         await self.offer.close()
         if self._external:

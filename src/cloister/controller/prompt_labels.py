@@ -1,8 +1,5 @@
-"""At `shared`: has a detector read prompts, and tells the service how much of each may be shared.
-
-A prompt's text passes through here on its way to the detector and is not kept. Blocks that leave the detector uncertain
-are put to the serving model (judge.py).
-"""
+"""At `shared`: has a detector read prompts, and tells the service how much of each may be shared. A prompt's text is
+not kept; uncertain blocks are put to the serving model (judge.py)."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from cloister.messages.generation import Accepted, Failed, Tokens
 
 
 class Examiner(Protocol):
-    """Has a detector read a prompt; `ends` are the ends of its blocks."""
-
     def __call__(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float) -> None: ...
 
 
@@ -48,7 +43,7 @@ class PromptLabels:
             self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
-        """A detector has read this prompt: all before the first block that is not public may be shared."""
+        """All before the first block that is not public may be shared."""
         size = self._node.serving().block_tokens
         public = size * next((at for at, one in enumerate(blocks) if one.label is not Label.PUBLIC), len(blocks))
         final = True
@@ -71,7 +66,7 @@ class PromptLabels:
         return True
 
     def forget(self, tenant: str) -> None:
-        """Drop this tenant's prompts. Requests that wait for the detector are served before the service forgets."""
+        """Requests that wait for the detector are served before the service forgets."""
         self.route.serve_all_of(tenant)
         if self._judge is not None:
             self._judge.forget(tenant)

@@ -39,15 +39,14 @@ from cloister.sealed_weights.file import WeightsBundle
 from cloister.sealed_weights.header import read_provider_key
 
 GRACE_S = 10.0
-KEY_HELD_S = 60.0
-"""How long evidence promises to hold the channel key of the wait: long enough to release the weights' key to it."""
+KEY_HELD_S = 60.0  # promised in evidence: long enough to release the weights' key to it
 
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
 
 async def provide(start: StartController, settings: Settings, console: Console) -> Provided:
-    """The model; the settings, with the port where the node waited for the key; and the unsealing, to be locked when
-    the weights are packed and closed in the end."""
+    """The settings have the port where the node waited. Lock the unsealing when the weights are packed; close it in the
+    end."""
     provider = settings.controller.provider_key
     if settings.controller.sealed_weights is None or provider is None:
         return ModelFolder(start.name, Path(start.path), {}), settings, None
@@ -78,12 +77,8 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
 
 
 class Delivery:
-    """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key or not.
-
-    `open` starts key waiting (`gateway.key_waiting`), which listens in the gateway's place, and says where. Wait for
-    `key`, then `close` before the gateway opens. The channel key is made for this wait alone: no user ever seals to it,
-    and it is gone with the wait (Petridish §5: only keys are transmitted).
-    """
+    """Waiting for the key of sealed weights, at the gateway's port. Its channel key is for this wait alone (Petridish
+    §5)."""
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
@@ -168,7 +163,7 @@ class Delivery:
 
 
 async def _missing_layers() -> tuple[str, ...]:
-    """What this machine's sandbox lacks: the provider's policy may demand it before the key is released."""
+    """The provider's policy may demand it before the key is released."""
     command, descriptors = interpreter.python("cloister.process.sandbox"), interpreter.inherited()
     with signals_held():
         process = await asyncio.create_subprocess_exec(
@@ -179,10 +174,7 @@ async def _missing_layers() -> tuple[str, ...]:
 
 
 class Unsealing:
-    """The controller's handle on the unsealer: `unseal`, have the weights packed, then `lock`.
-
-    The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor.
-    """
+    """The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor."""
 
     def __init__(self) -> None:
         self._handle = ModuleHandle(
@@ -198,7 +190,7 @@ class Unsealing:
         self._descriptor: int | None = None
 
     async def unseal(self, name: str, path: Path, provider: str, content_key: bytearray) -> ModelFolder:
-        """The model, decrypted into memory. The key is erased here."""
+        """The key is erased here."""
         try:
             self._handle.send(Unseal(VERSION, str(path), provider, bytes(content_key)))
         finally:

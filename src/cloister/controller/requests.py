@@ -1,9 +1,6 @@
-"""The requests under way, and the one gate through which messages about them reach frontends.
-
-Answers pass as token ids. Where the service decodes, a request keeps its answer's ids for the user's view (views.py)
-and, at `obfuscated`, for the vault's next turn; elsewhere they are counted. A process that sends what a request's level
-or parameters do not allow is ended: its endpoint raises ProtocolError.
-"""
+"""The requests under way, and the one gate through which messages about them reach frontends. Where the service
+decodes, a request keeps its answer's ids for the user's view and, at `obfuscated`, for the vault's next turn. A process
+that sends what a request does not allow is ended: its endpoint raises ProtocolError."""
 
 from __future__ import annotations
 
@@ -37,39 +34,31 @@ from cloister.pace import ActiveTenants
 Holder = Literal["vault", "service", "mpc"]
 
 REHEARSAL, NEIGHBOUR = "(rehearsal)", "(neighbour)"
+# Of the node's trial requests (controller.rehearsal); no key can have such a name (keys.py).
 OWN_TENANTS = frozenset({REHEARSAL, NEIGHBOUR})
-"""The tenants of the node's own trial requests (controller.rehearsal). No key can have such a name (keys.py)."""
 
 FRONTEND_BITS = 40
-_LOCAL = (1 << FRONTEND_BITS) - 1
-"""A frontend numbers its requests; the controller puts the frontend's own number in the bits above."""
+_LOCAL = (1 << FRONTEND_BITS) - 1  # the frontend's own number is in the bits above
 
 
 def wide(frontend: int, request_id: int) -> int:
-    """The controller's number for a frontend's request."""
     if request_id > _LOCAL:
         raise ProtocolError("A frontend's request id is too large.")
     return frontend << FRONTEND_BITS | request_id
 
 
 def local(request_id: int) -> int:
-    """The frontend's own number."""
     return request_id & _LOCAL
 
 
 def frontend_of(request_id: int) -> int:
-    """Which frontend it came from."""
     return request_id >> FRONTEND_BITS
 
 
 @dataclass
 class Request:
-    """One request. `holder` is the process that generates for it now; `exposed`: its vault answers the service.
-
-    For the user's view: `shown` are the prompt's tokens that the service gets, `made` the answer's tokens that it
-    makes, sequence by sequence. At `obfuscated` there are several, which leave `in_step`; the controller does not know
-    which of them is real. `labels` are a detector's for the prompt's blocks; the requests in `same_prompt` share them.
-    """
+    """`holder` generates for it now; `exposed`: its vault answers the service; `shown`: prompt tokens that the service
+    gets; `made`: the answer's, by sequence. Several sequences leave `in_step`. `same_prompt` has the same `labels`."""
 
     request_id: int
     tenant: str
@@ -84,8 +73,7 @@ class Request:
     sequences: int = 1
     in_step: InStep | None = None
     prompt_tokens: int = 0
-    output_tokens: Counter[int] = field(default_factory=Counter)
-    """Of each sequence."""
+    output_tokens: Counter[int] = field(default_factory=Counter)  # by sequence
     scored: int = 0
     cached: int = 0
     shared: int = 0
@@ -120,11 +108,10 @@ class Requests:
         self._under_way: dict[int, Request] = {}
         self.active_tenants = ActiveTenants()
         self.prompt_tokens = 0
-        self.output_tokens = 0
-        """Of all requests since the start, without the node's own trials."""
+        self.output_tokens = 0  # of all requests since the start, without the node's own trials
 
     def __iter__(self) -> Iterator[Request]:
-        """All that are under way now; they may end during the iteration."""
+        """They may end during the iteration."""
         return iter(list(self._under_way.values()))
 
     def __len__(self) -> int:
@@ -167,7 +154,6 @@ class Requests:
             self.prompt_tokens += prompt_tokens
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """Check a message of the request's holder and pass it on."""
         match message:
             case Accepted() if request.accepted:
                 return  # at `partitioned` the vault accepted it before the service did
@@ -198,8 +184,7 @@ class Requests:
         self._ended(request)
 
     def _checked(self, request: Request, message: Tokens) -> Tokens:
-        """The message as it may leave: tokens of this model, no more than were asked for, and the numbers that were
-        asked for, rounded to what the API shows."""
+        """As it may leave: tokens of this model, no more than asked for, and numbers rounded to what the API shows."""
         if not request.accepted:
             raise ProtocolError("Tokens came for a prompt that was not read.")
         if message.sequence >= request.sequences:
@@ -238,15 +223,13 @@ class Requests:
 
 
 DECIMALS = 4
-LEAST_LOGPROB = -9999.0
-"""What OpenAI's API shows for a token that cannot come."""
+LEAST_LOGPROB = -9999.0  # what OpenAI's API shows for a token that cannot come
 
 
 def rounded(
     logprobs: tuple[TokenLogprob, ...] | None, wanted: int | None, vocabulary: int
 ) -> tuple[TokenLogprob, ...] | None:
-    """The same numbers to a few decimals. ProtocolError for more alternatives than were asked for, and for a
-    number that is no logprob: a process could hide other users' data in either."""
+    """ProtocolError for unasked alternatives and for no logprob: a process could hide other users' data in either."""
     if logprobs is None:
         return None
     if wanted is None:
@@ -265,8 +248,7 @@ def _rounded(logprob: float) -> float:
     return max(min(round(logprob, DECIMALS), 0.0), LEAST_LOGPROB)
 
 
-TOLERANCE = 1e-3
-"""Of float32: a sum of probabilities may exceed 1 a little."""
+TOLERANCE = 1e-3  # of float32: a sum of probabilities may exceed 1 a little
 
 
 MAX_RETRY_AFTER_S = 60
@@ -283,10 +265,7 @@ _WORDS = {
 
 
 def sanitised(failure: Failed) -> Failed:
-    """The same failure if the service may send its code, with a text of this module in place of the service's.
-
-    The service is sealed: a text that it wrote could carry other users' data out.
-    """
+    """With a text of this module: the service is sealed, and a text that it wrote could carry other users' data out."""
     retry_after = min(max(failure.retry_after, 0), MAX_RETRY_AFTER_S)
     words = _WORDS.get(failure.code)
     if words is None:

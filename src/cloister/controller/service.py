@@ -20,10 +20,7 @@ from cloister.process.watchdog import SILENT, Patience
 
 
 class Service:
-    """`on_message` gets its messages about requests; `on_end` is called if it ends after it was ready.
-
-    `disk` is a file it may keep blocks in; the caller closes it.
-    """
+    """`on_end` is called if it ends after it was ready. `disk`: a file for blocks, which the caller closes."""
 
     def __init__(
         self,
@@ -36,10 +33,8 @@ class Service:
         self._on_message = on_message
         self._on_end = on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
-        self.places: dict[int, int] = {}
-        """Descriptors of memory for links that its device has, where it has any."""
-        self.weights: int | None = None
-        """The descriptor of the weights in its device's memory, where vaults share them."""
+        self.places: dict[int, int] = {}  # descriptors of its device's memory for links
+        self.weights: int | None = None  # descriptor of the weights in its device's memory
         child, ours = forkserver.spawn("service", disk=disk)
         handle, ended = self._receive, self._ended
         self._handle = Handle(
@@ -62,12 +57,11 @@ class Service:
         self._handle.send(message)
 
     def send_together(self, *messages: msgspec.Struct) -> None:
-        """Send messages that it handles in a row, with no step between them."""
+        """With no step between them."""
         for message in messages:
             self._handle.endpoint.send_soon(message)
 
     def attach(self, number: int, link: LinkMemory, place: int | None = None) -> None:
-        """Let it query this vault: through the link, or at a place in the service's own memory."""
         if place is not None:
             self._handle.send(AttachLink(number, place))
         else:
@@ -77,22 +71,22 @@ class Service:
         self._handle.send(DetachLink(number))
 
     def ask_stats(self, then: Callable[[Stats], None]) -> None:
-        """Its totals, once it has handled everything sent before."""
+        """Once it has handled everything sent before."""
         self._stats.append(then)
         self._handle.send(AskStats())
 
     def cancel(self, request_id: int, then: Callable[[], None]) -> None:
-        """End a request; `then` runs when the service certainly queries no vault for it any longer."""
+        """`then` runs when the service certainly queries no vault for it any longer."""
         self._handle.send(Cancel(request_id))
         self.ask_stats(lambda _: then())
 
     def abort(self) -> None:
-        """It does not answer: end it, and call `on_end` as if it had died."""
+        """Ends it, and calls `on_end` as if it had died."""
         self.close()
         self._on_end()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End it; callers of `ask_stats` get totals that say it is down."""
+        """Callers of `ask_stats` get totals that say it is down."""
         self._handle.kill(wait_s)
         while self.places:
             os.close(self.places.popitem()[1])

@@ -78,7 +78,6 @@ async def _start(
     unsealing: Unsealing | None,
     reserved: int | None,
 ) -> str:
-    """The gateway listens when all else is ready. Its URL."""
     serving = await controller.start()
     if settings.controller.vault_host is not None:
         await controller.relay.vaults.try_one()

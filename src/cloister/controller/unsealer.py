@@ -1,9 +1,6 @@
-"""The unsealer: `python -m cloister.controller.unsealer FD` decrypts a provider's weights into memory and ends.
-
-It sends the controller the descriptor of a folder in memory with the model in it. Once the weights are packed it
-removes the parameters' files and locks the folder. If anything is not as the provider sealed it, this process ends and
-the folder with it.
-"""
+"""`python -m cloister.controller.unsealer FD` decrypts a provider's weights into a folder in memory and ends. Once the
+weights are packed it removes the parameters' files and locks the folder. If anything is not as the provider sealed it,
+this process ends and the folder with it."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ def serve(line: BlockingEndpoint[Unseal | Packed]) -> None:
 
 
 def unseal(order: Unseal) -> MemoryFolder:
-    """The model in a folder in memory, whole and as the provider signed it."""
     bundle = WeightsBundle.open(Path(order.path), read_provider_key(order.provider))
     try:
         folder = MemoryFolder(bundle.header.total_bytes, len(bundle.header.files))

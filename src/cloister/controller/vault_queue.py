@@ -1,7 +1,4 @@
-"""The requests that wait for a vault, unread. Turns go by tenant: the one with the fewest vaults is next.
-
-A tenant's waiting requests are bounded in number and in bytes.
-"""
+"""The requests that wait for a vault, unread, bounded by tenant. The tenant with the fewest vaults is next."""
 
 from __future__ import annotations
 
@@ -17,16 +14,12 @@ from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import ExtraAnswer, SamplingParams
 
-MAX_BYTES_PER_TENANT = 32 * 1024 * 1024
-"""Of prompts that wait for a vault."""
+MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """A frontend's request, and the prompt as its vault will get it: once, for all answers to it.
-
-    `seeds` has the seed of each answer by its request id; a cancelled one is taken out.
-    """
+    """`seeds`: of each answer by its request id; a cancelled one is taken out."""
 
     ask: Ask
     prompt: bytes | LockedPrompt
@@ -52,15 +45,13 @@ class PendingRequest:
 
     @property
     def assignment(self) -> AssignPrompt:
-        """The message to the process that gets the prompt."""
         (first, params), *others = self.params.items()
         also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
         return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 
 class VaultQueue:
-    """First come, first served within a tenant. `serve` takes a request, or raises QueueFull while there is no vault
-    for this tenant; `held` says how many vaults a tenant has."""
+    """First come, first served within a tenant. `serve` raises QueueFull while there is no vault for this tenant."""
 
     def __init__(self, most: int, serve: Callable[[PendingRequest], None], held: Callable[[str], int]) -> None:
         self._most = most
@@ -78,7 +69,7 @@ class VaultQueue:
         return request_id in self._waiting
 
     def enter(self, asked: PendingRequest) -> None:
-        """Serve the request now, or let it wait for its turn; QueueFull where too much waits already."""
+        """QueueFull where too much waits already."""
         line = self._lines.setdefault(asked.owner, [])
         line.append(asked)
         self._waiting.update(dict.fromkeys(asked.seeds, asked))
@@ -111,7 +102,6 @@ class VaultQueue:
             self.leave(request_id)
 
     def move(self) -> None:
-        """A vault may be free: serve as many as there are vaults for."""
         if self._moving:  # serving one may end a session, which calls again
             return
         self._moving = True

@@ -8,8 +8,8 @@ from cloister.messages.types import Name, Path
 
 
 class StartController(Struct, frozen=True, forbid_unknown_fields=True):
-    """As JSON in a memory file: all settings, the model found, the time when the command began, and the descriptor of a
-    socket that keeps the port until the gateway listens there."""
+    """As JSON in a memory file. `begun`: when the command began; `reserved`: a socket that keeps the port for the
+    gateway."""
 
     settings: str
     name: Name

@@ -14,8 +14,7 @@ class AttentionReady(Message, frozen=True):
 
 
 class ClearPlace(Message, frozen=True):
-    """Controller → attention process: the vault at this place has ended. No other vault gets the place before
-    PlaceCleared."""
+    """Controller → attention process: the vault there has ended; no other gets the place before PlaceCleared."""
 
     place: Place
 

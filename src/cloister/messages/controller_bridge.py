@@ -13,8 +13,8 @@ Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Connect(Message, frozen=True):
-    """Controller → server bridge, with the vault's two descriptors of a link. Afterwards the bridge carries the
-    messages between vault and controller through this socket, unread."""
+    """Controller → server bridge, with a link's two descriptors: then it carries vault and controller's messages,
+    unread."""
 
     address: Address
     credentials: Credentials
@@ -23,8 +23,7 @@ class Connect(Message, frozen=True):
 
 
 class AskVaultHost(Message, frozen=True):
-    """Controller → server bridge: ask for evidence over this nonce, and for no vault. The bridge replies with
-    VaultHostShown or StartFailed, and ends."""
+    """Controller → server bridge: ask for evidence and no vault. It replies VaultHostShown or StartFailed, and ends."""
 
     address: Address
     credentials: Credentials
@@ -32,8 +31,8 @@ class AskVaultHost(Message, frozen=True):
 
 
 class VaultHostShown(Message, frozen=True):
-    """Server bridge → controller: the document, and the SHA-256 of the certificate at the other end of the TLS that it
-    came through. The bridge checked neither."""
+    """Server bridge → controller, unchecked: the document, and the SHA-256 of the certificate of the TLS it came
+    through."""
 
     certificate: Digest
     document: Annotated[bytes, Meta(max_length=MAX_DOCUMENT_BYTES)]

@@ -12,8 +12,7 @@ from cloister.messages.types import Message, Openings, RequestMessage, SilentRep
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
-MAX_RULES_BYTES = 60_000
-"""A signed note holds little more."""
+MAX_RULES_BYTES = 60_000  # a signed note holds little more
 
 RulesText = Annotated[str, Meta(max_length=MAX_RULES_BYTES)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -29,8 +28,8 @@ class Label(IntEnum):
 
 
 class Category(IntEnum):
-    """What was found in a block: the types of SafeKV's Table IV in its order, blacklists, hidden text, and the
-    tagger's. INHERITED: nothing was found in this block, but in one before it."""
+    """SafeKV's Table IV in its order, blacklists, hidden text, the tagger's. INHERITED: found in a block before this
+    one."""
 
     GENERAL = 0
     ACCOUNT = 1
@@ -100,10 +99,8 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a prompt's text and where each block ends in it, in characters.
-
-    `load` and `suspicion` move the thresholds (SafeKV §V-D).
-    """
+    """Controller → detector: a text and its blocks' ends, in characters; `load`, `suspicion`: thresholds (SafeKV
+    §V-D)."""
 
     text: Text
     ends: Ends

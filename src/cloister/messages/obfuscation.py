@@ -30,9 +30,8 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
-    """For the vault alone, with the prompt: the key that the index is drawn with (obfuscation.index), substitutes that
-    the user found (§3.3), variant by variant, and texts that other processes read, where no secret may be: stop
-    strings, and names (a session's, a salt)."""
+    """For the vault alone: the key of the index, the user's substitutes (§3.3) by variant, and texts where no secret
+    may be."""
 
     index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
     substitutes: Annotated[

@@ -1,8 +1,5 @@
 """The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
-
-Its messages have tokens and links, and no text. Which engine serves is `prepare`'s choice. `Service.run` opens no file,
-prints nothing, and makes no system call beyond messages, memory and futexes.
-"""
+`Service.run` opens no file, prints nothing, and makes no system call beyond messages, memory and futexes."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ from cloister.process.blocking import BlockingEndpoint
 
 
 def request_of(message: Generate) -> GenerationRequest:
-    """The message as the engine's request."""
     head = message.request_id, message.tenant
     if isinstance(message, GeneratePrompt):
         narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
@@ -53,8 +49,8 @@ def request_of(message: Generate) -> GenerationRequest:
 
 
 class Service:
-    """Steps the engine while it has work and may use the cores (`Pause`). `alerts` gets what the prefix cache finds
-    probed. Ends if a step failed and `lost` says that no other will succeed."""
+    """Steps the engine while it may use the cores (`Pause`). Ends if a step failed and `lost` says that no other will
+    succeed."""
 
     def __init__(
         self,
@@ -73,8 +69,8 @@ class Service:
         self._owes_step = False
 
     def announce(self, control: socket.socket) -> None:
-        """Before the seal, after which no descriptor can be sent: the memory for links, and that with the weights,
-        where the device has it."""
+        """Before the seal, after which no descriptor can be sent: the device's memory for links, and that with the
+        weights."""
         if self._weights is not None:
             socket.send_fds(control, [encode_frame((WeightsPlace(),))], [self._weights])
             os.close(self._weights)
@@ -83,7 +79,7 @@ class Service:
             os.close(memory)
 
     def run(self, control: socket.socket) -> None:
-        """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
+        """ProtocolError, after which nothing is served, if the controller sends nonsense."""
         inbox: BlockingEndpoint[ToSealedService] = BlockingEndpoint(control, ToSealedService)
         self._replies = [self._ready]
         try:
@@ -152,7 +148,7 @@ class Service:
             os.close(answer)
 
     def _compute(self) -> None:
-        """A step, unless a pause is asked for; after a Resume there is a step first, if there is work for one."""
+        """After a Resume there is a step first, if there is work for one."""
         if self._paused:
             return
         if self._engine.has_work and (self._owes_step or not self._pausing):

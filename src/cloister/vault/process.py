@@ -1,9 +1,6 @@
-"""The vault's process: take prompts, ask for cores, compute a piece, send the result.
-
-One thread of Python, which sleeps while the service decodes: questions on the link are answered by a thread of C. It
-prints nothing, and ends when the controller hangs up or when the service breaks the rules of the link. `prepare` does
-all that a sealed process cannot: take its memory, start its threads.
-"""
+"""The vault's process: take prompts, ask for cores, compute a piece, send the result. One thread of Python; questions
+on the link are answered by a thread of C. It prints nothing, and ends when the controller hangs up or when the service
+breaks the rules of the link."""
 
 from __future__ import annotations
 
@@ -50,23 +47,18 @@ from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-READ_AT_ONCE = 8192
-"""A prompt of at most this many bytes is read when it comes. A longer one waits for a core lease: otherwise a tenant
-could use the cores outside its turn."""
+READ_AT_ONCE = 8192  # bytes of a prompt that is read when it comes; a longer one waits for its turn at the cores
 
-LOGITS_BYTES = 2 * 2**20
-"""Of logits at once while substitutes are sampled. Sampling holds about ten times as much, and a vault's memory is
-small."""
+LOGITS_BYTES = 2 * 2**20  # at once while substitutes are sampled, which holds about ten times as much
 
-BYTES_LIKE_A_TOKEN = 1024
-"""Of a prompt: to read this many takes about as long as to compute a token."""
+BYTES_LIKE_A_TOKEN = 1024  # to read this many takes about as long as to compute a token
 
 
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
-    """The caller closes the descriptors. The link answers from the cache that prompts are computed into. Where
-    attention processes answer, the cache lies in the memory of one of them, and the descriptors lead there."""
+    """All that a sealed process cannot do. The caller closes the descriptors, which lead to the cache in an attention
+    process."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     cache = decoder.device.vault_cache(decoder.cache_shape, blocks, question_fd)
     runner = runner_for(decoder, cache)
@@ -82,19 +74,18 @@ def prepare(
 
 
 def _sampled_rows(decoder: Decoder) -> int:
-    """Rows of logits at once while substitutes are sampled."""
     return max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
 
 
 def _failed(request_id: int, error: Exception) -> Failed:
-    """The message that ends a request. A vault without memory ends itself."""
+    """A vault without memory ends itself."""
     if isinstance(error, MemoryError):
         raise error
     return failed(request_id, error)
 
 
 class NullAnswerer(LinkAnswerer):
-    """The answering end of a vault without a link; its slots are for a rehearsal."""
+    """Of a vault without a link; its slots are for a rehearsal."""
 
     def __init__(self, slots: int = 0) -> None:
         self.slots, self._free = slots, set(range(slots))
@@ -124,8 +115,6 @@ class NullAnswerer(LinkAnswerer):
 
 
 class Vault:
-    """One session's prompts, at whatever level each of them is served."""
-
     def __init__(
         self,
         decoder: Decoder,
@@ -148,8 +137,7 @@ class Vault:
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: WantCores | None = None
         self._unread: deque[AssignPrompt] = deque()
-        self._cancelled: set[int] = set()
-        """Of those that are not read yet."""
+        self._cancelled: set[int] = set()  # of those that are not read yet
 
     @property
     def descriptors(self) -> set[int]:
@@ -157,7 +145,6 @@ class Vault:
         return {self._answerer.fileno()}
 
     def run(self, control: socket.socket) -> None:
-        """Serve until the controller hangs up or the link breaks."""
         try:
             self._run(control)
         finally:
@@ -181,7 +168,7 @@ class Vault:
                 control.sendall(encode_frames(tuple(replies)))
 
     def handle(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
-        """Do what the messages ask. Returns the replies, with WantCores if there is work."""
+        """Returns the replies, with WantCores if there is work."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
@@ -211,7 +198,6 @@ class Vault:
                 return [Pong()]
 
     def _take(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
-        """Read the prompt now if it is short; otherwise it waits for its turn."""
         unread = {one for waiting in self._unread for one in waiting.request_ids}
         held = self._partitioned, self._isolated, self._obfuscating, unread
         if any(one in there for one in assigned.request_ids for there in held):
@@ -222,11 +208,10 @@ class Vault:
         return []
 
     def _read_next(self) -> list[msgspec.Struct]:
-        """The prompt that has waited longest, if there is one."""
         return self._read(self._unread.popleft()) if self._unread else []
 
     def _read(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
-        """Read the prompt once, and queue it for each answer that was not cancelled."""
+        """Once, for each answer that was not cancelled."""
         wanted = set(assigned.request_ids) - self._cancelled
         self._cancelled -= set(assigned.request_ids)
         if LEVELS[assigned.level].obfuscates:
@@ -240,7 +225,7 @@ class Vault:
         return [self._queue(generator, request) for request in requests if request.request_id in wanted]
 
     def _leave_unread(self, request_id: int) -> bool:
-        """Whether the request's prompt is not read yet. It is forgotten when all its requests are cancelled."""
+        """It is forgotten when all its requests are cancelled."""
         for assigned in self._unread:
             if request_id in assigned.request_ids:
                 self._cancelled.add(request_id)
@@ -260,7 +245,7 @@ class Vault:
         return PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
     def _hide(self, request_id: int, assigned: AssignPrompt | None = None) -> list[msgspec.Struct]:
-        """Begin or continue to make the variants of a prompt; when they are made, queue them all."""
+        """When all variants are made, they are queued."""
         try:
             if assigned is not None:
                 self._obfuscating.add(assigned)
@@ -280,8 +265,8 @@ class Vault:
         return [] if self._wanted is None else [self._wanted]
 
     def _work(self, most: int) -> list[msgspec.Struct]:
-        """One piece: of the search for substitutes, a chunk of a prompt, or a step of the answers generated here; no
-        more tokens than allowed."""
+        """One piece: of the search for substitutes, of a prompt, or of the answers generated here; no more tokens than
+        allowed."""
         if (hiding := self._obfuscating.next_request) is not None:
             self._obfuscating.allow(most)
             return self._hide(hiding)

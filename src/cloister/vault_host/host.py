@@ -1,9 +1,6 @@
-"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket.
-
-It attests itself to peers that know the key; in place of a channel key its evidence has the TLS certificate that this
-process made when it started. One vault computes at a time; the service that queries the vaults computes on its own
-machine. A fork server that ends takes all vaults with it and is started again; the servers see their connections end.
-"""
+"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. In place of a channel key its
+evidence has the TLS certificate that this process made when it started. One vault computes at a time. A fork server
+that ends takes all vaults with it and is started again."""
 
 from __future__ import annotations
 
@@ -52,20 +49,15 @@ from cloister.process.supervisor import Supervisor
 log = logging.getLogger(__name__)
 
 DOORKEEPER = "cloister.link.network.doorkeeper"
-FIRST_MESSAGE_S = 10.0
-"""How long a peer that knows the key may take to ask for a vault."""
+FIRST_MESSAGE_S = 10.0  # until a peer that knows the key asks for a vault
 
-CERTIFICATE_HELD_S = 3600.0
-"""What evidence promises. The certificate lives as long as this process; each connection has its own keys."""
+CERTIFICATE_HELD_S = 3600.0  # promised in evidence; the certificate lives as long as this process
 
 WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Connection:
-    """One connection of a peer that knows the key: its bridge and, once the peer has asked for one, its vault.
-
-    Bridge and vault end together, and with the connection; `on_end` is then called once.
-    """
+    """Its bridge and, once asked for, its vault: they end together, and with the connection."""
 
     def __init__(
         self,
@@ -94,16 +86,14 @@ class Connection:
         self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
-        """For the core lease."""
         self._channel.send(message)
 
     def abort(self) -> None:
-        """It took too long to send its first message, or to give back the cores."""
+        """Too late with its first message, or with the cores."""
         log.warning("A vault kept the cores too long." if self._vault else "A peer knew the key and asked for nothing.")
         self.close()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Kill both; what the vault held is gone with it."""
         if not self._open:
             return
         self._open = False
@@ -137,8 +127,6 @@ class Connection:
 
 
 class VaultHost:
-    """`start` returns where it listens; it serves until `close`."""
-
     def __init__(self, folder: ModelFolder, settings: VaultHostSettings) -> None:
         self._folder = folder
         self._settings = settings
@@ -193,7 +181,6 @@ class VaultHost:
         return address_of(self._listener)
 
     async def close(self) -> None:
-        """End everything, and wait until it has ended."""
         self._evidence_maker.close()
         await self._gpus.close()
         for task in self._answering:
@@ -230,7 +217,7 @@ class VaultHost:
             connection.close(wait_s)
 
     async def _open_door(self) -> None:
-        """Start the doorkeeper. Connections that arrive while there is none wait in the kernel."""
+        """Connections that arrive while there is no doorkeeper wait in the kernel."""
         assert self._listener is not None and self._order is not None
         doorkeeper, ours = start_module(DOORKEEPER)
         self._doorkeeper = doorkeeper
@@ -244,7 +231,6 @@ class VaultHost:
             self._door.close()
 
     def _arrived(self, _: Arrived) -> None:
-        """Begin a connection if there is room, else close it."""
         assert self._door is not None and self._preloaded is not None
         bridge = Child()
         bridge.born(self._door.take_descriptor())

@@ -11,8 +11,6 @@ from cloister.messages.generation import Tokens
 
 
 class IsolatedRoute(VaultRoute):
-    """Frontend → vault → frontend."""
-
     level = LEVELS["isolated"]
 
     def from_vault(self, request: Request, message: msgspec.Struct) -> None:

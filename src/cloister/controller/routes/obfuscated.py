@@ -1,5 +1,5 @@
 """`obfuscated`: as `partitioned`, with λ+1 sequences of one request ("Confidential Prompting", §5): the real prompt and
-λ that differ from it in its secrets, in an order that the vault and the user know. Nothing here depends on it."""
+λ with other secrets, in an order that the vault and the user know. Nothing here depends on it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from cloister.messages.types import Partition, SamplingParams
 
 
 class ObfuscatedRoute(PartitionedRoute):
-    """Frontend → vault → service → frontend, for all sequences at once."""
-
     level = LEVELS["obfuscated"]
 
     def from_service(self, request: Request, message: msgspec.Struct) -> None:

@@ -15,8 +15,6 @@ from cloister.messages.generation import Accepted, Failed, Tokens
 
 
 class OpenRoute(Route):
-    """Frontend → service → frontend. `policy` says which cached prompts a request may find."""
-
     level = LEVELS["open"]
 
     def __init__(self, node: Node, policy: PolicyName) -> None:
@@ -37,7 +35,7 @@ class OpenRoute(Route):
         self.hand_over(service, GeneratePrompt(*head, self.policy), examined=message.examined)
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
-        """Send the order to the service. `examined`: a detector reads the prompt."""
+        """`examined`: a detector reads the prompt."""
         service.send(order)
 
     def cancel(self, request: Request) -> None:

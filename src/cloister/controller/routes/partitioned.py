@@ -17,11 +17,8 @@ from cloister.messages.types import Partition, SamplingParams
 
 
 class PartitionedRoute(VaultRoute):
-    """Frontend → vault → service → frontend."""
-
     level = LEVELS["partitioned"]
-    policy = "partition"
-    """All tokens that the service gets were marked public: it may keep them, and finds them for this tenant alone."""
+    policy = "partition"  # all tokens that the service gets were marked public: it may keep them, for this tenant alone
 
     def check(self) -> None:
         super().check()
@@ -35,7 +32,6 @@ class PartitionedRoute(VaultRoute):
             super().cancel(request)
 
     def release(self, request: Request) -> None:
-        """The vault need not answer for this request from now on."""
         if request.exposed and request.session is not None:
             request.session.vault.send(Release(request.request_id))
 
@@ -96,6 +92,5 @@ class PartitionedRoute(VaultRoute):
     def order(
         self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
     ) -> msgspec.Struct:
-        """The message that has the service generate."""
         [partition] = partitions
         return GeneratePartitioned(request.request_id, request.tenant, public, params, partition, request.salt)

@@ -1,9 +1,6 @@
-"""`shared`: as `open`, and other tenants may find cached blocks in which a detector found nothing private (SafeKV).
-
-A request waits here until a detector has read its prompt: it finds blocks of other tenants only as far as its own
-prompt is public, and that depends on the whole prompt. A page that ends in the middle of an address is public before
-other words; thresholds fall under load and suspicion. The wait does not depend on what the cache holds.
-"""
+"""`shared`: as `open`, and other tenants may find cached blocks in which a detector found nothing private (SafeKV). A
+request waits until a detector has read its whole prompt: it finds others' blocks only as far as its own prompt is
+public. The wait does not depend on what the cache holds."""
 
 from __future__ import annotations
 
@@ -17,12 +14,11 @@ from cloister.controller.service import Service
 from cloister.levels import LEVELS
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 
-PATIENCE_S = 1.0
-"""How long a request waits for the detector. After that it is served without other tenants' blocks."""
+PATIENCE_S = 1.0  # then a request is served without other tenants' blocks
 
 
 class SharedRoute(OpenRoute):
-    """Frontend → service → frontend, with the policy `safekv`. `is_read`: does a detector read prompts now?"""
+    """`is_read`: does a detector read prompts now?"""
 
     level = LEVELS["shared"]
 
@@ -39,14 +35,13 @@ class SharedRoute(OpenRoute):
         self._held[order.request_id] = order, loop.call_later(PATIENCE_S, self._serve, order.request_id)
 
     def labelled(self, label: PublicPrefix) -> None:
-        """A detector has read this prompt: it is served now, if it waits for that."""
         if label.request_id in self._held:
             self._serve(label.request_id, label)
         elif self.node.service is not None:
             self.node.service.send(label)
 
     def serve_all_of(self, tenant: str) -> None:
-        """Send this tenant's waiting requests to the service, before ForgetTenant follows."""
+        """Before ForgetTenant follows."""
         for order, _ in list(self._held.values()):
             if order.tenant == tenant:
                 self._serve(order.request_id)

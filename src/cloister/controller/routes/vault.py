@@ -14,10 +14,8 @@ from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 
 
 class VaultRoute(Route):
-    """Frontend → vault; what comes next differs by level."""
-
     def assign(self, asked: PendingRequest) -> None:
-        """Send a prompt to its session's vault; QueueFull if no vault is free for it."""
+        """QueueFull if no vault is free for it."""
         ask = asked.ask
         try:
             self.check()
@@ -45,7 +43,7 @@ class VaultRoute(Route):
         session.vault.send(asked.assignment)
 
     def check(self) -> None:
-        """Raise the reason why this level is not served now, if there is one."""
+        """Raise why this level is not served now, if there is a reason."""
         if self.level.name not in self.node.serving().levels:
             raise LevelUnavailable(f"This server does not offer the level {self.level.name}.", param="protection")
 
@@ -64,12 +62,11 @@ class VaultRoute(Route):
                 raise ProtocolError("A vault sent a message out of turn.")
 
     def check_sequences(self, request: Request, sequences: int) -> None:
-        """Raise ProtocolError if a vault may not have this number of sequences for a request."""
         if sequences != 1:
             raise ProtocolError("At this level a request has one sequence.")
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """Pass the message on. A vault that answered the service late or wrongly is ended."""
+        """A vault that answered the service late or wrongly is ended."""
         self.node.requests.advance(request, message)
         if isinstance(message, Failed) and message.code == VaultLost.code and request.session is not None:
             self.node.sessions.end(request.session)

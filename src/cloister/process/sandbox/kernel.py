@@ -1,7 +1,5 @@
-"""Calls into Linux for which Python has no function, by name. Each raises OSError when the kernel says no.
-
-Numbers of the calls are per architecture (arch/x86/entry/syscalls, asm-generic/unistd.h).
-"""
+"""Calls into Linux for which Python has no function, by name. Each raises OSError when the kernel says no. Numbers of
+the calls are per architecture (arch/x86/entry/syscalls, asm-generic/unistd.h)."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def prctl(option: int, second: int = 0, third: int = 0) -> int:
 
 
 def can_map_page(size: int) -> bool:
-    """Whether the kernel gives one more page of private writable memory; it is given back at once."""
+    """It is given back at once."""
     address = _libc.mmap(None, size, 0x3, 0x22, -1, 0)
     if address == MAP_FAILED:
         return False
@@ -106,7 +104,6 @@ TABLES = {"x86_64": _table(_X86_64 + _BOTH), "aarch64": _table(_AARCH64 + _BOTH)
 
 
 def machine() -> str:
-    """The architecture, where it is one the sandbox knows."""
     name = os.uname().machine
     if name not in TABLES:
         raise OSError(f"no table of system calls for {name}")
