@@ -1,8 +1,6 @@
 """`cloister serve` becomes `python -m cloister.controller FD` in the same process; FD is a memory file with the
 settings. Little is imported here: templates load the other processes' code meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """The API keys: read at the start, and again on SIGHUP. Requests that a revoked key has under way are answered."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

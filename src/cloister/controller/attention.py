@@ -1,7 +1,5 @@
 """Handles on attention processes, which live as long as the service that has their mailboxes (placement.py)."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How this node proves what it is: channel keys, and evidence that binds them to machine, release and statement."""
 
-from __future__ import annotations
-
 import asyncio
 from time import time
 

@@ -1,8 +1,6 @@
 """Which settings evidence includes: those that decide where prompts go and which processes and users may see them. All
 others are listed with the reason why they do not matter: a setting that is in neither table fails a test."""
 
-from __future__ import annotations
-
 from math import ceil
 
 from cloister.attest.settings import AttestedSettings, Mpc, Sandbox

@@ -1,8 +1,6 @@
 """At which levels a request is served now: those that were rehearsed (controller.rehearsal) and whose processes are
 up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from cloister.controller.routes.base import Node

@@ -1,7 +1,5 @@
 """What a server prints when it is ready: what it serves and how, and commands that work as they are shown."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

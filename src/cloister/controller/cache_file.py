@@ -1,7 +1,5 @@
 """The file of the service's encrypted blocks. It has no name, so the kernel removes it when it is closed (adr/0009)."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -2,8 +2,6 @@
 key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered, and held for HELD_S more.
 Then it is dropped: a key stolen from a running node opens only requests sealed to it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, See
 from cloister.errors import ChannelKeyUnknown
 
 log = logging.getLogger(__name__)
-
 SHOWN_S = 3600.0
 HELD_S = 600.0
 MOST_HELD = 4  # a flood of messages uses up key after key, and each remembers its messages (30 MB at most)

@@ -2,8 +2,6 @@
 attention processes. A service that ends is forked again and the vaults of sessions stay; a fork server that ends takes
 all that it forked with it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
@@ -32,7 +30,6 @@ from cloister.process.watchdog import SILENT
 SERVICE_START_S = 120.0
 WAIT_FOR_THE_KILLED_S = 2.0
 ENDING_AT_ONCE = 4  # clients of MPS that may be ending while others begin
-
 ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]  # None where vaults live on this machine
 
 

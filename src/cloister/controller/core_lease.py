@@ -5,8 +5,6 @@ round is small with several active tenants (pace.Pace), but a newcomer's short p
 tenant is next, and vaults that wait together divide the cores. On a device work is done `beside` the service, without
 pauses."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,11 +22,8 @@ ROUND_TOKENS = 512  # in a round, at most
 
 # A round with several tenants, in service steps of one token: a token takes < 3 times as long as alone.
 SHORT_STEPS = 1.75
-
 AT_ONCE_S = 0.005
-
 BESIDE_TOKENS = 2048  # at once beside the service, at most; one piece is always admitted
-
 PIECE_TOKENS = 8  # the cost of a piece of work beside its tokens, since it reads all weights
 
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from cloister.detection.signed_rules import SignedRules
 
 log = logging.getLogger(__name__)
-
 DETECTOR = "cloister.detection"
 MAX_PENDING = 256
 MAX_PENDING_CHARACTERS = 16 << 20
@@ -55,7 +54,6 @@ class BlockLabel:
 
 
 HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)  # no detector has read the block
-
 OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
 
 

@@ -1,8 +1,6 @@
 """The node's evidence: fresh reports of machine and GPUs over a client's nonce, bound to channel key and release.
 Firmware is slow: one thread asks it, and few clients may wait for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

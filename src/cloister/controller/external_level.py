@@ -1,8 +1,6 @@
 """A level whose code is in another distribution, which names it under the entry point `cloister.levels`. The code is
 imported only where the settings do not switch the level off, and a node that may import it measures it too."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint, entry_points
 

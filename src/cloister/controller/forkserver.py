@@ -1,7 +1,5 @@
 """The handle on the fork server. No user's data reaches it; when it ends, all that it forked end too."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

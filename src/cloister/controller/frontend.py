@@ -1,7 +1,5 @@
 """The handles on gateway and sealed API: each is started again when it ends, and its requests end with it."""
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from time import time

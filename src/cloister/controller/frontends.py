@@ -1,7 +1,5 @@
 """The frontends by number, which is part of their requests' ids. Of a message it reads the request id."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Protocol
 

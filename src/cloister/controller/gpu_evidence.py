@@ -1,8 +1,6 @@
 """The handle on the GPU reporter. A node that must show its GPUs, or found them in confidential mode when it started,
 gives no evidence without them. A reporter that hangs is killed, and the next question starts another."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
@@ -20,7 +18,6 @@ from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
-
 REPORTER = "cloister.controller.gpu_reporter"
 DEVICE = "/dev/nvidiactl"
 START_S, ANSWER_S = 60.0, 20.0  # NVIDIA's driver may have to wake the GPUs first

@@ -1,8 +1,6 @@
 """`python -m cloister.controller.gpu_reporter FD` asks NVIDIA's driver for the GPUs' evidence. It alone loads NVML: a
 driver that hangs or crashes ends this process and not the controller. It sees nonces and reports."""
 
-from __future__ import annotations
-
 import socket
 
 from cloister.attest.nvidia.nvml import Nvml

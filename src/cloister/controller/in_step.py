@@ -1,8 +1,6 @@
 """Several sequences of one request leave in step: no token at position p of any before all have one there. At
 `obfuscated` a service that held one back could otherwise learn from the user's reaction whether it was the real one."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from msgspec.structs import replace

@@ -2,8 +2,6 @@
 Every case that is taken is settled once; a late one, or one whose service died, with what was known before. A case
 holds its prompt's tokens, CASE_S at most."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,8 +1,6 @@
 """Link slots: memory of an attention process for one vault's link, until the vault has ended and the memory is
 cleared."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 

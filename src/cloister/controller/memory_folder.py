@@ -1,8 +1,6 @@
 """A folder in memory without a path, for processes that have its descriptor: a tmpfs that is mounted nowhere. The
 kernel frees it with its last descriptor; one that knows `noswap` does not swap it to a disk."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -19,7 +19,6 @@ from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox.credentials import UNPRIVILEGED
 
 log = logging.getLogger(__name__)
-
 DAEMON = "nvidia-cuda-mps-control"
 DEVICE = "/dev/nvidiactl"
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # which GPUs a process sees; empty or -1, none

@@ -1,7 +1,5 @@
 """Which levels this node offers and why not the others; and which of them are open now, after their rehearsal."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -18,7 +16,6 @@ from cloister.messages.controller_frontend import Serving
 from cloister.process.supervisor import BackOff
 
 log = logging.getLogger(__name__)
-
 FIRST_REHEARSALS = 3  # a vault may be late once, on a machine that has just started all of this
 
 

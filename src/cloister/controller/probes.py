@@ -1,8 +1,6 @@
 """The service monitor's reports of probing (SafeKV §V-C), for the operator's log and for the detector (§V-D). The
 service is not trusted: a false report costs a line in the log now and then, and cache hits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from time import monotonic
@@ -10,7 +8,6 @@ from time import monotonic
 from cloister.messages.controller_service import Probed
 
 log = logging.getLogger(__name__)
-
 HALF_LIFE_S = 60.0
 LOG_EVERY_S = 60.0
 

@@ -1,8 +1,6 @@
 """The controller: the parts of a node, in the order in which they start and end. When this process ends, the kernel
 ends all others (PDEATHSIG, pid namespaces)."""
 
-from __future__ import annotations
-
 from cloister.config import Settings
 from cloister.controller.attestation import Attestation
 from cloister.controller.channel_keys import ChannelKeys

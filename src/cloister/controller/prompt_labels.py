@@ -1,8 +1,6 @@
 """At `shared`: has a detector read prompts, and tells the service how much of each may be shared. A prompt's text is
 not kept; uncertain blocks are put to the serving model (judge.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Where the model comes from: a folder of this machine, or a provider's sealed file as soon as its key was released."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -40,7 +38,6 @@ from cloister.sealed_weights.header import read_provider_key
 
 GRACE_S = 10.0
 KEY_HELD_S = 60.0  # promised in evidence: long enough to release the weights' key to it
-
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
 

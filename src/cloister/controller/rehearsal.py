@@ -2,8 +2,6 @@
 frontend. A level passes if its answer, greedy and with logprobs, is the same alone, beside others, and at other levels
 with the same tokens. It leaves no session, no page in the prefix cache and no count in the totals."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
@@ -26,7 +24,6 @@ from cloister.messages.types import SamplingParams, TokenLogprob
 
 PATIENCE_S = 120.0  # for one answer; a slower model is of no use
 FULL_S = 0.05  # between two tries at a node that has no room for all requests at once
-
 SUBJECT = tuple(range(3, 27))
 OTHER = tuple(range(60, 20, -1))  # token ids within any vocabulary: more than a block each, of different lengths
 HIDDEN = TextPrompt(
@@ -35,7 +32,6 @@ HIDDEN = TextPrompt(
 GREEDY = SamplingParams(max_tokens=3, temperature=0.0, logprobs=1)
 NOT_SCORED = TokenLogprob(0.0)
 WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=64, temperature=0.0)
-
 Answer = dict[int, list[tuple[int, TokenLogprob]]]  # by sequence
 
 

@@ -1,8 +1,6 @@
 """Passes messages about requests between frontends, vaults and the service, by one route a level. A vault or service
 that sends what its request's route does not allow is ended: its endpoint raises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

@@ -2,8 +2,6 @@
 decodes, a request keeps its answer's ids for the user's view and, at `obfuscated`, for the vault's next turn. A process
 that sends what a request does not allow is ended: its endpoint raises ProtocolError."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,11 +30,9 @@ from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.pace import ActiveTenants
 
 Holder = Literal["vault", "service", "mpc"]
-
 REHEARSAL, NEIGHBOUR = "(rehearsal)", "(neighbour)"
 # Of the node's trial requests (controller.rehearsal); no key can have such a name (keys.py).
 OWN_TENANTS = frozenset({REHEARSAL, NEIGHBOUR})
-
 FRONTEND_BITS = 40
 _LOCAL = (1 << FRONTEND_BITS) - 1  # the frontend's own number is in the bits above
 
@@ -252,7 +248,6 @@ TOLERANCE = 1e-3  # of float32: a sum of probabilities may exceed 1 a little
 
 
 MAX_RETRY_AFTER_S = 60
-
 _LOST = frozenset(str(VaultLost.because(reason)) for reason in ("vault_lost", "vault_timeout", "link_malformed"))
 _FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty"})
 _WORDS = {

@@ -2,8 +2,6 @@
 and their key stay here, unopened, until the sealed API names the vault's request they belong to, and are forgotten when
 an answer begins."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 
@@ -32,13 +30,10 @@ from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, Sea
 MAX_REQUESTS = 8192
 MAX_REQUESTS_OF_ONE = 1024
 MAX_BYTES_OF_ONE = 32 * 1024 * 1024  # prompts of one tenant that wait for a vault
-
 MAX_UNKNOWN = 1024
 # Of requests whose API key is not checked yet; they do not wait for vaults, so they cannot pile up.
 MAX_UNKNOWN_BYTES = 48 * 1024 * 1024
-
 UNKNOWN = ""  # a tenant that is not known yet
-
 _SMALL_BYTES = 4096
 
 

@@ -1,7 +1,5 @@
 """The controller's handle on the service process: one life of it, from fork to end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import deque

@@ -135,7 +135,7 @@ class Sessions:
         return self._held[owner] >= self._most_of_one or len(self._by_key) >= self._most
 
     def _that_makes_room(self, owner: str) -> Session | None:
-        """An idle one of its own, or of the owner that has the most."""
+        """An idle one of this owner, or of the owner that has the most."""
         mine = self._held[owner]
         idle = [session for session in self._by_key.values() if not session.requests]
         own = [session for session in idle if session.key.owner == owner]

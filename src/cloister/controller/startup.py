@@ -1,7 +1,5 @@
 """From settings to a node that listens, and to its end. No text of a request is printed here."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

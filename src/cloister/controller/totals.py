@@ -1,7 +1,5 @@
 """The totals for frontends: by the controller's own count; the service's numbers are limited to plausible ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from msgspec.structs import replace

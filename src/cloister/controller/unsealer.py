@@ -2,8 +2,6 @@
 weights are packed it removes the parameters' files and locks the folder. If anything is not as the provider sealed it,
 this process ends and the folder with it."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from cloister.attest.policy import Policy
 
 log = logging.getLogger(__name__)
-
 SERVER_BRIDGE = "cloister.link.network.server_bridge"
 ASK_S = 20.0  # for a connection and a report of the firmware there
 MOST_ASKED_AT_ONCE = 4

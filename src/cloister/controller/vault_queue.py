@@ -1,7 +1,5 @@
 """The requests that wait for a vault, unread, bounded by tenant. The tenant with the fewest vaults is next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

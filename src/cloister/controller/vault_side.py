@@ -1,8 +1,6 @@
 """The relay's side towards vaults: sessions, waiting requests, links to the service. Prompts are bytes here. A vault
 that sends a message out of turn is ended: its endpoint raises ProtocolError."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

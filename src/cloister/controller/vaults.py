@@ -25,11 +25,8 @@ from cloister.process.endpoint import Endpoint
 from cloister.process.watchdog import SILENT, Patience
 
 log = logging.getLogger(__name__)
-
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
-
 NEVER_SEALED = VaultLost("A vault ended before it was sealed.", hint="Perhaps memory or processes ran out.")
-
 MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)  # beyond these a vault waits to be made, unless its tenant has none
 
 

@@ -2,8 +2,6 @@
 its request by KEPT_S, without the prompt where the service got it whole. It goes earlier with its session or frontend,
 when its tenant has the node forget, and when newer views need the room."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

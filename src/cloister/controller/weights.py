@@ -1,8 +1,6 @@
 """One copy of the weights for all processes: packed by a short-lived process into a memory file, which is then
 sealed."""
 
-from __future__ import annotations
-
 import os
 
 from cloister.config import EngineSettings

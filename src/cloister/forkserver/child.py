@@ -44,13 +44,10 @@ from cloister.vault import process as vault
 
 # Control socket, /dev/null, and a vault's link or the mailbox of an attention process; see Spawn.disk.
 DESCRIPTORS = {"service": 2, "vault": 4, "attention": 3}
-
 MIB = 1 << 20
 VAULT_BEYOND_KV = 64 * MIB
 SERVICE_BEYOND_KV = 1024 * MIB  # memory a child may take after the seal; its KV cache is reserved before
-
 _ROW_WORTH = 16  # floats of scratch of a prefilled row, in widths of the hidden state: a generous guess
-
 Speak = Callable[[socket.socket], None]
 Made = tuple[Speak, Speak, set[int], int]  # run when sealed, announce before, descriptors to keep, memory to take
 

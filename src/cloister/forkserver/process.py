@@ -1,7 +1,5 @@
 """The fork server's life: load, rehearse, leave the host, then fork children on order."""
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -1,8 +1,6 @@
 """One small request of each kind before the first fork: a sealed child can open no file, so whatever Python or torch
 load on first use must have been used before. Most are played without the model, since a pass through it takes long."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

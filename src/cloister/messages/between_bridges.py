@@ -1,8 +1,6 @@
 """Between the bridges of a network link (link.network): the server bridge is beside the service, the vault bridge
 beside the vault."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -10,7 +8,6 @@ from msgspec import Meta, Struct
 from cloister.messages.types import Digest, Message, SilentRepr
 
 Role = Literal["server", "vault_host"]  # the server connects, the vault host listens
-
 Count = Annotated[int, Meta(ge=1, le=2**20)]
 MAX_PART_BYTES = 1 << 15
 MAX_DOCUMENT_BYTES = 1 << 19

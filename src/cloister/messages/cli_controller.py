@@ -1,7 +1,5 @@
 """Command line → controller, which the command line starts."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from cloister.messages.types import Name, Path

@@ -1,7 +1,5 @@
 """Between the controller and an attention process, which knows places of links and no requests."""
 
-from __future__ import annotations
-
 from cloister.messages.controller_service import LinkPlace, Place
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.types import Message

@@ -1,7 +1,5 @@
 """Between the controller and its server bridge, which carries a link to a vault on another machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

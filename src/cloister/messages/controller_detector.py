@@ -1,7 +1,5 @@
 """Between the controller and the detector: a text goes in, codes for its consecutive blocks come out."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Annotated, Literal
 
@@ -13,7 +11,6 @@ from cloister.messages.types import Message, Openings, RequestMessage, SilentRep
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
 MAX_RULES_BYTES = 60_000  # a signed note holds little more
-
 RulesText = Annotated[str, Meta(max_length=MAX_RULES_BYTES)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]

@@ -1,7 +1,5 @@
 """Between the controller and the fork server, which has torch and the model loaded and forks what computes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """Between the controller and a frontend, whichever it is: the gateway and the sealed API both speak this."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct, field

@@ -1,8 +1,6 @@
 """Between the controller and key waiting, which listens in the gateway's place until the key of sealed weights
 comes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

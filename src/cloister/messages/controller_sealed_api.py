@@ -1,8 +1,6 @@
 """Between the controller and the sealed API, which gets the keys of the inner request and of the answer, and no
 prompt."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """Between the controller and the service, which gets tokens and links and no text."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, field

@@ -1,7 +1,5 @@
 """Between the controller and a vault. At the level `mpc` the MPC client takes a vault's place and asks for no cores."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -76,7 +74,7 @@ class PromptAccepted(RequestMessage, frozen=True):
 
 
 class WantCores(Message, frozen=True):
-    """Vault → controller: work of so many tokens; with `reading`, a long prompt to read in one piece."""
+    """Vault → controller: work of this many tokens; with `reading`, a long prompt to read in one piece."""
 
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     reading: bool = False

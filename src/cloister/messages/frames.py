@@ -1,8 +1,6 @@
 """Length-prefixed msgpack frames over a stream, each a tuple of messages of one typed union. A frame that is too long,
 does not decode, or is of the wrong type raises ProtocolError; the stream is then dead."""
 
-from __future__ import annotations
-
 import struct
 from typing import Generic, TypeVar
 
@@ -12,7 +10,6 @@ from cloister.errors import ProtocolError
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
-
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 

@@ -1,7 +1,5 @@
 """Messages about answers that are the same on every wire: service or vault → controller → frontend. Tokens only."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct, field

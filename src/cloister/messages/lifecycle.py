@@ -1,8 +1,6 @@
 """Messages that are the same on every wire: alive, not started, failed. Only messages of CloisterError travel; of any
 other exception its type and place, since libraries put their input into their messages."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """How a request at the level `obfuscated` is to be hidden, and the secrets that its user gives its vault."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -12,7 +10,6 @@ from cloister.messages.types import SilentRepr
 MAX_SECRETS = 64
 MAX_STOPS, MAX_NAMES = 16, 3
 INDEX_SECRET_BYTES = 32
-
 Word = Annotated[str, Meta(min_length=1, max_length=512)]
 
 

@@ -1,8 +1,6 @@
 """A prompt as bytes, on its way to the process that may read it. One that its user sealed stays sealed up to the vault;
 the controller adds the key."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,7 +12,6 @@ from cloister.messages.types import Digest, RequestId, SilentRepr, TokenId
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
 MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64  # padding and tag on top
-
 RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]  # overwritten in place after its use
 Enc = Digest
 PromptNumber = Annotated[int, Meta(ge=0, le=127)]
@@ -64,7 +61,6 @@ class LockedPrompt(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
 
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 PromptBytes = Annotated[bytes, Meta(max_length=MAX_PROMPT_BYTES)]
-
 _decoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
 
 

@@ -1,7 +1,5 @@
 """Words that several wires share: the base of all messages, bounded numbers and names, and how to generate tokens."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -10,7 +8,6 @@ VERSION = 6
 MAX_SEQUENCES = 256
 MAX_EXTRA_ANSWERS = 127
 MAX_OPENING = 8192
-
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 PromptTokens = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]

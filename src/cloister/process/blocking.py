@@ -1,8 +1,6 @@
 """A control socket in a process without an event loop: frames of one typed union, with descriptors beside them. A
 malformed frame, or unannounced descriptors, raise ProtocolError, and the endpoint is dead."""
 
-from __future__ import annotations
-
 import array
 import os
 import select
@@ -19,7 +17,6 @@ RECEIVE_BYTES = 1 << 20
 MAX_DESCRIPTORS = 64
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _BESIDE_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
-
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 

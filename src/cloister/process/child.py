@@ -1,7 +1,5 @@
 """Child processes: how each is started, and how it is ended for certain."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

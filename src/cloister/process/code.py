@@ -1,8 +1,6 @@
 """The code a node runs, loaded once at its start by templates, which fork it for `start_module`. A template that ends
 takes its children with it: `lost` is then done, and the node stops."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import socket

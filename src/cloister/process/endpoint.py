@@ -2,8 +2,6 @@
 malformed frame, a handler's ProtocolError, a peer that no longer reads or answers, a hang-up) ends it, and its owner is
 called once."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -21,7 +19,6 @@ from cloister.messages.lifecycle import Ping, Pong
 from cloister.process.watchdog import Finding, Patience, Watchdog
 
 log = logging.getLogger(__name__)
-
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 MAX_DESCRIPTORS = 16

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]
-
 STOP_S = 2.0  # to end in order; then it ends at once, and the kernel ends its children with it
 STOPPED_TWICE = 130
 

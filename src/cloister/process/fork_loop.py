@@ -1,7 +1,5 @@
 """Forks children on order and reaps them: the loop of templates and of the fork server."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable

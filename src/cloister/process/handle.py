@@ -1,7 +1,5 @@
 """A handle on a process at the other end of a socket, which reports once that it is ready, or why it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

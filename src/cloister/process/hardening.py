@@ -1,8 +1,6 @@
 """What every process does first: set its name, forbid core dumps, and keep its data out of error messages. It imports
 nothing heavy."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -21,9 +19,7 @@ from cloister.errors import SetupError, where_raised
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
-
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they ask a process to end
-
 log = logging.getLogger("cloister")
 
 # Python's own allocator would keep the first as it is, a thread's cache the second.

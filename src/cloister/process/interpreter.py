@@ -1,7 +1,5 @@
 """How Python processes are started: with the code that Python finds, or with a release's alone (release_code.py)."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

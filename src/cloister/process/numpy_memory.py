@@ -1,8 +1,6 @@
 """numpy's arrays in memory of Python's own allocator, which is overwritten when it is freed (hardening.py). By itself
 numpy keeps the memory of small arrays (below 1 KiB, seven of each size), with what was in it."""
 
-from __future__ import annotations
-
 import ctypes
 from importlib import import_module
 
@@ -11,7 +9,6 @@ import numpy as np
 from cloister.errors import SetupError
 
 NAME = b"cloister"
-
 _RAW_DOMAIN = 0
 _SET_HANDLER = 304  # PyDataMem_SetHandler in numpy's table of functions, since 1.22 and in 2 (numpy_api.py)
 

@@ -4,8 +4,6 @@ the release's. An import of a file that neither names ends the process. This fil
 is compared too, but the modules imported here have run by then. `SYSTEM` libraries are measured with the machine's
 image."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
@@ -28,11 +26,9 @@ from typing import Any, NoReturn
 
 # No user's folder, .pth file, sitecustomize or compiled file; not -I, which would ignore PYTHONMALLOC.
 FLAGS = ("-P", "-s", "-S", "-B", "-X", "pycache_prefix=/dev/null/none", "--check-hash-based-pycs", "always")
-
 SOURCES = "src/"
 SYSTEM = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 KERNELS = "cloister-kernels"  # a memory file whose hash was compared before (compute/cpu/library.py)
-
 _NOT_OF_THE_WHEEL = (".pyc", "/INSTALLER", "/REQUESTED", "/direct_url.json", "/uv_cache.json")
 _OURS = ("cloister", "cloister_bench", "cloister_mpc")
 _NOT_USED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter"}

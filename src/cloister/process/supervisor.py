@@ -1,8 +1,6 @@
 """Keeps a process running. Its owner starts it (`start`), cleans up after it (`clean_up`), and reports its end
 (`ended`)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,7 +9,6 @@ from time import monotonic
 from cloister.errors import CloisterError, where_raised
 
 log = logging.getLogger(__name__)
-
 BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)  # pauses before one start after another; the last one repeats
 GOOD_LIFE_S = 5.0  # after a life this long, the next pause is the first one again
 

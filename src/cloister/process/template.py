@@ -2,8 +2,6 @@
 read from the disk again. No user's data reaches it. An entry is a module with `ROLE`, `main(control)` and perhaps
 `CODE`, the modules that `main` imports, and `load()`, which fetches code that is not Python's."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

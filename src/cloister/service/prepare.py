@@ -1,7 +1,5 @@
 """Builds the service over a loaded model: KV cache, prefix cache and engine, before the process is sealed."""
 
-from __future__ import annotations
-
 import torch
 
 from cloister.compute.base import KVCache

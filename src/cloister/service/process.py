@@ -1,8 +1,6 @@
 """The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
 `Service.run` opens no file, prints nothing, and makes no system call beyond messages, memory and futexes."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Prompts at `isolated`: this vault generates the whole answer itself, with the engine of the service. The service gets
 no message about it. Exposed prompts and the session's memory share the vault's blocks."""
 
-from __future__ import annotations
-
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
 from cloister.engine.request import GenerationRequest

@@ -1,8 +1,6 @@
 """A vault's memory of its past prompts: the blocks that hold their keys and values. At `partitioned` an answer's keys
 live at the service, and the next turn's prefill computes them. To the engine of `isolated` it is the prefix cache."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

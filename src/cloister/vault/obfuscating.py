@@ -3,8 +3,6 @@ answer too (§5.1). The result is λ+1 prompts of one request, in an order that 
 (obfuscation.index). Substitutes are remembered for the session's life: a value that came again among new ones would be
 the real one."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from typing import cast
 

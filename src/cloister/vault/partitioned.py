@@ -2,8 +2,6 @@
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
 first secret are held once for all λ+1 prompts (ADR 11); which of them is real is not known here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -46,11 +46,8 @@ from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
-
 READ_AT_ONCE = 8192  # bytes of a prompt that is read when it comes; a longer one waits for its turn at the cores
-
 LOGITS_BYTES = 2 * 2**20  # at once while substitutes are sampled, which holds about ten times as much
-
 BYTES_LIKE_A_TOKEN = 1024  # to read this many takes about as long as to compute a token
 
 

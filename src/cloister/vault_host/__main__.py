@@ -1,8 +1,6 @@
 """`cloister vault serve` becomes `python -m cloister.vault_host FD` in the same process; FD is a memory file with the
 settings. Nothing printed here comes from a prompt."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from time import monotonic

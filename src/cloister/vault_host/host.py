@@ -47,12 +47,9 @@ from cloister.process.endpoint import Endpoint
 from cloister.process.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
-
 DOORKEEPER = "cloister.link.network.doorkeeper"
 FIRST_MESSAGE_S = 10.0  # until a peer that knows the key asks for a vault
-
 CERTIFICATE_HELD_S = 3600.0  # promised in evidence; the certificate lives as long as this process
-
 WAIT_FOR_THE_KILLED_S = 2.0
 
 

@@ -1,7 +1,5 @@
 """The contract of a route, and the state that all routes share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`isolated`: the session's vault reads the prompt and decodes alone. The service gets no message about the request."""
 
-from __future__ import annotations
-
 import msgspec
 
 from cloister.controller.requests import Request

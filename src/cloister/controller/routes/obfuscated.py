@@ -1,8 +1,6 @@
 """`obfuscated`: as `partitioned`, with λ+1 sequences of one request ("Confidential Prompting", §5): the real prompt and
 λ with other secrets, in an order that the vault and the user know. Nothing here depends on it."""
 
-from __future__ import annotations
-
 import msgspec
 
 from cloister.controller.requests import Request

@@ -1,7 +1,5 @@
 """`open`: the frontend reads the prompt, the service gets its tokens and decodes. No vault is involved."""
 
-from __future__ import annotations
-
 import msgspec
 
 from cloister.controller.requests import Request

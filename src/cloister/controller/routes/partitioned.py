@@ -1,8 +1,6 @@
 """`partitioned`: a vault prefills the prompt and chooses the first token, then the service decodes and asks the vault
 for the prompt's part of the attention (Petridish §4)."""
 
-from __future__ import annotations
-
 import msgspec
 from msgspec.structs import replace
 

@@ -2,8 +2,6 @@
 request waits until a detector has read its whole prompt: it finds others' blocks only as far as its own prompt is
 public. The wait does not depend on what the cache holds."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

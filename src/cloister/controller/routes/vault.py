@@ -1,7 +1,5 @@
 """Common to the levels with a vault: the prompt waits for a vault, is assigned to it, and is read there."""
 
-from __future__ import annotations
-
 import msgspec
 
 from cloister.controller.requests import Request

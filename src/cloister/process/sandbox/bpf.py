@@ -11,11 +11,9 @@ from dataclasses import dataclass
 KILL_PROCESS = 0x80000000
 ERRNO = 0x00050000
 ALLOW = 0x7FFF0000
-
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 X32_BIT = 0x40000000
-
 Instruction = tuple[int, int, int, int]
 # Of each word: (offset to load, comparison, whether the test fails when that is true, value).
 Test = tuple[tuple[int, int, bool, int], ...]

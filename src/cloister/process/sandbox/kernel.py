@@ -11,9 +11,7 @@ _libc.syscall.restype = ctypes.c_long
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
 MAP_FAILED = ctypes.c_void_p(-1).value
-
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PR_GET_SECCOMP = 21
 PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24

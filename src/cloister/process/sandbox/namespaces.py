@@ -28,7 +28,6 @@ _FLAGS = {
     Layer.UTS_NAMESPACE: 0x04000000,
 }
 _HOST_NAME = b"cloister"
-
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
 _REMOUNT, _BIND, _REC, _PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 _DETACH = 2
@@ -36,7 +35,6 @@ _ANY_DIRECTORY, _ANOTHER_DIRECTORY = b"/proc", b"/usr"
 DRIVERS_READ = "/sys"
 DRIVERS_NAME_THREADS_IN = "/proc"
 MEETING_PLACE = "/meet"  # where a driver finds MPS
-
 _forkserver_pids: int | None = None
 _parent: int = 0
 

@@ -64,7 +64,6 @@ def _is_open(descriptor: int) -> bool:
 
 # No thread can be started after the seal: libraries do not try.
 _FIXED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-
 _environ = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
 
 
