@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloister.config import GatewaySettings
-from cloister.controller import admission as module
-from cloister.controller.admission import Admission
+from cloister.controller import frontend as module
+from cloister.controller.frontend import Admission
 from cloister.errors import Unauthorized
 from cloister.keys import KeyRing, key_line
 from cloister.messages.controller_frontend import KeyEntry
@@ -43,7 +43,7 @@ async def test_keys_are_added_and_revoked(file: Path, caplog: pytest.LogCaptureF
         frontend.ring.caller("one")
     file.write_text("[keys]")
     admission.hung_up()
-    assert frontend.ring.caller("two").tenant == "bob" and "admits nobody" in caplog.text
+    assert frontend.ring.caller("two").tenant == "bob" and "admits no key" in caplog.text
 
 
 async def test_the_signal_of_a_closed_terminal_ends_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,7 @@ class ChannelKeys:
     """Each message is taken once. The owner calls `tend` every `due_s` seconds: keys expire without requests, too."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT, clock: Callable[[], float] = monotonic) -> None:
-        self._limit = limit
-        self._clock = clock
+        self._limit, self._clock = limit, clock
         self._held = [_Held(limit, clock())]  # the last one is the newest, and is shown
 
     @property

@@ -8,13 +8,11 @@ from collections.abc import Awaitable, Callable
 
 from cloister.attest.evidence import NodeEvidence
 from cloister.config import Settings
-from cloister.controller.attention import AttentionProcesses
-from cloister.controller.cache_file import cache_file
+from cloister.controller.attention import AttentionProcesses, LinkSlots
 from cloister.controller.forkserver import ForkServer, link_shape
-from cloister.controller.link_slots import LinkSlots
 from cloister.controller.mps import mps_for
 from cloister.controller.relay import Relay
-from cloister.controller.service import Service
+from cloister.controller.service import Service, cache_file
 from cloister.controller.vault_host import VaultHostClient
 from cloister.controller.weights import seal_weights
 from cloister.levels import Decodes

@@ -190,8 +190,7 @@ class LeaseKeeper:
         self._reading: set[int] = set()
         self._vaults: dict[int, Computes] = {}
         self._service: Computes | None = None
-        self._vault_deadline_s = vault_deadline_s
-        self._service_deadline_s = service_deadline_s
+        self._vault_deadline_s, self._service_deadline_s = vault_deadline_s, service_deadline_s
         self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
         # When it was resumed, and whether it was asked at once to pause again.

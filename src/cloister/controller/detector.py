@@ -83,12 +83,9 @@ class DetectorKeeper:
         answer_s: float = ANSWER_S,
         module: str = DETECTOR,
     ) -> None:
-        self._on_labels = on_labels
-        self._rules = rules
-        self._allow_degraded = allow_degraded
+        self._on_labels, self._rules, self._allow_degraded = on_labels, rules, allow_degraded
         self._openings: tuple[str, ...] = ()
-        self._answer_s = answer_s
-        self._module = module
+        self._answer_s, self._module = answer_s, module
         self._handle: ModuleHandle[DetectorReady] | None = None
         self._pending: dict[int, tuple[int, int]] = {}
         self._pending_characters = 0

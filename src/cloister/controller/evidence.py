@@ -65,15 +65,10 @@ class EvidenceMaker:
         vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
         domain: bytes = DOMAIN,
     ) -> None:
-        self._attester = attester
-        self._release = release
+        self._attester, self._release = attester, release
         self._measurement = release.measurement
-        self._shown = shown
-        self._statement = statement
-        self._most = most
-        self._gpus = gpus
-        self._vault_hosts = vault_hosts
-        self._domain = domain
+        self._shown, self._statement, self._most, self._gpus = shown, statement, most, gpus
+        self._vault_hosts, self._domain = vault_hosts, domain
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
 

@@ -28,9 +28,7 @@ class GpuEvidenceKeeper:
     """`count`: GPUs that this node shows, none before `start`."""
 
     def __init__(self, choice: GpuEvidenceChoice, *, start_s: float = START_S, answer_s: float = ANSWER_S) -> None:
-        self._choice = choice
-        self._start_s = start_s
-        self._answer_s = answer_s
+        self._choice, self._start_s, self._answer_s = choice, start_s, answer_s
         self._numbers = itertools.count(1)
         self._reporter: ModuleHandle[GpusFound] | None = None
         self._asked: tuple[int, asyncio.Future[bytes]] | None = None

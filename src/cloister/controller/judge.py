@@ -63,9 +63,7 @@ class JudgeKeeper:
     def __init__(
         self, send: Callable[[msgspec.Struct], None], settle: Callable[[int, int], None], *, case_s: float = CASE_S
     ) -> None:
-        self._send = send
-        self._settle = settle
-        self._case_s = case_s
+        self._send, self._settle, self._case_s = send, settle, case_s
         self._judge: Judge | None = None
         self._numbers = count(1)
         self._cases: deque[Case] = deque()

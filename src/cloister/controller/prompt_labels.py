@@ -1,19 +1,55 @@
 """At `shared`: has a detector read prompts, and tells the service how much of each may be shared. A prompt's text is
 not kept; uncertain blocks are put to the serving model (judge.py)."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Protocol
 
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import JudgeKeeper, case_of
-from cloister.controller.probes import Probes
 from cloister.controller.requests import wide
 from cloister.controller.routes.base import Node
-from cloister.controller.routes.shared import SharedRoute
+from cloister.controller.routes.open import SharedRoute
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import Examine, JudgeForm
-from cloister.messages.controller_service import PublicPrefix
+from cloister.messages.controller_service import Probed, PublicPrefix
 from cloister.messages.generation import Accepted, Failed, Tokens
+
+log = logging.getLogger(__name__)
+HALF_LIFE_S = 60.0
+LOG_EVERY_S = 60.0
+
+
+class Probes:
+    """The service's reports of probing (SafeKV §V-C, §V-D). A false one costs a line in the log, and cache hits."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._tenants: frozenset[str] = frozenset()
+        self._suspected: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
+
+    def keep_only(self, tenants: frozenset[str]) -> None:
+        self._tenants = tenants
+        self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
+        self._logged = {name: at for name, at in self._logged.items() if name in tenants}
+
+    def handle(self, message: Probed) -> None:
+        """Names of unknown tenants are not logged."""
+        if not {message.owner, message.suspect} <= self._tenants:
+            return
+        now = self._clock()
+        self._suspected[message.owner] = self._suspected[message.suspect] = now
+        if now - self._logged.get(message.owner, float("-inf")) >= LOG_EVERY_S:
+            self._logged[message.owner] = now
+            log.warning("A shared prompt of tenant %r looks probed: it is private again.", message.owner)
+
+    def suspicion(self, tenant: str) -> float:
+        """From 0 to 1; it halves with every minute."""
+        if (last := self._suspected.get(tenant)) is None:
+            return 0.0
+        return float(2.0 ** -((self._clock() - last) / HALF_LIFE_S))
 
 
 class Examiner(Protocol):

@@ -19,7 +19,7 @@ from cloister.controller.channel_keys import ShownKey
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.external_level import measured_packages
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.memory_folder import path_of
+from cloister.controller.unsealer import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
 from cloister.messages.cli_controller import StartController
 from cloister.messages.controller_gateway import AskEvidence, Listening
@@ -79,8 +79,7 @@ class Delivery:
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
-        self._bundle = bundle
-        self._settings = settings
+        self._bundle, self._settings = bundle, settings
         self._attested = attested_settings(settings)
         self._channel_key = ChannelKey.generate()
         self._started = int(time())

@@ -11,15 +11,12 @@ from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.frontends import Frontend, Frontends
-from cloister.controller.probes import Probes
-from cloister.controller.prompt_labels import PromptLabels
+from cloister.controller.prompt_labels import Probes, PromptLabels
 from cloister.controller.requests import Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Node, Route
-from cloister.controller.routes.isolated import IsolatedRoute
-from cloister.controller.routes.obfuscated import ObfuscatedRoute
 from cloister.controller.routes.open import OpenRoute
-from cloister.controller.routes.partitioned import PartitionedRoute
-from cloister.controller.routes.vault import VaultRoute
+from cloister.controller.routes.partitioned import ObfuscatedRoute, PartitionedRoute
+from cloister.controller.routes.vault import IsolatedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
 from cloister.controller.totals import Totals

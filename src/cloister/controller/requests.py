@@ -2,7 +2,7 @@
 decodes, a request keeps its answer's ids for the user's view and, at `obfuscated`, for the vault's next turn. A process
 that sends what a request does not allow is ended: its endpoint raises ProtocolError."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +10,6 @@ from typing import Literal
 from msgspec.structs import replace
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.in_step import InStep
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -28,6 +27,51 @@ from cloister.messages.lifecycle import failed
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.pace import ActiveTenants
+
+
+class InStep:
+    """No token at position p of any sequence leaves before all have one there: at `obfuscated` a service that held one
+    back could learn from the user's reaction whether it was the real one. A request's limit of tokens bounds this."""
+
+    def __init__(self, sequences: int) -> None:
+        self._held: list[deque[Tokens]] = [deque() for _ in range(sequences)]
+        self._ahead = [0] * sequences
+
+    def passed(self, message: Tokens) -> list[Tokens]:
+        """What may leave now that this message came, sequence by sequence; the end of all comes last."""
+        self._held[message.sequence].append(replace(message, finish=None))
+        self._ahead[message.sequence] += len(message.tokens)
+        positions = min(self._ahead)
+        if message.finish is None:
+            return [part for number in range(len(self._held)) for part in self._take(number, positions)]
+        *parts, last = [part for number in range(len(self._held)) for part in self._take(number, self._ahead[number])]
+        return [*parts, replace(last, finish=message.finish)]
+
+    def _take(self, number: int, positions: int) -> list[Tokens]:
+        """Tokens at this number of positions. A longer message is split; one without tokens goes with the next."""
+        taken, held = [], self._held[number]
+        self._ahead[number] -= positions
+        while held and (positions or not self._ahead[number]):
+            message = held.popleft()
+            if len(message.tokens) > positions:
+                held.appendleft(_after(message, positions))
+                message = _until(message, positions)
+            positions -= len(message.tokens)
+            taken.append(message)
+        return taken
+
+
+def _until(message: Tokens, count: int) -> Tokens:
+    scores = message.logprobs
+    return replace(message, tokens=message.tokens[:count], logprobs=None if scores is None else scores[:count])
+
+
+def _after(message: Tokens, count: int) -> Tokens:
+    """The rest. Fields that come once in a request went with the first part."""
+    scores = message.logprobs
+    rest = None if scores is None else scores[count:]
+    return Tokens(message.request_id, message.tokens[count:], rest, sequence=message.sequence)
+
 
 Holder = Literal["vault", "service", "mpc"]
 REHEARSAL, NEIGHBOUR = "(rehearsal)", "(neighbour)"
@@ -98,9 +142,7 @@ class Requests:
         serving: Callable[[], Serving],
         ended: Callable[[Request], None],
     ) -> None:
-        self._tell = tell
-        self._serving = serving
-        self._ended = ended
+        self._tell, self._serving, self._ended = tell, serving, ended
         self._under_way: dict[int, Request] = {}
         self.active_tenants = ActiveTenants()
         self.prompt_tokens = 0

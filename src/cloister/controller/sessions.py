@@ -58,13 +58,9 @@ class Sessions:
         on_close: Callable[[Session], None],
         several: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._several = several
-        self._vaults = vaults
-        self._most = most
+        self._several, self._vaults, self._most = several, vaults, most
         self._most_of_one = most_of_one(most)
-        self._idle_s = idle_s
-        self._on_open = on_open
-        self._on_close = on_close
+        self._idle_s, self._on_open, self._on_close = idle_s, on_open, on_close
         self._by_key: dict[SessionKey, Session] = {}
         self._held: Counter[str] = Counter()
 

@@ -9,9 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from cloister.config import Settings
-from cloister.controller.admission import Admission
 from cloister.controller.banner import say_ready, say_where_vaults_live
-from cloister.controller.frontend import Gateway, SealedApi
+from cloister.controller.frontend import Admission, Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provided, Unsealing, provide
 from cloister.errors import where_raised

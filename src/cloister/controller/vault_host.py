@@ -51,10 +51,7 @@ class VaultHostClient:
     def __init__(
         self, order: Connect, policy: Policy, measurement: bytes, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        self._order = order
-        self._policy = policy
-        self._measurement = measurement
-        self._on_change = on_change
+        self._order, self._policy, self._measurement, self._on_change = order, policy, measurement, on_change
         self._last_pinned = b""
         self._trouble: CloisterError = ServiceUnavailable("The vault host has not shown its evidence yet.")
         self._checking: asyncio.Task[None] | None = None

@@ -54,8 +54,7 @@ class VaultQueue:
     def __init__(self, most: int, serve: Callable[[PendingRequest], None], held: Callable[[str], int]) -> None:
         self._most = most
         self._most_of_one = max(1, most // 2) if most else 0
-        self._serve = serve
-        self._held = held
+        self._serve, self._held = serve, held
         self._waiting: dict[int, PendingRequest] = {}
         self._lines: dict[str, list[PendingRequest]] = {}
         self._moving = False

@@ -12,8 +12,8 @@ from time import monotonic
 
 import msgspec
 
+from cloister.controller.attention import LinkSlots
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.link_slots import LinkSlots
 from cloister.controller.vault_host import VaultHostClient
 from cloister.cores import usable_cores
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, VaultLost
@@ -45,10 +45,7 @@ class Vault:
         places: LinkSlots | None = None,
         patience: Patience = SILENT["vault"],
     ) -> None:
-        self.number = number
-        self._answers_within = patience
-        self._on_sealed = on_sealed
-        self._places = places
+        self.number, self._answers_within, self._on_sealed, self._places = number, patience, on_sealed, places
         # Where its link is, if the service's device has memory for links.
         self.place = None if places is None else places.take()
         self._when_sealed: list[Callable[[], None]] = []
@@ -59,8 +56,7 @@ class Vault:
         self.sealed_at: float | None = None
         self.trouble: CloisterError | None = None  # why it did not start, if it reported that
         self.tried = asyncio.Event()  # set when it is sealed, or has ended before
-        self._on_message = on_message
-        self._on_end = on_end
+        self._on_message, self._on_end = on_message, on_end
         self._held_back: list[msgspec.Struct] = []
         memory, weights = self.link.vault_descriptors, None
         if places is not None and self.place is not None:
@@ -138,12 +134,8 @@ class Vaults:
         on_sealed: Callable[[], None] = lambda: None,
         patience: Patience = SILENT["vault"],
     ) -> None:
-        self._on_sealed = on_sealed
-        self._patience = patience
-        self._wanted = spares
-        self._ready_s = ready_s
-        self._on_message = on_message
-        self._on_end = on_end
+        self._on_sealed, self._patience, self._wanted, self._ready_s = on_sealed, patience, spares, ready_s
+        self._on_message, self._on_end = on_message, on_end
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | VaultHostClient | None = None
         self._shape: LinkShape | None = None

@@ -32,9 +32,7 @@ class Views:
     def __init__(
         self, requests: Requests, shape: Callable[[], LinkShape | None], serving: Callable[[], Serving]
     ) -> None:
-        self._requests = requests
-        self._shape = shape
-        self._serving = serving
+        self._requests, self._shape, self._serving = requests, shape, serving
         self._last: dict[int, _LastView] = {}
         self._tokens = 0
 

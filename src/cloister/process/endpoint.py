@@ -33,8 +33,7 @@ class Endpoint:
         peer.setblocking(False)
         self._peer = peer
         self._frames: FrameReader[msgspec.Struct] = FrameReader(union)
-        self._on_message = on_message
-        self._on_end = on_end
+        self._on_message, self._on_end = on_message, on_end
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
         self._gathered: list[msgspec.Struct] = []

@@ -36,10 +36,7 @@ class Handle(Generic[Ready]):
     ) -> None:
         self.name = name
         self._patience = patience or SILENT.get(name)
-        self._child = child
-        self._is_ready = ready
-        self._handle = handle
-        self._on_end = on_end
+        self._child, self._is_ready, self._handle, self._on_end = child, ready, handle, on_end
         self._lost = lost or ServiceUnavailable(f"The {name} ended while it started.")
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self.endpoint = Endpoint(peer, says, self._receive, self._hung_up)

@@ -57,8 +57,7 @@ class Partitioned:
     def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory, answerer: LinkAnswerer) -> None:
         self._runner = runner
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
-        self._memory = memory
-        self._answerer = answerer
+        self._memory, self._answerer = memory, answerer
         self._chunk = settings.chunk_tokens
         self._most_waiting = settings.max_waiting_per_tenant
         self._waiting: dict[int, _Prompts] = {}

@@ -67,12 +67,8 @@ class Connection:
         on_end: Callable[[Connection], None],
         on_asked: Callable[[Connection, bytes], None],
     ) -> None:
-        self.number = number
-        self._on_asked = on_asked
-        self._forkserver = forkserver
-        self._shape = shape
-        self._core_lease = core_lease
-        self._on_end = on_end
+        self.number, self._on_asked, self._forkserver, self._shape = number, on_asked, forkserver, shape
+        self._core_lease, self._on_end = core_lease, on_end
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
@@ -125,8 +121,7 @@ class Connection:
 
 class VaultHost:
     def __init__(self, folder: ModelFolder, settings: VaultHostSettings) -> None:
-        self._folder = folder
-        self._settings = settings
+        self._folder, self._settings = folder, settings
         self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
         self._certificate = certificate_hash(self._credentials)
         self._attested = attested_host_settings(settings)

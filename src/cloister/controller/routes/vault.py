@@ -7,6 +7,7 @@ from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
+from cloister.levels import LEVELS
 from cloister.messages.controller_vault import PromptAccepted
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 
@@ -68,3 +69,15 @@ class VaultRoute(Route):
         self.node.requests.advance(request, message)
         if isinstance(message, Failed) and message.code == VaultLost.code and request.session is not None:
             self.node.sessions.end(request.session)
+
+
+class IsolatedRoute(VaultRoute):
+    """The vault decodes alone: the service gets no message about the request."""
+
+    level = LEVELS["isolated"]
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        if isinstance(message, Tokens):
+            self.advance(request, message)
+        else:
+            super().from_vault(request, message)
