@@ -19,8 +19,7 @@ from cloister.process.handle import Handle
 
 
 class LinkSlots:
-    """`end` calls back when nothing is left of the vault. Slots a multiple of `groups` apart have one attention
-    process."""
+    """`end` calls back when the vault is gone. Slots a multiple of `groups` apart have one attention process."""
 
     def __init__(
         self,

@@ -45,10 +45,9 @@ def say_ready(
     )
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if serving.missing_layers:
-        console.print(
-            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]{_to_mend(serving)}\n",
-            soft_wrap=True,
-        )
+        lacks = f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]"
+        to_mend = "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
+        console.print(f"{lacks}{to_mend}\n", soft_wrap=True)
     for note in notes:
         console.print(f"{escape(note)}\n", soft_wrap=True)
     if settings.gateway.keys_file is None:
@@ -93,7 +92,3 @@ _REMEDIES = {
     "own_attention": "own_attention: a process on the GPU holds the keys and values of several users' prompts; "
     "`--gpu-in-turns` has no such process, and no level partitioned.",
 }
-
-
-def _to_mend(serving: Serving) -> str:
-    return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from cloister.attest.attester import Attester, Tee
+from cloister.attest.attester import Attester
 from cloister.attest.evidence import (
     DOMAIN,
     VERSION,
@@ -50,8 +50,7 @@ class ShowsGpus(Protocol):
 
 
 class EvidenceMaker:
-    """`shown` is the key to seal to. A vault host has another `domain`, and no proof of its release: it is the
-    node's."""
+    """`shown` is the key to seal to. A vault host has another `domain`, and no proof of its release."""
 
     def __init__(
         self,
@@ -66,19 +65,11 @@ class EvidenceMaker:
         domain: bytes = DOMAIN,
     ) -> None:
         self._attester, self._release = attester, release
-        self._measurement = release.measurement
+        self.tee, self.measurement = attester.tee, release.measurement
         self._shown, self._statement, self._most, self._gpus = shown, statement, most, gpus
         self._vault_hosts, self._domain = vault_hosts, domain
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
-
-    @property
-    def tee(self) -> Tee:
-        return self._attester.tee
-
-    @property
-    def measurement(self) -> bytes:
-        return self._measurement
 
     def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         if len(self._answering) >= self._most:
@@ -111,7 +102,7 @@ class EvidenceMaker:
     async def _show_gpus(self, nonce: bytes, channel_key: bytes) -> GpuEvidence | None:
         if self._gpus is None:
             return None
-        gpu = await self._gpus.show(gpu_nonce(nonce, channel_key, self._measurement, self._domain))
+        gpu = await self._gpus.show(gpu_nonce(nonce, channel_key, self.measurement, self._domain))
         if gpu is None and self._gpus.count:
             raise SetupError("The GPUs of this node show nothing.")
         return gpu
@@ -122,14 +113,14 @@ class EvidenceMaker:
         """The time is stated last, after all waiting: clients compare it with their clocks."""
         statement = msgspec.json.encode(replace(said, made_ms=now_ms()))
         about_gpus = gpu.data if gpu else b""
-        bound = bind(nonce, channel_key, self._measurement, about_gpus, statement, self._domain)
+        bound = bind(nonce, channel_key, self.measurement, about_gpus, statement, self._domain)
         attested = self._attester.attest(bound)
         return NodeEvidence(
             version=VERSION,
             tee=attested.tee,
             report=attested.report,
             channel_key=channel_key,
-            measurement=self._measurement,
+            measurement=self.measurement,
             statement=statement,
             certificates=attested.certificates,
             collateral=attested.collateral,

@@ -79,8 +79,7 @@ def load_level(name: LevelName) -> ExternalLevel:
 
 
 def measured_packages(settings: Settings) -> tuple[str, ...]:
-    """All that this node may import beside `cloister`. With a vault host, all that is installed: both must measure the
-    same."""
+    """All that this node may import beside `cloister`; with a vault host all that is installed, as it measures too."""
     return () if _is_off(settings) and settings.controller.vault_host is None else installed_packages()
 
 

@@ -50,8 +50,7 @@ class ForkServer:
     def spawn(
         self, role: Role, *descriptors: int, disk: int | None = None, places: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
-        """Also returns our end of its socket. `disk`: a file for a service's blocks; `weights`: the device's memory
-        with them."""
+        """Also our end of its socket. `disk`: a file for blocks; `weights`: the device's memory with them."""
         number, child = next(self._numbers), Child()
         self._starting[number] = child
         ours, theirs = socket.socketpair()

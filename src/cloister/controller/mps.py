@@ -42,16 +42,13 @@ class Mps:
 
     def __init__(self, daemon: str) -> None:
         self._command = daemon
-        self._folder = Path(tempfile.mkdtemp(prefix="cloister-mps-"))
+        self.folder = tempfile.mkdtemp(prefix="cloister-mps-")
+        self._folder = Path(self.folder)
         self._ending: set[asyncio.Task[None]] = set()
         self._daemon: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         if os.geteuid() == 0:  # its clients run as this user, and so does the server it starts for them
             os.chown(self._folder, UNPRIVILEGED, UNPRIVILEGED)
-
-    @property
-    def folder(self) -> str:
-        return str(self._folder)
 
     async def start(self, on_end: Callable[[], None]) -> None:
         """`on_end` is called if it ends before `close`; nothing computes on the GPU then, until it is started again."""

@@ -65,8 +65,7 @@ class Offer:
             await asyncio.gather(self._rehearsing, return_exceptions=True)
 
     async def rehearse_first(self) -> None:
-        """A level that fails is not offered, and the node needs its default level. A vault host that is away closes its
-        levels only."""
+        """A level that fails is not offered, the default one is needed. A vault host that is away closes its levels."""
         self.close_levels(Decodes.SERVICE, Decodes.VAULT)
         for _ in range(FIRST_REHEARSALS):
             failed = await self._rehearse()

@@ -6,7 +6,6 @@ from cloister.controller.attestation import Attestation
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
-from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_level import ExternalLevel, find_offer
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
@@ -38,15 +37,12 @@ class Controller:
             self.relay.add_level(self._external)
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
+        self.evidence_maker = self.attestation.evidence_maker
         self._detector = find_detector(settings.controller, self.relay.labels.labelled)
 
     @property
     def serving(self) -> Serving:
         return self.offer.serving
-
-    @property
-    def evidence_maker(self) -> EvidenceMaker:
-        return self.attestation.evidence_maker
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class PromptLabels:
         self._node, self._probes = node, probes
         self.examine: Examiner | None = None
         self.route = SharedRoute(node, lambda: self.examine is not None)
-        self._judge = JudgeKeeper(node.send, self._judged) if judge else None
+        self._judge = JudgeKeeper(node.send, lambda *judged: node.send(PublicPrefix(*judged))) if judge else None
 
     def learn(self, form: JudgeForm) -> None:
         if self._judge is not None:
@@ -108,6 +108,3 @@ class PromptLabels:
     def service_gone(self) -> None:
         if self._judge is not None:
             self._judge.service_gone()
-
-    def _judged(self, request_id: int, public_tokens: int) -> None:
-        self._node.send(PublicPrefix(request_id, public_tokens))

@@ -42,8 +42,7 @@ Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
 
 async def provide(start: StartController, settings: Settings, console: Console) -> Provided:
-    """The settings have the port where the node waited. Lock the unsealing when the weights are packed; close it in the
-    end."""
+    """Returns the settings with the port used. Lock the unsealing when the weights are packed."""
     provider = settings.controller.provider_key
     if settings.controller.sealed_weights is None or provider is None:
         return ModelFolder(start.name, Path(start.path), {}), settings, None
@@ -74,8 +73,7 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
 
 
 class Delivery:
-    """Waiting for the key of sealed weights, at the gateway's port. Its channel key is for this wait alone (Petridish
-    §5)."""
+    """At the gateway's port, with a channel key for this wait alone (Petridish §5: only keys are transmitted)."""
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
@@ -89,7 +87,7 @@ class Delivery:
         self._evidence_maker = EvidenceMaker(
             find_attester(controls.attester),
             running_release(controls.release, measured_packages(settings)),
-            self._shown,
+            lambda: ShownKey(self._channel_key.public, KEY_HELD_S),
             self._statement,
             gpus=self._gpus,
         )
@@ -125,9 +123,6 @@ class Delivery:
         return Statement(
             header.model, header.digest, settings, settings.hash, missing_layers=missing, started=self._started
         )
-
-    def _shown(self) -> ShownKey:
-        return ShownKey(self._channel_key.public, KEY_HELD_S)
 
     def _receive(self, message: msgspec.Struct) -> None:
         assert self._waiting is not None

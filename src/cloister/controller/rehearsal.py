@@ -87,8 +87,7 @@ class Rehearsal:
     # ---- one request
 
     async def _tried(self, level: LevelName, session: str, again_s: float | None = None) -> Answer | None:
-        """None if it fails, with the reason in `failed`. A full node is asked again after `again_s`, if that is
-        given."""
+        """None if it fails: see `failed`. A full node is asked again after `again_s`, if that is given."""
         try:
             while True:
                 try:

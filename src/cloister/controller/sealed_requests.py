@@ -119,8 +119,7 @@ class SealedRequests:
             self._forget(number)
 
     def lock(self, prompt: SealedPrompt, owner: str) -> LockedPrompt:
-        """The sealed API has checked the API key: from here on the request counts for its owner. QueueFull if it has
-        too many."""
+        """The API key is checked: from here on the request counts for its owner. QueueFull if it has too many."""
         request = self._requests.get(prompt.request_id)
         if request is None or request.begun:
             raise ServiceUnavailable("The sealed request has ended.", hint="Send it again.")

@@ -13,8 +13,7 @@ from cloister.errors import QueueFull
 
 @dataclass(frozen=True)
 class SessionKey:
-    """Tenants of one trust group (Petridish §7.2) share names, and one vault for all requests without a session's
-    name."""
+    """Tenants of one trust group (Petridish §7.2) share names, and one vault for requests without a session."""
 
     group: str
     tenant: str
@@ -148,13 +147,9 @@ class Sessions:
             if (idle := self._that_makes_room(key.owner)) is None:
                 raise QueueFull("All vaults are in use.", retry_after=2)
             self.end(idle)
-        elif mine and not self._has_one_more():
+        elif mine and not (self._vaults.has_one_soon and (self._vaults.has_one_beside_the_last or not self._several())):
             raise QueueFull("Others may need the next vault.", retry_after=2)
         session = self._by_key[key] = Session(key, self._vaults.take())
         self._held[key.owner] += 1
         self._on_open(session.vault)
         return session
-
-    def _has_one_more(self) -> bool:
-        vaults = self._vaults
-        return vaults.has_one_soon and (vaults.has_one_beside_the_last or not self._several())

@@ -84,8 +84,7 @@ class Vault:
             self._on_end(self)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """MPS ends it where a signal would end others too (Mps.end). Closing the link ends a service's wait for its
-        answer."""
+        """MPS ends it where a signal would end others too. Closing the link ends a service's wait for its answer."""
         if not self.open:
             return
         self.open = False
@@ -138,7 +137,7 @@ class Vaults:
         self._on_message, self._on_end = on_message, on_end
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | VaultHostClient | None = None
-        self._shape: LinkShape | None = None
+        self.shape: LinkShape | None = None
         self._places: LinkSlots | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []  # not sealed at the last check
@@ -149,7 +148,7 @@ class Vaults:
 
     def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, places: LinkSlots | None = None) -> None:
         """With `places`, their links are there."""
-        self._forkserver, self._shape, self._places = forkserver, shape, places
+        self._forkserver, self.shape, self._places = forkserver, shape, places
         if places is not None:
             places.on_free = self._one_more
         self._refill()
@@ -198,10 +197,6 @@ class Vaults:
         return sum(vault.sealed_at is not None for vault in self._spares)
 
     @property
-    def shape(self) -> LinkShape | None:
-        return self._shape
-
-    @property
     def ready_ms(self) -> float | None:
         """None if it is not sealed yet."""
         vault = self._last_ordered
@@ -228,12 +223,12 @@ class Vaults:
             self._spares.append(self._fork())
 
     def _fork(self) -> Vault:
-        if self._forkserver is None or self._shape is None:
+        if self._forkserver is None or self.shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
         self._last_ordered = Vault(
             next(self._numbers),
             self._forkserver,
-            self._shape,
+            self.shape,
             self._ready_s,
             self._on_message,
             self._vault_ended,

@@ -73,8 +73,7 @@ class Views:
             self._tokens -= last.tokens
 
     def _made_now(self, request: Request) -> View:
-        """A row: one query of one layer, all heads in fp32; its answer has m and γ of each head too. The first token
-        took none."""
+        """A row: a query of one layer, all heads in fp32; its answer has m and γ too. The first token took none."""
         shape = self._shape()
         if request.holder != "service" or shape is None:
             return View(request.request_id, known=False)

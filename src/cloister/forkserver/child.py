@@ -82,8 +82,7 @@ class PreloadedModel:
             self.device.share(mps_folder, self.settings.attention_processes)
 
     def opened(self, role: Role, weights: int | None) -> tuple[PreloadedModel, int | None]:
-        """The model where the child will compute, and a descriptor of the device's weights for others, if they share
-        them."""
+        """The model where the child will compute, and a descriptor of the device's weights for others."""
         self.device.open(role)
         if self.device.survives_fork:
             return self, None

@@ -51,8 +51,7 @@ WAYS = (
 
 
 def rehearse(model: PreloadedModel) -> None:
-    """On a runner that computes nothing, then a few on the model. A device that only a child can open is rehearsed by
-    it."""
+    """On a runner that computes nothing, then a few on the model, if it can be rehearsed before a fork."""
     idle, here = IdleRunner(model.decoder), model.device.survives_fork
     if here:
         idle.draw_rows = model.decoder.kernels.draw_rows

@@ -15,8 +15,7 @@ Encoded = Annotated[bytes, Meta(min_length=1, max_length=4096)]
 
 
 class Credentials(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
-    """A role's key and certificate (PEM), the other role's (DER), and the SHA-256 of the vault host's checked one
-    (`pinned`)."""
+    """A role's key and certificate (PEM), the other's (DER), the SHA-256 of the vault host's checked one."""
 
     role: Role
     own: Encoded

@@ -6,8 +6,7 @@ from cloister.messages.types import Name, Path
 
 
 class StartController(Struct, frozen=True, forbid_unknown_fields=True):
-    """As JSON in a memory file. `begun`: when the command began; `reserved`: a socket that keeps the port for the
-    gateway."""
+    """As JSON in a memory file. `begun`: when the command began; `reserved`: a socket that keeps the port."""
 
     settings: str
     name: Name

@@ -11,8 +11,7 @@ Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Connect(Message, frozen=True):
-    """Controller → server bridge, with a link's two descriptors: then it carries vault and controller's messages,
-    unread."""
+    """Controller → server bridge, with a link's descriptors: then it carries the vault's messages, unread."""
 
     address: Address
     credentials: Credentials
@@ -29,8 +28,7 @@ class AskVaultHost(Message, frozen=True):
 
 
 class VaultHostShown(Message, frozen=True):
-    """Server bridge → controller, unchecked: the document, and the SHA-256 of the certificate of the TLS it came
-    through."""
+    """Server bridge → controller, unchecked: the document, and the SHA-256 of the TLS certificate."""
 
     certificate: Digest
     document: Annotated[bytes, Meta(max_length=MAX_DOCUMENT_BYTES)]

@@ -25,8 +25,7 @@ class Label(IntEnum):
 
 
 class Category(IntEnum):
-    """SafeKV's Table IV in its order, blacklists, hidden text, the tagger's. INHERITED: found in a block before this
-    one."""
+    """SafeKV's Table IV in its order, blacklists, hidden text, the tagger's. INHERITED: from a block before."""
 
     GENERAL = 0
     ACCOUNT = 1
@@ -96,8 +95,7 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a text and its blocks' ends, in characters; `load`, `suspicion`: thresholds (SafeKV
-    §V-D)."""
+    """Controller → detector: a text, its blocks' ends in characters, and what moves thresholds (SafeKV §V-D)."""
 
     text: Text
     ends: Ends

@@ -12,8 +12,7 @@ from cloister.placement import Placement, Role
 
 
 class Preload(Start, frozen=True):
-    """Controller → fork server, first, with the sealed weights' descriptor. `meeting`: the folder of MPS, if there is
-    one."""
+    """Controller → fork server, first, with the sealed weights. `meeting`: the folder of MPS, if any."""
 
     allow_degraded: bool = False
     meeting: Annotated[str, Meta(max_length=4096)] = ""
@@ -31,8 +30,7 @@ class Spawn(Message, frozen=True):
 
 
 class Preloaded(Message, frozen=True):
-    """Fork server → controller: ready. `missing`: layers of the sandbox this kernel lacks; `openings`: of the chat
-    template."""
+    """Fork server → controller: ready. `missing`: layers of the sandbox that this kernel lacks."""
 
     heads: int
     dim: int

@@ -61,8 +61,7 @@ class AdmitKeys(Message, frozen=True):
 
 
 class Serving(Ready, frozen=True):
-    """Controller → frontend, once. `quantised`: the grid of first tokens by level, in ms; `why_not`: with a next
-    step."""
+    """Controller → frontend, once. `quantised`: the grid of first tokens, in ms; `why_not`: with a next step."""
 
     levels: tuple[LevelName, ...]
     missing_layers: tuple[str, ...] = ()
@@ -88,8 +87,7 @@ class Ask(RequestMessage, frozen=True):
 
 
 class SubmitTokens(RequestMessage, frozen=True):
-    """Frontend → controller, at `open` and `shared`; `salt` keeps blocks of one tenant apart; `examined`: an Examine
-    follows."""
+    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `examined`: an Examine follows."""
 
     tenant: Name
     prompt: PromptTokens
@@ -110,8 +108,7 @@ class EndSession(Message, frozen=True):
 
 
 class Examine(SilentRepr, RequestMessage, frozen=True):
-    """Frontend → controller: a prompt's text and its blocks' ends, for the detector. `also`: requests with the same
-    prompt."""
+    """Frontend → controller: a prompt's text and its blocks' ends, for the detector, also for these requests."""
 
     text: Text
     ends: Ends
@@ -122,8 +119,7 @@ JudgeTokens = Annotated[tuple[TokenId, ...], Meta(max_length=2048)]
 
 
 class JudgeForm(Message, frozen=True):
-    """Frontend → controller, once: tokens around a passage that ask whether it is private (detection.judge), and of
-    both answers."""
+    """Frontend → controller, once: tokens that ask whether a passage is private (detection.judge)."""
 
     before: JudgeTokens
     between: JudgeTokens

@@ -39,8 +39,7 @@ class GeneratePrompt(RequestMessage, frozen=True):
 
 
 class GeneratePartitioned(RequestMessage, frozen=True):
-    """Controller → service, at `partitioned`: continue after the vault's first token; ask the vault for the private
-    span."""
+    """Controller → service, at `partitioned`: continue after the vault's first token, asking the vault."""
 
     tenant: Name
     public: PromptTokens
@@ -73,8 +72,7 @@ class WeightsPlace(Message, frozen=True):
 
 
 class AttachLink(Message, frozen=True):
-    """Controller → service: a vault to ask from now on, by two descriptors (question, answer) or at a `place` made
-    before."""
+    """Controller → service: a vault to ask, by two descriptors (question, answer) or at a `place` made before."""
 
     link: LinkId
     place: Place | None = None

@@ -96,8 +96,7 @@ class FirstToken(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prefilled(RequestMessage, frozen=True):
-    """Vault → controller (Petridish §4, step 2). `public`: the leading public span; `max_tokens`: what is left in
-    all."""
+    """Vault → controller (Petridish §4, step 2). `public`: the leading public span; `max_tokens`: left in all."""
 
     sequences: Annotated[tuple[FirstToken, ...], Meta(min_length=1, max_length=MAX_SEQUENCES)]
     max_tokens: Annotated[int, Meta(ge=1)]

@@ -46,8 +46,7 @@ class Accepted(RequestMessage, frozen=True):
 
 
 class Progress(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a slow answer is: the token under way, from 1, its layers done, and the pace, None before a
-    measurement."""
+    """How far a slow answer is: the token under way, from 1, its layers done, and the measured pace."""
 
     token: Annotated[int, Meta(ge=1)]
     layer: Annotated[int, Meta(ge=0, le=65536)]
@@ -71,8 +70,7 @@ class Tokens(RequestMessage, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """`code` is a CloisterError code; the message has no user content. `param`: the field of the request that is
-    wrong."""
+    """`code` is a CloisterError's; the message has no user content; `param`: the field that is wrong."""
 
     request_id: RequestId
     code: Name

@@ -27,8 +27,7 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
-    """For the vault alone: the key of the index, the user's substitutes (§3.3) by variant, and texts where no secret
-    may be."""
+    """For the vault alone: the index's key, the user's substitutes (§3.3), texts where no secret may be."""
 
     index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
     substitutes: Annotated[

@@ -94,8 +94,7 @@ ExtraAnswers = Annotated[tuple[ExtraAnswer, ...], Meta(max_length=MAX_EXTRA_ANSW
 
 
 class Partition(Struct, frozen=True, forbid_unknown_fields=True):
-    """A sequence whose private span is in a vault. `first`: the vault's token. `origin`, `rotation`:
-    compute.layout.Layout."""
+    """Whose private span is in a vault. `first`: the vault's token. `origin`, `rotation`: compute.layout.Layout."""
 
     link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     slot: Annotated[int, Meta(ge=0, le=1023)]

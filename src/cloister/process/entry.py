@@ -48,8 +48,7 @@ def become(
     reserved: int | None = None,
     release: bytes | None = None,
 ) -> NoReturn:
-    """`name` and `path` are the model's; the socket `reserved` keeps the port. With a `release`'s manifest, no other
-    code runs from here on."""
+    """`name` and `path`: the model's; `reserved` keeps the port. With a `release`, no other code runs from here on."""
     start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun, reserved)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
@@ -127,8 +126,7 @@ async def unless_stopped(
     work: Coroutine[Any, Any, T],
     release: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> T | None:
-    """None if this process is asked to stop before, which cancels the work; `release` then ends what the work may wait
-    for."""
+    """None if asked to stop before, which cancels the work; `release` then ends what it may wait for."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)

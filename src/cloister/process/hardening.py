@@ -113,8 +113,7 @@ def give_back_freed_memory() -> None:
 
 
 def die_with_parent() -> bool:
-    """Whether the kernel confirms it. Changing ids or capabilities clears this, so it is set again after each
-    change."""
+    """Whether the kernel confirms it. Changing ids or capabilities clears this: set it again afterwards."""
     libc, signal_set = ctypes.CDLL(None), ctypes.c_int()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(signal_set), 0, 0, 0)
@@ -122,8 +121,7 @@ def die_with_parent() -> bool:
 
 
 def name_process(role: str, *, forked: bool = False) -> None:
-    """`cl-` and the role, at most 15 bytes. A `forked` process's command line, which is its parent's, is written
-    over."""
+    """`cl-` and the role, at most 15 bytes. A `forked` process's command line is written over."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, f"cl-{role}".encode(), 0, 0, 0)
     start, end = _command_line()
     if forked and start:

@@ -14,8 +14,7 @@ _SET_HANDLER = 304  # PyDataMem_SetHandler in numpy's table of functions, since 
 
 
 class _Allocator(ctypes.Structure):
-    """PyMemAllocatorEx of Python; numpy's PyDataMemAllocator passes `free` the size too, which Python's does not
-    read."""
+    """PyMemAllocatorEx; numpy's PyDataMemAllocator passes `free` the size too, which Python's does not read."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")]
 

@@ -35,8 +35,7 @@ _NOT_USED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "
 
 
 def packages_in(folders: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Hashes by path, as RECORD says. Not this repository's distributions: the manifest names their files one by
-    one."""
+    """Hashes by path, by RECORD. Not this repository's distributions: the manifest names their files."""
     for folder in folders:
         for entry in sorted(os.listdir(folder)):
             name, _, version = entry.removesuffix(".dist-info").rpartition("-")

@@ -31,8 +31,7 @@ async def nothing_to_clean() -> None:
 
 
 class Supervisor:
-    """`start` raises why the process is not ready. `clean_up` follows each life and each failed start; they do not
-    overlap."""
+    """`start` raises why it is not ready; `clean_up` follows each life and failed start. They do not overlap."""
 
     def __init__(
         self,
@@ -65,8 +64,7 @@ class Supervisor:
             self._task = asyncio.create_task(self._keep())
 
     def ended(self, name: str = "") -> None:
-        """May be called during a start, and more than once. `name`: which one, where several are supervised
-        together."""
+        """May be called during a start, and more than once. `name`: which one of several."""
         if not self._ended.is_set() and not self._closed:
             log.warning("The %s ended; starting it again.", name or self._name)
         self._ended.set()

@@ -20,8 +20,7 @@ from cloister.service.process import Service
 
 
 def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None, weights: int | None = None) -> Service:
-    """`disk`: a file without a name for blocks; `weights`: the device's memory with the weights, for other
-    processes."""
+    """`disk`: a file for blocks; `weights`: the device's memory with the weights, for other processes."""
     torch.set_num_threads(1)  # the kernels have their own threads; two thread pools would compete for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)

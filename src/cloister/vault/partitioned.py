@@ -2,7 +2,6 @@
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
 first secret are held once for all λ+1 prompts (ADR 11); which of them is real is not known here."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -68,7 +67,8 @@ class Partitioned:
 
     def add(self, *requests: GenerationRequest) -> None:
         """The prompts of one request; raises why it cannot be served."""
-        prompts = _Prompts(list(self._sequences(requests)))
+        most, relative = self._runner.max_context, self._runner.relative
+        prompts = _Prompts([Sequence.of(one, arrival=0, max_context=most, relative=relative) for one in requests])
         total = self._memory.pool.total
         if prompts.blocks() > total:
             longest = max(sequence.prompt_length for sequence in prompts.sequences)
@@ -83,10 +83,6 @@ class Partitioned:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
 
-    def _sequences(self, requests: tuple[GenerationRequest, ...]) -> Iterator[Sequence]:
-        for request in requests:
-            yield Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
-
     def drop(self, request_id: int) -> None:
         """One that is not here ended already."""
         prompts = self._waiting.pop(request_id, None) or self._exposed.pop(request_id, None)
@@ -98,8 +94,7 @@ class Partitioned:
 
     @property
     def next_request(self) -> int | None:
-        """None if none waits, or the first lacks blocks or a slot. No deadlock: requests that have all their slots
-        end."""
+        """None if none waits, or the first lacks blocks or a slot. Requests that have all their slots end."""
         for request_id, prompts in self._waiting.items():
             return request_id if self._answerer.free_slot() is not None and self._has_blocks(prompts) else None
         return None

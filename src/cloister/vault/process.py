@@ -21,18 +21,7 @@ from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
-from cloister.messages.controller_vault import (
-    Answered,
-    AssignPrompt,
-    CoresDone,
-    LeaseCores,
-    LinkBroken,
-    PromptAccepted,
-    Release,
-    ToVault,
-    VaultReady,
-    WantCores,
-)
+from cloister.messages import controller_vault as wire
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import Cancel, Failed
 from cloister.messages.lifecycle import Ping, Pong, failed
@@ -54,8 +43,7 @@ BYTES_LIKE_A_TOKEN = 1024  # to read this many takes about as long as to compute
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
-    """All that a sealed process cannot do. The caller closes the descriptors, which lead to the cache in an attention
-    process."""
+    """All that a sealed process cannot do. The caller closes the descriptors."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     cache = decoder.device.vault_cache(decoder.cache_shape, blocks, question_fd)
     runner = runner_for(decoder, cache)
@@ -132,8 +120,8 @@ class Vault:
             rows = _sampled_rows(decoder)
             model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
-        self._wanted: WantCores | None = None
-        self._unread: deque[AssignPrompt] = deque()
+        self._wanted: wire.WantCores | None = None
+        self._unread: deque[wire.AssignPrompt] = deque()
         self._cancelled: set[int] = set()  # of those that are not read yet
 
     @property
@@ -148,15 +136,15 @@ class Vault:
             self._answerer.leave()
 
     def _run(self, control: socket.socket) -> None:
-        control.sendall(encode_frame((VaultReady(VERSION),)))
-        frames: FrameReader[ToVault] = FrameReader(ToVault)
+        control.sendall(encode_frame((wire.VaultReady(VERSION),)))
+        frames: FrameReader[wire.ToVault] = FrameReader(wire.ToVault)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._answerer.fileno(), select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if self._answerer.fileno() in ready:
-                control.sendall(encode_frame((LinkBroken(self._answerer.verdict),)))
+                control.sendall(encode_frame((wire.LinkBroken(self._answerer.verdict),)))
                 return
             data = control.recv(RECEIVE_BYTES)
             if not data:
@@ -164,37 +152,38 @@ class Vault:
             if replies := self.handle(frames.feed(data)):
                 control.sendall(encode_frames(tuple(replies)))
 
-    def handle(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
+    def handle(self, messages: Iterable[wire.ToVault]) -> list[msgspec.Struct]:
         """Returns the replies, with WantCores if there is work."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
-    def _do(self, message: ToVault) -> list[msgspec.Struct]:
+    def _do(self, message: wire.ToVault) -> list[msgspec.Struct]:
         match message:
-            case AssignPrompt():
+            case wire.AssignPrompt():
                 return self._take(message)
             case Cancel(request_id=request_id) if self._leave_unread(request_id):
                 return []
-            case Cancel(request_id=request_id) | Release(request_id=request_id):
+            case Cancel(request_id=request_id) | wire.Release(request_id=request_id):
                 self._obfuscating.drop(request_id)
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
                 return []
-            case Answered(request_id=request_id, streams=streams):
+            case wire.Answered(request_id=request_id, streams=streams):
                 self._obfuscating.answered(request_id, streams)
                 return []
-            case LeaseCores(cores=cores, tokens=tokens):
+            case wire.LeaseCores(cores=cores, tokens=tokens):
                 if self._wanted is None:
                     raise ProtocolError("Cores were given to a vault that did not ask for them.")
                 reading, self._wanted = self._wanted.reading, None
                 if reading:
-                    return [*self._read_next(), CoresDone()]
+                    read = self._read(self._unread.popleft()) if self._unread else []
+                    return [*read, wire.CoresDone()]
                 self._kernels.use_cores(cores)
-                return [*self._work(tokens), CoresDone()]
+                return [*self._work(tokens), wire.CoresDone()]
             case Ping():
                 return [Pong()]
 
-    def _take(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
+    def _take(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
         unread = {one for waiting in self._unread for one in waiting.request_ids}
         held = self._partitioned, self._isolated, self._obfuscating, unread
         if any(one in there for one in assigned.request_ids for there in held):
@@ -204,10 +193,7 @@ class Vault:
         self._unread.append(assigned)
         return []
 
-    def _read_next(self) -> list[msgspec.Struct]:
-        return self._read(self._unread.popleft()) if self._unread else []
-
-    def _read(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
+    def _read(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
         """Once, for each answer that was not cancelled."""
         wanted = set(assigned.request_ids) - self._cancelled
         self._cancelled -= set(assigned.request_ids)
@@ -232,16 +218,16 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> PromptAccepted | Failed:
+    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> wire.PromptAccepted | Failed:
         """`prompts` are those of one request."""
         request_id = prompts[0].request_id
         try:
             generator.add(*prompts)
         except Exception as error:
             return _failed(request_id, error)
-        return PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
+        return wire.PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
-    def _hide(self, request_id: int, assigned: AssignPrompt | None = None) -> list[msgspec.Struct]:
+    def _hide(self, request_id: int, assigned: wire.AssignPrompt | None = None) -> list[msgspec.Struct]:
         """When all variants are made, they are queued."""
         try:
             if assigned is not None:
@@ -256,14 +242,13 @@ class Vault:
         if self._wanted is not None:
             return []
         if self._unread:
-            self._wanted = WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
+            self._wanted = wire.WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
         elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens or self._isolated.next_tokens:
-            self._wanted = WantCores(tokens)
+            self._wanted = wire.WantCores(tokens)
         return [] if self._wanted is None else [self._wanted]
 
     def _work(self, most: int) -> list[msgspec.Struct]:
-        """One piece: of the search for substitutes, of a prompt, or of the answers generated here; no more tokens than
-        allowed."""
+        """One piece, of `most` tokens: of the search for substitutes, of a prompt, or of answers generated here."""
         if (hiding := self._obfuscating.next_request) is not None:
             self._obfuscating.allow(most)
             return self._hide(hiding)

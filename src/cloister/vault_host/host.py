@@ -30,17 +30,9 @@ from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
+from cloister.messages import vault_host_bridge as wire
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.controller_vault import CoresDone, WantCores
-from cloister.messages.vault_host_bridge import (
-    Accept,
-    Admitted,
-    Arrived,
-    FromVaultBridge,
-    HostEvidence,
-    UseVault,
-    WantEvidence,
-)
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
@@ -73,7 +65,7 @@ class Connection:
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
         self._bridge = bridge
-        self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
+        self._channel = Endpoint(line, wire.FromVaultBridge, self._receive, self.close)
         # The server pings both through the connection; this finds one that is stopped.
         self._channel.watch("vault or its bridge", lambda: any(one.stopped for one in (bridge, self._vault) if one))
         self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.abort)
@@ -102,14 +94,14 @@ class Connection:
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
-            case WantEvidence() if self._vault is None:
+            case wire.WantEvidence() if self._vault is None:
                 self._on_asked(self, message.nonce)
-            case Admitted() if self._vault is None:
+            case wire.Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = LinkMemory(self._shape)
                 self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
-                    self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
+                    self._channel.send(wire.UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantCores() if self._vault is not None:
                 # A vault host does not learn the tenants: each vault counts as one.
                 self._core_lease.want(self.number, self, message.tokens, str(self.number), reading=message.reading)
@@ -142,7 +134,7 @@ class VaultHost:
         self._connections: dict[int, Connection] = {}
         self._weights: int | None = None
         self._preloaded: Preloaded | None = None
-        self._order: Accept | None = None
+        self._order: wire.Accept | None = None
         self._forkserver: ForkServer | None = None
         self._supervisor = Supervisor("fork server", self._start_forkserver)
         self._listener: socket.socket | None = None
@@ -166,7 +158,7 @@ class VaultHost:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
         self._digest = await asyncio.to_thread(digest_of, self._weights)
         request = request_for(self._digest, link_shape(self._preloaded))
-        self._order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
+        self._order = wire.Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
         await self._door_supervisor.start()
         self._supervisor.keep()
         self._door_supervisor.keep()
@@ -213,7 +205,7 @@ class VaultHost:
         assert self._listener is not None and self._order is not None
         doorkeeper, ours = start_module(DOORKEEPER)
         self._doorkeeper = doorkeeper
-        self._door = Endpoint(ours, Arrived, self._arrived, self._door_supervisor.ended)
+        self._door = Endpoint(ours, wire.Arrived, self._arrived, self._door_supervisor.ended)
         self._door.watch("doorkeeper", lambda: doorkeeper.stopped)
         self._door.send(self._order, (self._listener.fileno(),))
 
@@ -222,7 +214,7 @@ class VaultHost:
             self._doorkeeper.kill(WAIT_FOR_THE_KILLED_S)  # first: it would write to a socket that is closed
             self._door.close()
 
-    def _arrived(self, _: Arrived) -> None:
+    def _arrived(self, _: wire.Arrived) -> None:
         assert self._door is not None and self._preloaded is not None
         bridge = Child()
         bridge.born(self._door.take_descriptor())
@@ -245,7 +237,7 @@ class VaultHost:
 
     async def _show(self, connection: Connection, nonce: bytes) -> None:
         try:
-            connection.send(HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
+            connection.send(wire.HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
         except Exception as reason:
             log.error("There is no evidence: %s.", where_raised(reason))
             connection.close()

@@ -70,8 +70,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Profile:
-    """`futexes`: where it shares them with others (seccomp.filter_program). `without` leaves layers out: in tests, on a
-    GPU."""
+    """`futexes`: shared with others (seccomp.filter_program). `without` leaves layers out: in tests, on a GPU."""
 
     name: Literal["vault", "service", "attention", "sealed_api", "detector"]
     keep_descriptors: Collection[int]

@@ -108,8 +108,7 @@ def _see_own_processes() -> None:
 
 
 def _helper_empties_root() -> Callable[[], None]:
-    """It keeps the power to change namespaces, waits, empties the root and ends. A driver's threads have no such
-    power."""
+    """It keeps the power over the namespaces, which a driver's threads lack, empties the root and ends."""
     reader, writer = os.pipe()
     helper = os.fork()
     if not helper:
@@ -142,8 +141,7 @@ def empty_root() -> None:
 
 
 def root_of_devices(devices: Collection[str], meeting: str = "") -> None:
-    """Instead of `empty_root`: `devices`, what their driver reads, and `meeting` as MEETING_PLACE. A child empties
-    it."""
+    """Instead of `empty_root`: `devices`, what their driver reads, `meeting`. A child empties it."""
     hold_null()
 
     def furnish() -> None:

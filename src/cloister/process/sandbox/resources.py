@@ -98,8 +98,7 @@ def limit(profile: Profile) -> bool:
 
 
 def data_size() -> int:
-    """What RLIMIT_DATA counts. /proc is gone, so the limit is moved until one page more does not fit: this proves it is
-    enforced."""
+    """What RLIMIT_DATA counts: /proc is gone, so the limit is moved until one page more does not fit."""
     page = mmap.PAGESIZE
     before = resource.getrlimit(resource.RLIMIT_DATA)
     ceiling = _LARGEST if before[1] == resource.RLIM_INFINITY else min(_LARGEST, before[1])
