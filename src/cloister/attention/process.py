@@ -37,11 +37,9 @@ class Attention:
 
     @property
     def descriptors(self) -> set[int]:
-        """What must stay open when the process is sealed, beside its control socket."""
         return {self._host.fileno()}
 
     def announce(self, control: socket.socket) -> None:
-        """Send the memory of each place: a sealed process can send no descriptor."""
         for place, memory in enumerate(self._memory):
             socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
             os.close(memory)

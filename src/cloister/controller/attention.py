@@ -63,8 +63,6 @@ End = Callable[[Child, Callable[[], None]], None]  # ends a process, and says wh
 
 
 class Attention:
-    """`on_end` is called if it ends before `close`."""
-
     def __init__(self, forkserver: ForkServer, mailbox: int, places: int, end: End, on_end: Callable[[], None]) -> None:
         self._places, self._end, self._on_end = places, end, on_end
         self.memory: dict[int, int] = {}  # descriptors of its vaults' memory, by its own numbers
@@ -115,8 +113,6 @@ class Attention:
 
 
 class AttentionProcesses:
-    """All of one life of a service, which made their mailboxes."""
-
     def __init__(
         self, forkserver: ForkServer, service: Service, placement: Placement, end: End, on_end: Callable[[], None]
     ) -> None:
@@ -138,7 +134,6 @@ class AttentionProcesses:
 
     @property
     def memory(self) -> dict[int, int]:
-        """Descriptors by link slot."""
         found = {}
         for slot in range(self._placement.vaults):
             number, place = self._placement.process_of(slot)

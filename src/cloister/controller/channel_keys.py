@@ -51,7 +51,6 @@ class ChannelKeys:
 
     @property
     def due_s(self) -> float:
-        """Until a key is to be replaced or forgotten."""
         moments = [*(one.replaced_at + HELD_S for one in self._held[:-1]), self._held[-1].replaced_at]
         return max(0.0, min(moments) - self._clock())
 

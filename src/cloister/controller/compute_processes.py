@@ -57,7 +57,6 @@ class ComputeProcesses:
         self._attention: AttentionProcesses | None = None
 
     def launch(self) -> None:
-        """It imports its code from now on, while other things start."""
         self._forkserver = ForkServer(self._forkserver_ended)
 
     async def start(self) -> None:
@@ -89,7 +88,6 @@ class ComputeProcesses:
 
     @property
     def _placement(self) -> Placement:
-        """On the host until a fork server reports."""
         return Placement() if self.preloaded is None else self.preloaded.placement
 
     @property

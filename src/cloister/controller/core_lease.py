@@ -32,8 +32,6 @@ NOTHING: Mapping[str, int] = {}
 
 @dataclass(frozen=True)
 class CoreRequest:
-    """`whole`: it must be done in one piece."""
-
     tokens: int
     tenant: str
     whole: bool = False
@@ -240,7 +238,6 @@ class LeaseKeeper:
         self._carry_out(commands)
 
     def service_up(self, service: Computes) -> None:
-        """To be called before the service gets any work."""
         self._service = service
         self._carry_out(self._lease.service_up())
 

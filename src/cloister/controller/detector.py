@@ -97,7 +97,6 @@ class DetectorKeeper:
             self._watching = asyncio.create_task(self._watch())
 
     def know(self, openings: tuple[str, ...]) -> None:
-        """How the served model's chat template begins a prompt by itself."""
         self._openings = openings
         if self.up.is_set() and self._handle is not None:
             self._handle.send(wire.KnowOpenings(openings))

@@ -25,8 +25,6 @@ def link_shape(facts: Preloaded) -> LinkShape:
 
 
 class ForkServer:
-    """It imports its code from the first moment on; `on_end` is called if it ends before `close`."""
-
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._closing = False

@@ -58,7 +58,6 @@ class FrontendProcess(ABC):
         self._launch()
 
     async def open(self, serving: Serving) -> msgspec.Struct:
-        """Returns its first answer; from now on it is started again whenever it ends."""
         self._serving = serving
         await self._supervisor.start()
         self._supervisor.keep()
@@ -199,7 +198,6 @@ class Admission:
 
 
 def _has_terminal() -> bool:
-    """Whether this process belongs to an open terminal (tty(4))."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

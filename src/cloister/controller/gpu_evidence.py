@@ -37,7 +37,6 @@ class GpuEvidenceKeeper:
         self.count = 0
 
     async def start(self) -> None:
-        """SetupError where GPUs are to be shown and cannot be."""
         if self._choice == "none" or (self._choice == "auto" and not os.path.exists(DEVICE)):
             return
         try:

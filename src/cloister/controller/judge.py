@@ -71,11 +71,9 @@ class JudgeKeeper:
         self.passed = self.refused = 0  # blocks that the model called public, and those that it did not
 
     def learn(self, form: JudgeForm) -> None:
-        """From a frontend, which has a tokenizer."""
         self._judge = self._judge or Judge(form)
 
     def ask(self, case: Case) -> bool:
-        """Whether the case is taken: it is settled later then."""
         if self._judge is None or len(self._cases) >= MAX_CASES:
             return False
         case.expiry = asyncio.get_running_loop().call_later(self._case_s, self._close, case)
@@ -88,7 +86,6 @@ class JudgeKeeper:
         return frontend_of(request_id) == FRONTEND
 
     def handle(self, message: Accepted | Tokens | Failed) -> None:
-        """The answer to a closed question is ignored."""
         if message.request_id != self._asked or isinstance(message, Accepted):
             return
         self._asked = None

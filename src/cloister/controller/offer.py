@@ -48,7 +48,6 @@ class Offer:
         )
 
     def close_levels(self, *decoded_by: Decodes) -> None:
-        """Until they were rehearsed again."""
         if self._compute.ready is not None:
             closed = [level for level in self.serving.levels if LEVELS[level].decodes in decoded_by]
             self._relay.availability.close(closed)

@@ -93,7 +93,6 @@ class PromptLabels:
         self.route.labelled(PublicPrefix(request_id, public, final))
 
     def from_service(self, message: Accepted | Tokens | Failed) -> bool:
-        """Whether the message answers one of the judge's questions."""
         if self._judge is None or not self._judge.concerns(message.request_id):
             return False
         self._judge.handle(message)

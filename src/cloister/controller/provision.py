@@ -109,7 +109,6 @@ class Delivery:
         return (await waiting.ready).url
 
     async def close(self) -> None:
-        """The answer to the provider gets time to go out."""
         self._evidence_maker.close()
         await self._gpus.close()
         self._layers.cancel()
@@ -201,7 +200,6 @@ class Unsealing:
         await self._handle.ends()
 
     async def close(self) -> None:
-        """The folder is gone when its last reader is."""
         await self._handle.close()
         if self._descriptor is not None:
             inherit_everywhere(None)

@@ -36,8 +36,6 @@ Answer = dict[int, list[tuple[int, TokenLogprob]]]  # by sequence
 
 
 class Rehearsal:
-    """One for each life of a service; `play` it once."""
-
     def __init__(self, relay: Relay, serving: Serving) -> None:
         self._relay, self._serving = relay, serving
         self._number = relay.availability.rehearser = relay.add_frontend(self)
@@ -65,7 +63,6 @@ class Rehearsal:
             self._relay.availability.rehearser = 0
 
     async def _beside_others(self, alone: dict[LevelName, Answer]) -> None:
-        """All levels at once, beside neighbours that are there before them and for longer."""
         beside = [level for level in (OPEN, PARTITIONED) if level in alone]
         neighbours = [asyncio.create_task(self._neighbour(level)) for level in beside]
         try:
@@ -101,7 +98,6 @@ class Rehearsal:
             return None
 
     async def _neighbour(self, level: LevelName) -> None:
-        """Asks until it is cancelled, also if its requests fail."""
         while True:
             with suppress(CloisterError):
                 await self._asked(level, "neighbour", NEIGHBOUR, OTHER, WHILE_OTHERS_ANSWER)

@@ -85,7 +85,6 @@ class Relay:
         self.routes[route.level.name] = route
 
     def shares(self, level: str) -> bool:
-        """Whether requests of this level may find what was computed for other tenants."""
         return POLICIES[self.routes[level].policy].sees_public
 
     def _route_of(self, request: Request) -> Route:

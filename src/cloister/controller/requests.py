@@ -38,7 +38,6 @@ class InStep:
         self._ahead = [0] * sequences
 
     def passed(self, message: Tokens) -> list[Tokens]:
-        """What may leave now that this message came, sequence by sequence; the end of all comes last."""
         self._held[message.sequence].append(replace(message, finish=None))
         self._ahead[message.sequence] += len(message.tokens)
         positions = min(self._ahead)
@@ -124,18 +123,14 @@ class Request:
 
     @property
     def owner(self) -> str:
-        """The tenant, or the trust group, whose share of the node it takes."""
         return self.session.key.owner if self.session else self.tenant
 
     @property
     def counts(self) -> bool:
-        """Whether it is in the totals: trial requests of the node are not."""
         return self.tenant not in OWN_TENANTS
 
 
 class Requests:
-    """`tell` reaches the frontend of a request; `ended` is called with every request that ends."""
-
     def __init__(
         self,
         tell: Callable[[Accepted | Tokens | Failed], None],
@@ -149,7 +144,6 @@ class Requests:
         self.output_tokens = 0  # of all requests since the start, without the node's own trials
 
     def __iter__(self) -> Iterator[Request]:
-        """They may end during the iteration."""
         return iter(list(self._under_way.values()))
 
     def __len__(self) -> int:
@@ -176,7 +170,6 @@ class Requests:
         self.active_tenants.leave(request.owner)
 
     def prompt_accepted(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
-        """A vault or the MPC client has read the prompt, and generates this number of sequences for it."""
         if request.accepted:
             raise ProtocolError("A prompt was accepted twice.")
         if prompt_tokens > self._serving().max_context:

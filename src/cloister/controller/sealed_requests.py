@@ -101,7 +101,6 @@ class SealedRequests:
             frontend.send(failed(local(number), reason))
 
     def from_sealed_api(self, message: SealedPart | Failed) -> None:
-        """Parts of cancelled requests are dropped."""
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
@@ -163,7 +162,6 @@ class SealedRequests:
             self._bytes[whose] += sign * size
 
     def _begin(self, request: SealedRequest) -> None:
-        """Every vault has its prompt."""
         if not request.begun:
             request.begun = True
             request.prompt_key[:] = bytes(len(request.prompt_key))

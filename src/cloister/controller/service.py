@@ -82,7 +82,6 @@ class Service:
         self._handle.send(message)
 
     def send_together(self, *messages: msgspec.Struct) -> None:
-        """With no step between them."""
         for message in messages:
             self._handle.endpoint.send_soon(message)
 
@@ -96,7 +95,6 @@ class Service:
         self._handle.send(DetachLink(number))
 
     def ask_stats(self, then: Callable[[Stats], None]) -> None:
-        """Once it has handled everything sent before."""
         self._stats.append(then)
         self._handle.send(AskStats())
 
@@ -106,7 +104,6 @@ class Service:
         self.ask_stats(lambda _: then())
 
     def abort(self) -> None:
-        """Ends it, and calls `on_end` as if it had died."""
         self.close()
         self._on_end()
 

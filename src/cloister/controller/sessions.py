@@ -27,7 +27,6 @@ class SessionKey:
 
     @property
     def owner(self) -> str:
-        """The tenant, or the trust group, whose share of the vaults it takes."""
         return self.group or self.tenant
 
 
@@ -122,7 +121,6 @@ class Sessions:
             self.end(session, wait_s)
 
     def has_room(self, tenant: str, name: str) -> bool:
-        """For a tenant of no trust group: now, or soon."""
         key = SessionKey("", tenant, name)
         return key in self._by_key or not self._is_full_for(tenant) or self._that_makes_room(tenant) is not None
 

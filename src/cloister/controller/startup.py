@@ -87,7 +87,6 @@ async def _start(
 
 
 def _release(reserved: int | None) -> None:
-    """Free the port for the process that listens next."""
     if reserved is not None:
         os.close(reserved)
 

@@ -14,8 +14,6 @@ MOST_STEPS = 1 << 40
 
 
 class Totals:
-    """`not_counted` is what the service had counted when its rehearsal was over."""
-
     def __init__(self, requests: Requests, vaults: Vaults) -> None:
         self._requests, self._vaults = requests, vaults
         self.not_counted = Stats()
@@ -50,7 +48,6 @@ class Totals:
         )
 
     def forget_rehearsal(self, stats: Stats) -> None:
-        """They are not checked, and only subtracted."""
         self.not_counted = replace(stats, reuse=dict(stats.reuse), seconds=dict(stats.seconds))
 
 
@@ -65,5 +62,4 @@ def _counted(number: int) -> int:
 
 
 def _plausible(seconds: float) -> float:
-    """0 for what no clock says."""
     return round(seconds, 1) if 0 <= seconds < MOST_STEPS else 0.0

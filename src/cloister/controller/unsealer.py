@@ -29,7 +29,6 @@ _PAGE = 4096
 
 
 def path_of(descriptor: int) -> Path:
-    """For a process that has the descriptor under this number."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 

@@ -46,8 +46,6 @@ MOST_ASKED_AT_ONCE = 4
 
 
 class VaultHostClient:
-    """Each bridge gets `order`; `policy` and `measurement` are what the machine must prove."""
-
     def __init__(
         self, order: Connect, policy: Policy, measurement: bytes, on_change: Callable[[], None] = lambda: None
     ) -> None:
@@ -80,7 +78,6 @@ class VaultHostClient:
         self._check_again()
 
     async def check(self) -> None:
-        """If that fails, requests for vaults get the reason."""
         nonce = secrets.token_bytes(32)
         try:
             evidence = await self._ask(nonce, self._order.credentials)
@@ -96,7 +93,6 @@ class VaultHostClient:
         self._pin(evidence.channel_key)
 
     async def evidence(self, nonce: bytes) -> dict[str, NodeEvidence]:
-        """By its address; empty if it does not answer now."""
         if not self.pinned:
             return {}
         try:
@@ -161,7 +157,6 @@ class VaultHostClient:
 
 
 def check_remote_vaults(settings: ControllerSettings) -> tuple[Address, Credentials] | None:
-    """None where vaults live on this machine."""
     if settings.vault_host is None and settings.vault_host_key is None:
         return None
     if settings.vault_host is None or settings.vault_host_key is None:

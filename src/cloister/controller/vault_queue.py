@@ -29,7 +29,6 @@ class PendingRequest:
 
     @property
     def owner(self) -> str:
-        """The tenant, or the trust group, whose turn and share it takes."""
         return self.ask.group or self.ask.tenant
 
     @property
@@ -38,7 +37,6 @@ class PendingRequest:
 
     @property
     def params(self) -> dict[int, SamplingParams]:
-        """Of each answer that was not cancelled."""
         return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
 
     @property
@@ -66,7 +64,6 @@ class VaultQueue:
         return request_id in self._waiting
 
     def enter(self, asked: PendingRequest) -> None:
-        """QueueFull where too much waits already."""
         line = self._lines.setdefault(asked.owner, [])
         line.append(asked)
         self._waiting.update(dict.fromkeys(asked.seeds, asked))
@@ -86,7 +83,6 @@ class VaultQueue:
             raise QueueFull(full, retry_after=2)
 
     def leave(self, request_id: int) -> bool:
-        """Whether the request waited; it does no more."""
         if (asked := self._waiting.pop(request_id, None)) is None:
             return False
         del asked.seeds[request_id]

@@ -25,8 +25,6 @@ NO_VAULT = VaultLost(
 
 
 class VaultSide:
-    """`serve` gives a request its vault; `from_vault` takes a vault's message about a request that it has."""
-
     def __init__(
         self,
         settings: ControllerSettings,

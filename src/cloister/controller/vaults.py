@@ -147,7 +147,6 @@ class Vaults:
         self._looking: asyncio.Task[None] | None = None
 
     def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, places: LinkSlots | None = None) -> None:
-        """With `places`, their links are there."""
         self._forkserver, self.shape, self._places = forkserver, shape, places
         if places is not None:
             places.on_free = self._one_more
@@ -161,7 +160,6 @@ class Vaults:
         return vault
 
     async def try_one(self) -> None:
-        """Until a fresh vault is sealed or has ended: then `trouble` says why, if it failed."""
         vault = self._spares[0] if self._spares else self._fork()
         await vault.tried.wait()
         if vault not in self._spares:
@@ -184,7 +182,6 @@ class Vaults:
 
     @property
     def has_one_soon(self) -> bool:
-        """Whether a spare vault is sealed, or one more may be made now."""
         self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
         return self._sealed_spares > 0 or (len(self._made) < MOST_MADE_AT_ONCE and self._has_place)
 
@@ -198,13 +195,11 @@ class Vaults:
 
     @property
     def ready_ms(self) -> float | None:
-        """None if it is not sealed yet."""
         vault = self._last_ordered
         return None if vault is None or vault.sealed_at is None else 1000 * (vault.sealed_at - vault.ordered_at)
 
     @property
     def wait_ms(self) -> float | None:
-        """0 if a spare one was there."""
         vault = self._last_taken
         if vault is None or vault.sealed_at is None or vault.taken_at is None:
             return None

@@ -37,7 +37,6 @@ class FrameReader(Generic[Message]):
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are now whole."""
         self._buffer += data
         messages: list[Message] = []
         at = 0

@@ -69,7 +69,6 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def requested(self) -> set[str]:
-        """Levels may refuse some of them."""
         used = {
             "max_tokens": self.max_tokens == 0,
             "top_p": self.top_p < 1,

@@ -28,13 +28,11 @@ class BlockingEndpoint(Generic[Message]):
         self._descriptors: deque[int] = deque()
 
     def next(self) -> Message | None:
-        """None when the other side hung up."""
         message = self.next_or_readable(set())
         assert not isinstance(message, set)
         return message
 
     def next_or_readable(self, watched: set[int]) -> Message | set[int] | None:
-        """Or those of the watched descriptors that become readable before it; None at the end."""
         while not self._messages:
             if readable := _readable({self._peer.fileno(), *watched}) & watched:
                 return readable
@@ -60,19 +58,16 @@ class BlockingEndpoint(Generic[Message]):
         return self._frames.feed(data) if data else None
 
     def take_descriptors(self, count: int) -> list[int]:
-        """They are the caller's to close."""
         if len(self._descriptors) < count:
             raise ProtocolError("A message announces descriptors that did not come.")
         return [self._descriptors.popleft() for _ in range(count)]
 
     def send(self, message: msgspec.Struct, *descriptors: int) -> None:
-        """Descriptors go as copies."""
         frame = encode_frame((message,))
         sent = socket.send_fds(self._peer, [frame], list(descriptors)) if descriptors else 0
         self._peer.sendall(frame[sent:])
 
     def close(self) -> None:
-        """Close the descriptors that were not taken."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

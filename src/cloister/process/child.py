@@ -36,7 +36,6 @@ def inherit_everywhere(descriptor: int | None) -> None:
 
 
 def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
-    """With `peer` open beside the standard descriptors; ours is closed."""
     command = interpreter.python(module, str(peer.fileno()), *arguments)
     with peer, signals_held():
         return subprocess.Popen(
@@ -94,8 +93,6 @@ class Child:
 
 
 class StartedChild(Child):
-    """A child whose end can be awaited, also before it is born."""
-
     def __init__(self) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
@@ -106,7 +103,6 @@ class StartedChild(Child):
         super().born(pidfd)
 
     async def ends(self, patience_s: float | None = None) -> bool:
-        """Whether it came."""
         await asyncio.wait((self._ended,), timeout=patience_s)
         return self._ended.done()
 
@@ -172,7 +168,6 @@ def is_stopped(pid: int) -> bool:
 
 
 def _pid_of(pidfd: int) -> int | None:
-    """In this process's pid namespace; None if it has ended."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         numbers = [int(line.split()[1]) for line in file if line.startswith("Pid:")]
     return numbers[0] if numbers and numbers[0] > 0 else None

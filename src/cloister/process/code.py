@@ -81,14 +81,11 @@ class Template:
 
 
 class Code:
-    """All templates of this process. While it is open, `start_module` forks what they have loaded."""
-
     def __init__(self, *groups: Sequence[str]) -> None:
         self._templates = [Template(entries) for entries in groups]
         child.fork_from({entry: template for template in self._templates for entry in template.entries})
 
     async def lost(self) -> None:
-        """Raises ServiceUnavailable when a template has ended."""
         await asyncio.wait([template.lost for template in self._templates], return_when=asyncio.FIRST_COMPLETED)
         raise ServiceUnavailable(
             "A process that holds the node's code ended, and no other may be started without it.",

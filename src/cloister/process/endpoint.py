@@ -72,7 +72,6 @@ class Endpoint:
             self._loop.call_soon(self._end)
 
     def watch(self, name: str, stopped: Callable[[], bool]) -> None:
-        """Ends, as if the peer had hung up, once its process is found `stopped`."""
         self._watchdog = Watchdog(stopped, lambda: self.send(Ping()), lambda found: self._end_late(name, found))
 
     def demand_answers(self, patience: Patience | None) -> None:
@@ -86,7 +85,6 @@ class Endpoint:
         self._end()
 
     def take_descriptor(self) -> int:
-        """While the message that announces it is handled."""
         if not self._received:
             raise ProtocolError("A message announces a descriptor that did not come.")
         return self._received.popleft()

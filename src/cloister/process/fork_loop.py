@@ -21,7 +21,6 @@ ONE_THREAD = {  # libraries start no threads when they are imported: threads do 
 
 
 def prepare_to_fork(name: str) -> None:
-    """SetupError if it has several threads."""
     gc.collect()
     give_back_freed_memory()  # every child would map it, and give it back page by page when it ends
     gc.freeze()  # a collection in a child would write to shared memory, and thereby copy it
@@ -47,7 +46,6 @@ def fork_on_order(orders: BlockingEndpoint[Any], fork: Callable[[Any], tuple[int
 
 
 def forked(descriptors: list[int], live: Callable[[], NoReturn]) -> int:
-    """The descriptors are the child's from now on."""
     if not (pid := os.fork()):
         live()
     for descriptor in descriptors:

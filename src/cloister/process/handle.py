@@ -84,8 +84,6 @@ class Handle(Generic[Ready]):
 
 
 class ModuleHandle(Handle[Ready]):
-    """A handle on `python -m module FD`, which is started here."""
-
     def __init__(
         self,
         name: str,

@@ -43,7 +43,6 @@ def begin_child(role: str) -> socket.socket:
 
 
 def begin_forked(role: str, control: int, parent: int) -> socket.socket:
-    """The same for a child that a template forked, which has no arguments."""
     _begin(role, forked=True)
     if os.getppid() != parent:
         os._exit(1)  # it ended before we were tied to it
@@ -141,8 +140,6 @@ def _command_line() -> tuple[int, int]:
 
 
 def hide_tracebacks() -> None:
-    """An uncaught error prints its type and place only."""
-
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
             return

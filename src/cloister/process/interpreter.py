@@ -12,7 +12,6 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 
 def running() -> ReleaseCode | None:
-    """None: any code that Python finds."""
     return release_code.running
 
 

@@ -66,14 +66,12 @@ def interpreter_name() -> str:
 
 
 def installed() -> dict[str, str]:
-    """All packages of this Python and itself, by name and version, each with its hash."""
     folders = package_folders()
     found = {name: digest_of(files, folder) for folder in folders for name, files in packages_in([folder])}
     return {**found, interpreter_name(): digest_of(interpreter_files(), os.path.dirname(os.__file__))}
 
 
 def changed_files() -> list[str]:
-    """Installed files that are not what their package's RECORD says."""
     recorded = {path: each for _, files in packages_in(package_folders()) for path, each in files.items()}
     return [path for path, each in sorted(recorded.items()) if not os.path.isfile(path) or hash_of(path) != each]
 
@@ -139,7 +137,6 @@ class ReleaseCode:
         self.hashes.update(files)
 
     def read(self, path: str) -> bytes:
-        """OSError if it is none or another."""
         with open(path, "rb") as file:
             data = file.read()
         if self.hashes.get(path) != hashlib.sha256(data).hexdigest():

@@ -24,7 +24,6 @@ _ABOVE_ALL_USED = 1 << 9
 
 
 def main(control: socket.socket, entries: list[str]) -> None:
-    """Until the controller hangs up; all children end with this process."""
     check_freed_memory()  # here, once for all children
     os.environ.update(ONE_THREAD)
     loaded = {entry: load(entry) for entry in entries}

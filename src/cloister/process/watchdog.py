@@ -78,8 +78,6 @@ class Silence:
 
 
 class Watchdog:
-    """Checks one process until it is closed, or until it has called `late`, once, with the finding."""
-
     def __init__(
         self,
         stopped: Callable[[], bool],

@@ -44,7 +44,6 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
 
 
 def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
-    """The host's memory where the pool is a GPU's, then the disk."""
     size = cache.block_bytes
     below = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, size, model)
     if cache.on_host or settings.cache_host_bytes < size:

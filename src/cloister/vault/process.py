@@ -63,7 +63,6 @@ def _sampled_rows(decoder: Decoder) -> int:
 
 
 def _failed(request_id: int, error: Exception) -> Failed:
-    """A vault without memory ends itself."""
     if isinstance(error, MemoryError):
         raise error
     return failed(request_id, error)
@@ -126,7 +125,6 @@ class Vault:
 
     @property
     def descriptors(self) -> set[int]:
-        """What must stay open when the vault is sealed, beside its control socket."""
         return {self._answerer.fileno()}
 
     def run(self, control: socket.socket) -> None:
@@ -153,7 +151,6 @@ class Vault:
                 control.sendall(encode_frames(tuple(replies)))
 
     def handle(self, messages: Iterable[wire.ToVault]) -> list[msgspec.Struct]:
-        """Returns the replies, with WantCores if there is work."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
@@ -194,7 +191,6 @@ class Vault:
         return []
 
     def _read(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
-        """Once, for each answer that was not cancelled."""
         wanted = set(assigned.request_ids) - self._cancelled
         self._cancelled -= set(assigned.request_ids)
         if LEVELS[assigned.level].obfuscates:
@@ -219,7 +215,6 @@ class Vault:
         return False
 
     def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> wire.PromptAccepted | Failed:
-        """`prompts` are those of one request."""
         request_id = prompts[0].request_id
         try:
             generator.add(*prompts)
@@ -228,7 +223,6 @@ class Vault:
         return wire.PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
     def _hide(self, request_id: int, assigned: wire.AssignPrompt | None = None) -> list[msgspec.Struct]:
-        """When all variants are made, they are queued."""
         try:
             if assigned is not None:
                 self._obfuscating.add(assigned)

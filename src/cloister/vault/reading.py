@@ -43,7 +43,6 @@ class Reader:
         self._levels = levels
 
     def read(self, assigned: AssignPrompt) -> list[GenerationRequest]:
-        """With no more to generate than the context has room for."""
         [first] = self.several(assigned, [self.prompt(assigned)])
         replace = msgspec.structs.replace
         return [
@@ -55,7 +54,6 @@ class Reader:
         ]
 
     def prompt(self, assigned: AssignPrompt) -> Prompt:
-        """Raises if the request cannot be served."""
         self._check(assigned.params, assigned.level)
         return opened(assigned.prompt)
 

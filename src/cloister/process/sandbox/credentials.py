@@ -50,7 +50,6 @@ def give_up_powers(without: Collection[Layer], writable: Collection[str] = (), r
 
 
 def any_capability() -> bool:
-    """Whether this thread holds, or could regain, any capability at all."""
     return holds_capability() or any(_in_bounding_set(number) for number in range(_HIGHEST_CAPABILITY + 1))
 
 

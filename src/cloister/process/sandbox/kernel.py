@@ -37,7 +37,6 @@ def prctl(option: int, second: int = 0, third: int = 0) -> int:
 
 
 def can_map_page(size: int) -> bool:
-    """It is given back at once."""
     address = _libc.mmap(None, size, 0x3, 0x22, -1, 0)
     if address == MAP_FAILED:
         return False

@@ -18,7 +18,6 @@ _RULE_PATH_BENEATH = 1
 
 
 def abi() -> int:
-    """0 where the kernel has none."""
     try:
         return syscall("landlock_create_ruleset", None, 0, _VERSION)
     except OSError:

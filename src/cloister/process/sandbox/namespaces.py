@@ -177,7 +177,6 @@ def _change_root(place: bytes, flags: int, options: bytes, furnish: Callable[[],
 
 
 def root_is_empty() -> bool:
-    """Whether nothing is there and nothing can be put there."""
     try:
         return os.listdir("/") == [] and os.getcwd() == "/" and bool(os.statvfs("/").f_flag & os.ST_RDONLY)
     except OSError:

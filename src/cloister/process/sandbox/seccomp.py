@@ -111,7 +111,6 @@ class _Program(ctypes.Structure):
 
 
 def install(receives_descriptors: bool, futexes: int | None) -> bool:
-    """On every thread of this process. Needs no_new_privs."""
     return _install(filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid(), futexes=futexes))
 
 
@@ -139,7 +138,6 @@ def serving_program(architecture: str) -> bytes:
 
 
 def install_serving() -> bool:
-    """On every thread of this process. Needs no_new_privs."""
     return _install(serving_program(machine()))
 
 
