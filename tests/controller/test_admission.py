@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloister.config import GatewaySettings
-from cloister.controller import admission as module
-from cloister.controller.admission import Admission
+from cloister.controller import frontend as module
+from cloister.controller.frontend import Admission
 from cloister.errors import Unauthorized
 from cloister.keys import KeyRing, key_line
 from cloister.messages.controller_frontend import KeyEntry

@@ -14,10 +14,9 @@ import msgspec
 import pytest
 
 from cloister.config import Settings
-from cloister.controller.attention import AttentionProcesses
+from cloister.controller.attention import AttentionProcesses, LinkSlots
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.forkserver import ForkServer as RealForkServer
-from cloister.controller.link_slots import LinkSlots
 from cloister.controller.offer import Offer
 from cloister.errors import ProtocolError
 from cloister.messages.controller_attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention

@@ -56,7 +56,8 @@ def test_it_says_how_its_keys_are_read_again() -> None:
     console = Console(file=StringIO(), width=200)
     settings = Settings(gateway=GatewaySettings(keys_file=Path("keys.toml")))
     say_ready(console, "http://127.0.0.1:9000", "m", SERVING, settings, "none", 1.0)
-    assert f"Keys: {Path.cwd()}/keys.toml. `kill -HUP {os.getpid()}`" in console.file.getvalue()  # type: ignore[attr-defined]
+    keys = Path("keys.toml").absolute()
+    assert f"Keys: {keys}. `kill -HUP {os.getpid()}`" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_vault_host_that_cannot_be_used_is_named() -> None:

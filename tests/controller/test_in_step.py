@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cloister.controller.in_step import InStep
+from cloister.controller.requests import InStep
 from cloister.messages.generation import Tokens
 from cloister.messages.types import TokenLogprob
 

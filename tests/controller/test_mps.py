@@ -15,7 +15,7 @@ import pytest
 
 from cloister.config import ControllerSettings, EngineSettings, Settings
 from cloister.controller import mps
-from cloister.controller.link_slots import LinkSlots
+from cloister.controller.attention import LinkSlots
 from cloister.controller.mps import Mps, mps_for
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.process.child import Child

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cloister.controller.probes import HALF_LIFE_S, Probes
+from cloister.controller.prompt_labels import HALF_LIFE_S, Probes
 from cloister.messages.controller_frontend import Examine, KeyEntry, SubmitTokens
 from cloister.messages.controller_service import Generate, Probed
 from cloister.messages.types import SamplingParams

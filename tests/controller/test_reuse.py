@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.routes import shared
+from cloister.controller.routes import open as open_route
 from cloister.errors import ProtocolError
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import EndSession, Examine, KeyEntry, SubmitTokens
@@ -105,7 +105,7 @@ async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it
 async def test_a_request_without_a_label_is_served_without_one(
     node: Node, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
+    monkeypatch.setattr(open_route, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
     if why != "no detector":
         node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
     if why == "nothing to read":

@@ -121,7 +121,7 @@ def test_an_unprivileged_user_can_make_such_a_folder_too() -> None:
     """By nobody, in a user namespace. What root alone may read (a Python below /root, say) is imported before."""
     program = """
 import os, pathlib
-from cloister.controller.memory_folder import MemoryFolder, path_of
+from cloister.controller.unsealer import MemoryFolder, path_of
 from cloister.process.sandbox.kernel import prctl
 os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534), prctl(4, 1)
 folder = MemoryFolder(100, 1)

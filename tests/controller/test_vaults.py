@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cloister.controller.link_slots import LinkSlots
+from cloister.controller.attention import LinkSlots
 from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import SubmitTokens

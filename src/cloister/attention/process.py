@@ -1,8 +1,6 @@
-"""An attention process: vaults compute into its memory, it answers the service from there, and it clears the memory.
-
-The controller tells it places to clear, and pings it. It prints nothing, and ends when the controller hangs up or the
-device is lost. What a vault wrote are numbers on the device, which the kernels hold within the vault's own memory.
-"""
+"""An attention process: vaults compute into its memory, it answers the service from there, and clears the memory on
+order. It prints nothing, and ends when the controller hangs up or the device is lost. The kernels hold each vault
+within its own memory."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ RECEIVE_BYTES = 4096
 
 
 def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: int) -> Attention:
-    """Takes all memory, before the process is sealed. The decoder describes the model and computes nothing here."""
+    """Takes all memory, before the seal. The decoder describes the model and computes nothing here."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     host = decoder.device.attention_host(decoder, blocks, places, mailbox, settings.link_deadline_ms)
     memory = host.export()  # before `start`: an export would wait for the kernels that wait to be asked
@@ -34,24 +32,19 @@ def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: in
 
 
 class Attention:
-    """`memory` is that of each place, until it is announced."""
-
     def __init__(self, host: AttentionHost, memory: list[int]) -> None:
         self._host, self._memory, self._places = host, memory, len(memory)
 
     @property
     def descriptors(self) -> set[int]:
-        """What must stay open when the process is sealed, beside its control socket."""
         return {self._host.fileno()}
 
     def announce(self, control: socket.socket) -> None:
-        """Send the memory of each place: a sealed process can send no descriptor."""
         for place, memory in enumerate(self._memory):
             socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
             os.close(memory)
 
     def run(self, control: socket.socket) -> None:
-        """Serve until the controller hangs up or the device is lost."""
         try:
             self._run(control)
         except ConnectionError:

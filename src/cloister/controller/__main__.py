@@ -1,10 +1,5 @@
-"""Entry of the controller: `cloister serve` becomes `python -m cloister.controller FD`, in the same process.
-
-FD is a memory file with the settings. Templates load the code of the other processes, and meanwhile this process loads
-its own: so little is imported here.
-"""
-
-from __future__ import annotations
+"""`cloister serve` becomes `python -m cloister.controller FD` in the same process; FD is a memory file with the
+settings. Little is imported here: templates load the other processes' code meanwhile."""
 
 import asyncio
 from importlib import import_module
@@ -16,7 +11,7 @@ from cloister.messages.cli_controller import StartController
 from cloister.process.code import COMPUTING, Code
 from cloister.process.entry import run_server, unless_stopped
 
-EDGE = (
+EDGE = (  # the processes that do not compute; none of them needs torch
     "cloister.gateway",
     "cloister.gateway.key_waiting",
     "cloister.sealed_api",
@@ -25,7 +20,6 @@ EDGE = (
     "cloister.link.network.server_bridge",
     "cloister.detection",
 )
-"""The processes that do not compute; none of them needs torch."""
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:

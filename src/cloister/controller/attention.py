@@ -1,18 +1,13 @@
-"""The controller's handles on attention processes: the memory that vaults get from them, and when it is cleared.
-
-They live as long as the service, in whose memory their mailboxes are (placement.py).
-"""
-
-from __future__ import annotations
+"""Handles on attention processes, which live as long as the service that has their mailboxes (placement.py)."""
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.link_slots import LinkSlots
 from cloister.controller.service import Service
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.controller_attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
@@ -22,17 +17,55 @@ from cloister.placement import Placement
 from cloister.process.child import Child
 from cloister.process.handle import Handle
 
-End = Callable[[Child, Callable[[], None]], None]
-"""Ends a process and says when it has ended."""
+
+class LinkSlots:
+    """`end` calls back when the vault is gone. Slots a multiple of `groups` apart have one attention process."""
+
+    def __init__(
+        self,
+        descriptors: Mapping[int, int],
+        end: Callable[[Child, int, Callable[[], None]], None],
+        groups: int = 1,
+        weights: int | None = None,
+    ) -> None:
+        self._descriptors, self.weights = descriptors, weights
+        self._groups, self._taken = groups, Counter[int]()
+        self._free = deque(descriptors)
+        self._end = end
+        self.on_free: Callable[[], None] = lambda: None  # called when one more slot is free
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        if not self._free:
+            raise ServiceUnavailable("There is no room for another vault.", hint="Try again in a few seconds.")
+        slot = min(self._free, key=lambda free: self._taken[free % self._groups])
+        self._free.remove(slot)
+        self._taken[slot % self._groups] += 1
+        return slot
+
+    def descriptors(self, slot: int) -> tuple[int, int]:
+        """For both directions of a link."""
+        return self._descriptors[slot], self._descriptors[slot]
+
+    def release(self, slot: int, vault: Child) -> None:
+        self._end(vault, slot, lambda: self._freed(slot))
+
+    def _freed(self, slot: int) -> None:
+        self._free.append(slot)
+        self._taken[slot % self._groups] -= 1
+        self.on_free()
+
+
+End = Callable[[Child, Callable[[], None]], None]  # ends a process, and says when it has ended
 
 
 class Attention:
-    """One of them, from fork to end; `on_end` is called if it ends before `close`."""
-
     def __init__(self, forkserver: ForkServer, mailbox: int, places: int, end: End, on_end: Callable[[], None]) -> None:
         self._places, self._end, self._on_end = places, end, on_end
-        self.memory: dict[int, int] = {}
-        """Descriptors of its vaults' memory, by its own numbers."""
+        self.memory: dict[int, int] = {}  # descriptors of its vaults' memory, by its own numbers
         self._clearing: dict[int, Callable[[], None]] = {}
         self._open = True
         self._child, ours = forkserver.spawn("attention", mailbox, places=places)
@@ -45,14 +78,13 @@ class Attention:
             raise ProtocolError("An attention process is of another version, or has less memory than agreed.")
 
     def clear(self, place: int, then: Callable[[], None]) -> None:
-        """The vault there has ended. `then` runs when nothing is left of it; it does not run if this process ends
-        before."""
+        """`then` runs when nothing is left of the vault there; it does not run if this process ends before."""
         if self._open:
             self._clearing[place] = then
             self._handle.send(ClearPlace(place))
 
     def close(self) -> None:
-        """Hang up, and have MPS end it: a signal while its kernel runs would end all clients."""
+        """MPS ends it: a signal while its kernel runs would end all clients."""
         if self._open:
             self._open = False
             self._handle.endpoint.close()
@@ -81,8 +113,6 @@ class Attention:
 
 
 class AttentionProcesses:
-    """All of one life of a service, which made their mailboxes."""
-
     def __init__(
         self, forkserver: ForkServer, service: Service, placement: Placement, end: End, on_end: Callable[[], None]
     ) -> None:
@@ -104,7 +134,6 @@ class AttentionProcesses:
 
     @property
     def memory(self) -> dict[int, int]:
-        """Descriptors by link slot."""
         found = {}
         for slot in range(self._placement.vaults):
             number, place = self._placement.process_of(slot)
@@ -113,11 +142,9 @@ class AttentionProcesses:
         return found
 
     def link_slots(self) -> LinkSlots:
-        """When they are ready: slots for vaults, spread evenly over the processes."""
         return LinkSlots(self.memory, self.end, self._placement.attention_processes, self._weights)
 
     def end(self, vault: Child, slot: int, then: Callable[[], None]) -> None:
-        """End the vault, then clear its memory."""
         number, place = self._placement.process_of(slot)
         self._end(vault, lambda: self._all[number].clear(place, then))
 

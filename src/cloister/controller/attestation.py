@@ -1,7 +1,5 @@
 """How this node proves what it is: channel keys, and evidence that binds them to machine, release and statement."""
 
-from __future__ import annotations
-
 import asyncio
 from time import time
 
@@ -50,7 +48,6 @@ class Attestation:
             await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def _statement(self) -> Statement:
-        """The statement in evidence: model, settings, levels. The release is proved apart from it."""
         serving, settings = self._offer.serving, self.settings
         digest = await self._compute.weights_digest()
         return Statement(

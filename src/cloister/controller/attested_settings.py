@@ -1,8 +1,5 @@
-"""Which settings evidence includes: those that decide where prompts go and which processes and users may see them.
-All others are listed too, with the reason why they do not matter: a setting that is in neither table fails a test.
-"""
-
-from __future__ import annotations
+"""Which settings evidence includes: those that decide where prompts go and which processes and users may see them. All
+others are listed with the reason why they do not matter: a setting that is in neither table fails a test."""
 
 from math import ceil
 
@@ -86,11 +83,10 @@ HOST_IRRELEVANT = {
     "release": "the evidence has its measurement, which must be the node's",
     "engine.cache_disk_bytes": "a vault host has no service, and vaults put nothing on a disk",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}
-"""Of a vault host (`cloister vault serve`)."""
 
 
 def attested_settings(settings: Settings) -> AttestedSettings:
-    """The part of these settings that evidence includes. Reads the parties' file: SetupError if it is unusable."""
+    """Reads the parties' file: SetupError if it is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
     mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
@@ -108,6 +104,6 @@ def attested_settings(settings: Settings) -> AttestedSettings:
 
 
 def attested_host_settings(settings: VaultHostSettings) -> AttestedSettings:
-    """The same for a vault host. Sessions are the server's: a vault ends with its connection there."""
+    """Sessions are the server's: a vault ends with its connection there."""
     sandbox: Sandbox = "degraded" if settings.allow_degraded_sandbox else "whole"
     return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off")

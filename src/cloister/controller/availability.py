@@ -1,7 +1,5 @@
-"""At which levels a request is served now. A level is closed until it was rehearsed (controller.rehearsal), and not
-available while a process that it needs is down."""
-
-from __future__ import annotations
+"""At which levels a request is served now: those that were rehearsed (controller.rehearsal) and whose processes are
+up."""
 
 from collections.abc import Callable, Iterable
 
@@ -19,36 +17,30 @@ FAILED = ServiceUnavailable(
 
 
 class Availability:
-    """Of the levels that the node offers. Only the frontend `rehearser` may ask at a closed one."""
+    """Only the frontend `rehearser` may ask at a closed level."""
 
     def __init__(self, node: Node, vaults: Vaults, serving: Callable[[], Serving]) -> None:
         self._node, self._vaults, self._serving = node, vaults, serving
-        self._closed: dict[str, CloisterError] = {}
+        self.closed: dict[str, CloisterError] = {}
         self.rehearser = 0
 
     @property
-    def closed(self) -> tuple[str, ...]:
-        return tuple(self._closed)
-
-    @property
     def now(self) -> tuple[LevelName, ...]:
-        """The levels at which a request is served now."""
         try:
             offered = self._serving().levels
         except ServiceUnavailable:
             return ()
-        return tuple(name for name in offered if name not in self._closed and self._has_processes(name))
+        return tuple(name for name in offered if name not in self.closed and self._has_processes(name))
 
     def check(self, level: str, frontend: int) -> None:
-        """Raise why requests of this frontend are refused at this level, if they are."""
-        if frontend != self.rehearser and (reason := self._closed.get(level)) is not None:
+        if frontend != self.rehearser and (reason := self.closed.get(level)) is not None:
             raise reason
 
     def close(self, levels: Iterable[str], reason: CloisterError = UNTRIED) -> None:
-        self._closed |= dict.fromkeys(levels, reason)
+        self.closed |= dict.fromkeys(levels, reason)
 
     def open(self, level: str) -> None:
-        self._closed.pop(level, None)
+        self.closed.pop(level, None)
 
     def _has_processes(self, name: str) -> bool:
         level = LEVELS[name]

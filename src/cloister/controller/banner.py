@@ -1,7 +1,5 @@
 """What a server prints when it is ready: what it serves and how, and commands that work as they are shown."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -19,7 +17,6 @@ from cloister.messages.controller_frontend import Serving
 
 
 def command_as_typed() -> str:
-    """What starts `cloister` from this folder: its name if that finds this installation, else a path to it."""
     script = Path(sys.executable).with_name("cloister")
     found = shutil.which("cloister")
     if found is not None and Path(found) == script:
@@ -48,10 +45,9 @@ def say_ready(
     )
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if serving.missing_layers:
-        console.print(
-            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]{_to_mend(serving)}\n",
-            soft_wrap=True,
-        )
+        lacks = f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]"
+        to_mend = "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
+        console.print(f"{lacks}{to_mend}\n", soft_wrap=True)
     for note in notes:
         console.print(f"{escape(note)}\n", soft_wrap=True)
     if settings.gateway.keys_file is None:
@@ -76,7 +72,6 @@ def say_ready(
 
 
 def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
-    """Printed where it is another machine, which may be down."""
     host = settings.controller.vault_host
     if host is None:
         return
@@ -97,8 +92,3 @@ _REMEDIES = {
     "own_attention": "own_attention: a process on the GPU holds the keys and values of several users' prompts; "
     "`--gpu-in-turns` has no such process, and no level partitioned.",
 }
-
-
-def _to_mend(serving: Serving) -> str:
-    """How an operator gets the missing layers, where that is easy."""
-    return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)

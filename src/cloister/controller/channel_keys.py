@@ -1,11 +1,6 @@
-"""The node's channel keys: the one that evidence shows, and those before it while requests sealed to them may come.
-
-A key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered. Then a new key is shown,
-and the old one is held for HELD_S more, with room for as many messages again: a client that verified in time is not
-refused. A key that is no longer held is dropped: a key stolen from a running node opens only requests sealed to it.
-"""
-
-from __future__ import annotations
+"""The node's channel keys: the one that evidence shows, and those before it while requests sealed to them may come. A
+key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered, and held for HELD_S more.
+Then it is dropped: a key stolen from a running node opens only requests sealed to it."""
 
 import logging
 from collections.abc import Callable
@@ -17,16 +12,14 @@ from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, See
 from cloister.errors import ChannelKeyUnknown
 
 log = logging.getLogger(__name__)
-
 SHOWN_S = 3600.0
 HELD_S = 600.0
-MOST_HELD = 4
-"""Keys at once: a flood of messages uses up key after key, and each remembers its messages (30 MB at most)."""
+MOST_HELD = 4  # a flood of messages uses up key after key, and each remembers its messages (30 MB at most)
 
 
 @dataclass(frozen=True)
 class ShownKey:
-    """The key in evidence. It is held for `held_s`, unless a flood of messages uses it up."""
+    """Held for `held_s`, unless a flood of messages uses it up."""
 
     public: bytes
     held_s: float
@@ -36,18 +29,15 @@ class _Held:
     def __init__(self, limit: int, now: float) -> None:
         self.key = ChannelKey.generate()
         self.seen = SeenMessages(limit)
-        self.replaced_at = now + SHOWN_S
-        """When that happened; for the key that is shown, when it will at the latest."""
+        self.replaced_at = now + SHOWN_S  # for the key that is shown: at the latest
 
 
 class ChannelKeys:
     """Each message is taken once. The owner calls `tend` every `due_s` seconds: keys expire without requests, too."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT, clock: Callable[[], float] = monotonic) -> None:
-        self._limit = limit
-        self._clock = clock
-        self._held = [_Held(limit, clock())]
-        """The last one is the newest, and is shown."""
+        self._limit, self._clock = limit, clock
+        self._held = [_Held(limit, clock())]  # the last one is the newest, and is shown
 
     @property
     def shown(self) -> ShownKey:
@@ -61,12 +51,11 @@ class ChannelKeys:
 
     @property
     def due_s(self) -> float:
-        """How long until a key is to be replaced or forgotten."""
         moments = [*(one.replaced_at + HELD_S for one in self._held[:-1]), self._held[-1].replaced_at]
         return max(0.0, min(moments) - self._clock())
 
     def accept(self, envelope: Envelope) -> RequestKeys:
-        """The keys of a request; ChannelKeyUnknown, MessageRepeated or ChannelBroken if it is not for us to open."""
+        """ChannelKeyUnknown, MessageRepeated or ChannelBroken if it is not for us to open."""
         self.tend()
         for held in self._held:
             if held.key.key_id == envelope.key_id:
@@ -77,20 +66,18 @@ class ChannelKeys:
         )
 
     def tend(self) -> None:
-        """Replace the key that was shown long enough, forget those that were held long enough."""
         now = self._clock()
         if now >= self._held[-1].replaced_at:
             self.renew()
         self._held[:-1] = [one for one in self._held[:-1] if now < one.replaced_at + HELD_S]
 
     def renew(self) -> None:
-        """Show a new key from now on."""
         now = self._clock()
         self._held[-1].replaced_at = min(now, self._held[-1].replaced_at)
         self._held = [*self._held, _Held(self._limit, now)][-MOST_HELD:]
 
     def drop(self) -> None:
-        """Show a new key, and hold no other: clients that verified this node have to verify it again."""
+        """Holds no other key: clients that verified this node have to verify it again."""
         self._held = [_Held(self._limit, self._clock())]
 
     def _taken(self, held: _Held, envelope: Envelope) -> RequestKeys:

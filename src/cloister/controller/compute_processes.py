@@ -1,12 +1,6 @@
-"""The processes that compute: what starts in which order, and what ends together.
-
-    weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and attention processes
-
-A service that ends is forked again; the vaults of living sessions stay. A fork server that ends takes all that it
-forked with it, and is started again.
-"""
-
-from __future__ import annotations
+"""The processes that compute: weights (sealed once) → fork server → spare vaults and service; on a GPU also MPS and
+attention processes. A service that ends is forked again and the vaults of sessions stay; a fork server that ends takes
+all that it forked with it."""
 
 import asyncio
 import os
@@ -14,13 +8,11 @@ from collections.abc import Awaitable, Callable
 
 from cloister.attest.evidence import NodeEvidence
 from cloister.config import Settings
-from cloister.controller.attention import AttentionProcesses
-from cloister.controller.cache_file import cache_file
+from cloister.controller.attention import AttentionProcesses, LinkSlots
 from cloister.controller.forkserver import ForkServer, link_shape
-from cloister.controller.link_slots import LinkSlots
 from cloister.controller.mps import mps_for
 from cloister.controller.relay import Relay
-from cloister.controller.service import Service
+from cloister.controller.service import Service, cache_file
 from cloister.controller.vault_host import VaultHostClient
 from cloister.controller.weights import seal_weights
 from cloister.levels import Decodes
@@ -35,11 +27,8 @@ from cloister.process.watchdog import SILENT
 
 SERVICE_START_S = 120.0
 WAIT_FOR_THE_KILLED_S = 2.0
-ENDING_AT_ONCE = 4
-"""Clients of MPS that may be ending while others begin."""
-
-ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]
-"""For vaults with these weights and links: the way to their host, None where vaults live on this machine."""
+ENDING_AT_ONCE = 4  # clients of MPS that may be ending while others begin
+ReachVaultHost = Callable[[int, LinkShape], Awaitable[VaultHostClient | None]]  # None where vaults live on this machine
 
 
 class ComputeProcesses:
@@ -64,26 +53,21 @@ class ComputeProcesses:
         self.service: Service | None = None
         self.preloaded: Preloaded | None = None
         self.ready: Ready | None = None
-        """What the fork server and the service said of themselves when they last started."""
         self._mps = mps_for(settings)
         self._attention: AttentionProcesses | None = None
 
     def launch(self) -> None:
-        """The fork server imports its code from now on, while other things start."""
         self._forkserver = ForkServer(self._forkserver_ended)
 
     async def start(self) -> None:
-        """Until a service is ready; raises why none is."""
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._supervisor.start()
 
     def keep(self) -> None:
-        """From now on what ends is started again."""
         self._supervisor.keep()
 
     async def close(self) -> None:
-        """End everything, and wait until it has ended."""
         await self._supervisor.close()
         if self._vault_host:
             await self._vault_host.close()
@@ -104,7 +88,6 @@ class ComputeProcesses:
 
     @property
     def _placement(self) -> Placement:
-        """Where processes compute: on the host until a fork server reports."""
         return Placement() if self.preloaded is None else self.preloaded.placement
 
     @property
@@ -172,7 +155,6 @@ class ComputeProcesses:
         return forkserver
 
     def _open_vaults(self, slots: LinkSlots, forkserver: ForkServer) -> None:
-        """Vaults compute at the same time as the service, with links on the device."""
         assert self.preloaded is not None
         self._relay.sessions.keep_within(slots.free - ENDING_AT_ONCE)  # a session's vault was a spare one
         self._relay.core_lease.compute_beside()

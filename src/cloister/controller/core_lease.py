@@ -1,18 +1,9 @@
 """Which processes compute now, on how many cores: the service, or vaults. `CoreLease` is a pure state machine (events
-in, commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
-
-Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait, the service
-pauses, vaults have the cores for a round, then the service computes one step at least (`Resume`). The
-size of a round depends on the active tenants (pace.Pace): small with several, large with one; but a newcomer's short
-prompt is not cut. A turn goes to a vault of the tenant that was served least, so that a tenant does not wait behind all
-requests of another. Vaults that wait together divide the cores: a thread is fastest if it waits for no other. Answering
-links is light and needs no lease.
-
-On a device that many processes compute on at the same time, work is done `beside` the service: it does not pause, a
-piece is not cut, and enough tokens are under way at once to fill the device.
-"""
-
-from __future__ import annotations
+in, commands out); `LeaseKeeper` carries its commands out and ends a process that is late. Two teams of kernel threads
+on the same cores slow each other down: vaults have the cores for a round, the service then for one step at least. A
+round is small with several active tenants (pace.Pace), but a newcomer's short prompt is not cut; the least served
+tenant is next, and vaults that wait together divide the cores. On a device work is done `beside` the service, without
+pauses."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -27,20 +18,13 @@ from cloister.messages.controller_service import MAX_CHARGES, Pause, Resume
 from cloister.messages.controller_vault import LeaseCores
 from cloister.pace import LEAST_TOKENS, ActiveTenants, Pace
 
-ROUND_TOKENS = 512
-"""In a round, at most."""
+ROUND_TOKENS = 512  # in a round, at most
 
+# A round with several tenants, in service steps of one token: a token takes < 3 times as long as alone.
 SHORT_STEPS = 1.75
-"""The length of a round with several tenants, in service steps of one token: with the service's own step after it, a
-token should take less than three times as long as alone."""
-
 AT_ONCE_S = 0.005
-
-BESIDE_TOKENS = 2048
-"""At once beside the service, at most; one piece is always admitted."""
-
-PIECE_TOKENS = 8
-"""The cost of a piece of work beside its tokens, since it reads all weights."""
+BESIDE_TOKENS = 2048  # at once beside the service, at most; one piece is always admitted
+PIECE_TOKENS = 8  # the cost of a piece of work beside its tokens, since it reads all weights
 
 
 NOTHING: Mapping[str, int] = {}
@@ -48,8 +32,6 @@ NOTHING: Mapping[str, int] = {}
 
 @dataclass(frozen=True)
 class CoreRequest:
-    """Work of `tokens` for this tenant; `whole`: it must be done in one piece."""
-
     tokens: int
     tenant: str
     whole: bool = False
@@ -57,8 +39,6 @@ class CoreRequest:
 
 @dataclass(frozen=True)
 class Grant:
-    """Give this vault these cores, for this number of tokens."""
-
     vault: int
     cores: int
     tokens: int
@@ -68,25 +48,18 @@ Command = Pause | Resume | Grant
 
 
 class CoreLease:
-    """Grants at most all cores, and none while the service computes, unless vaults compute `beside` it. Within a tenant
-    the first request is served first. `size` returns how many tokens a round may have now."""
+    """Grants at most all cores, and none while the service computes, unless vaults compute `beside` it."""
 
     def __init__(self, cores: int, size: Callable[[], int] = lambda: ROUND_TOKENS) -> None:
         self._size = size
-        self.beside = False
-        """Whether vaults compute elsewhere than on the cores, at the same time as the service. Set before the first
-        vault asks."""
-        self.holders: dict[int, int] = {}
-        """Vaults that compute, and their numbers of cores."""
-        self._under_way: dict[int, int] = {}
-        """Tokens of each vault that computes beside the service."""
+        self.beside = False  # set before the first vault asks
+        self.holders: dict[int, int] = {}  # cores of the vaults that compute
+        self._under_way: dict[int, int] = {}  # tokens of each vault that computes beside the service
         self._cores = cores
         self.service: Literal["absent", "computing", "pausing", "paused"] = "absent"
         self._waiting: dict[int, CoreRequest] = {}
-        self._tenants: dict[int, str] = {}
-        """Of vaults that wait or compute."""
-        self._cut: set[int] = set()
-        """Vaults whose work was cut up: the rest of it is no newcomer's, however short."""
+        self._tenants: dict[int, str] = {}  # of vaults that wait or compute
+        self._cut: set[int] = set()  # vaults whose work was cut up: the rest of it is no newcomer's, however short
         self._meter = ServiceMeter()
         self._last = ""
         self._spent = 0
@@ -105,7 +78,6 @@ class CoreLease:
         return self._leave(vault)
 
     def gone(self, vault: int) -> list[Command]:
-        """A vault died, or was ended because it was late."""
         self._cut.discard(vault)
         return self._leave(vault)
 
@@ -131,7 +103,6 @@ class CoreLease:
         return [Pause()] if self.service == "pausing" else self._go_on()
 
     def service_gone(self) -> list[Command]:
-        """Vaults no longer wait for the service."""
         self.service = "absent"
         return self._go_on()
 
@@ -198,8 +169,6 @@ class CoreLease:
 
 
 class Computes(Protocol):
-    """A process that computes on the lease's orders."""
-
     def send(self, message: msgspec.Struct) -> None: ...
     def abort(self) -> None: ...
 
@@ -219,15 +188,13 @@ class LeaseKeeper:
         self._reading: set[int] = set()
         self._vaults: dict[int, Computes] = {}
         self._service: Computes | None = None
-        self._vault_deadline_s = vault_deadline_s
-        self._service_deadline_s = service_deadline_s
+        self._vault_deadline_s, self._service_deadline_s = vault_deadline_s, service_deadline_s
         self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
+        # When it was resumed, and whether it was asked at once to pause again.
         self._step_begun, self._one_step = 0.0, False
-        """When the service was resumed, and whether it was asked at once to pause again: after one step."""
 
     def compute_beside(self) -> None:
-        """Vaults and service compute on a device at the same time, not on the cores."""
         self._lease.beside = True
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
@@ -271,7 +238,6 @@ class LeaseKeeper:
         self._carry_out(commands)
 
     def service_up(self, service: Computes) -> None:
-        """To be called before the service gets any work."""
         self._service = service
         self._carry_out(self._lease.service_up())
 

@@ -1,11 +1,6 @@
-"""The controller's handle on the detector: texts go in, labels come back later, and a detector that hangs or dies costs
-cache hits, never privacy.
-
-    keeper.classify(request_id, text, ends)  …  on_labels(request_id, labels)
-
-Every text handed in is answered once: by the detector, or with PRIVATE for all its blocks if there is none, if it is
-too busy, or if it does not answer in time. One that hangs is killed; one that ended is started again.
-"""
+"""The handle on the detector. Every text is answered once: by the detector, or PRIVATE for all its blocks if there is
+none, if it is too busy or late. One that hangs is killed, one that ended is started again: that costs cache hits, no
+privacy."""
 
 from __future__ import annotations
 
@@ -21,20 +16,7 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.errors import ProtocolError, SetupError
-from cloister.messages.controller_detector import (
-    MAX_BLOCKS,
-    MAX_TEXT,
-    Category,
-    Classify,
-    DetectorReady,
-    FromDetector,
-    KnowOpenings,
-    Label,
-    Labels,
-    LoadRules,
-    RulesLoaded,
-    StartDetector,
-)
+from cloister.messages import controller_detector as wire
 from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 from cloister.process.supervisor import Supervisor
@@ -44,32 +26,26 @@ if TYPE_CHECKING:
     from cloister.detection.signed_rules import SignedRules
 
 log = logging.getLogger(__name__)
-
 DETECTOR = "cloister.detection"
 MAX_PENDING = 256
 MAX_PENDING_CHARACTERS = 16 << 20
-ANSWER_S = 10.0
-"""A detector that is silent for so long, with a text in its hands, hangs."""
+ANSWER_S = 10.0  # silent for so long, with a text in its hands, it hangs
 RULES_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLabel:
-    """Of one block: the label, which tier decided, and what about."""
-
-    label: Label
+    label: wire.Label
     tier: int
-    category: Category
+    category: wire.Category
 
 
-HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)
-"""The label of a block that no detector has read."""
-
+HELD_BACK = BlockLabel(wire.Label.PRIVATE, 0, wire.Category.NONE)  # no detector has read the block
 OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
 
 
 def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> DetectorKeeper | None:
-    """The detector of these settings, not started yet. SetupError where its rules are of no use."""
+    """Not started yet. SetupError where its rules are of no use."""
     if not settings.detector:
         return None
     rules = None
@@ -94,21 +70,17 @@ class DetectorKeeper:
         answer_s: float = ANSWER_S,
         module: str = DETECTOR,
     ) -> None:
-        self._on_labels = on_labels
-        self._rules = rules
-        self._allow_degraded = allow_degraded
+        self._on_labels, self._rules, self._allow_degraded = on_labels, rules, allow_degraded
         self._openings: tuple[str, ...] = ()
-        self._answer_s = answer_s
-        self._module = module
-        self._handle: ModuleHandle[DetectorReady] | None = None
+        self._answer_s, self._module = answer_s, module
+        self._handle: ModuleHandle[wire.DetectorReady] | None = None
         self._pending: dict[int, tuple[int, int]] = {}
         self._pending_characters = 0
         self._heard = 0.0
         self.supervisor = Supervisor("detector", self._start, self._lost)
         self._watching: asyncio.Task[None] | None = None
         self.up = asyncio.Event()
-        self.held_back = 0
-        """Texts answered PRIVATE because no detector read them."""
+        self.held_back = 0  # texts answered PRIVATE because no detector read them
 
     @property
     def pid(self) -> int | None:
@@ -116,7 +88,7 @@ class DetectorKeeper:
 
     @property
     def load(self) -> float:
-        """How busy it is, from 0 to 1: what moves the thresholds (SafeKV §V-D)."""
+        """From 0 to 1: it moves the thresholds (SafeKV §V-D)."""
         return min(1.0, len(self._pending) / MAX_PENDING)
 
     def start(self) -> None:
@@ -125,24 +97,24 @@ class DetectorKeeper:
             self._watching = asyncio.create_task(self._watch())
 
     def know(self, openings: tuple[str, ...]) -> None:
-        """How the served model's chat template begins a prompt by itself."""
         self._openings = openings
         if self.up.is_set() and self._handle is not None:
-            self._handle.send(KnowOpenings(openings))
+            self._handle.send(wire.KnowOpenings(openings))
 
     def classify(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float = 0.0) -> None:
-        """Have the text labelled; `ends`: where each block ends in it, in characters. The answer comes later."""
+        """`ends`: where each block ends in the text, in characters. The answer comes later."""
         blocks = len(ends)
         full = len(self._pending) >= MAX_PENDING or self._pending_characters + len(text) > MAX_PENDING_CHARACTERS
-        unfit = len(text) > MAX_TEXT or blocks > MAX_BLOCKS or request_id in self._pending
+        unfit = len(text) > wire.MAX_TEXT or blocks > wire.MAX_BLOCKS or request_id in self._pending
         if not self.up.is_set() or self._handle is None or full or unfit:
-            self._hold_back(request_id, blocks)
+            self.held_back += 1
+            asyncio.get_running_loop().call_soon(self._on_labels, request_id, (HELD_BACK,) * blocks)
             return
         if not self._pending:
             self._heard = monotonic()
         self._pending[request_id] = (blocks, len(text))
         self._pending_characters += len(text)
-        self._handle.send(Classify(request_id, text, tuple(ends), self.load, min(max(suspicion, 0.0), 1.0)))
+        self._handle.send(wire.Classify(request_id, text, tuple(ends), self.load, min(max(suspicion, 0.0), 1.0)))
 
     async def close(self) -> None:
         await self.supervisor.close()
@@ -150,11 +122,6 @@ class DetectorKeeper:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._clean_up()
-
-    def _hold_back(self, request_id: int, blocks: int) -> None:
-        self.held_back += 1
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._on_labels, request_id, (HELD_BACK,) * blocks)
 
     async def _clean_up(self) -> None:
         self.up.clear()
@@ -168,17 +135,21 @@ class DetectorKeeper:
 
     async def _start(self) -> None:
         handle = self._handle = ModuleHandle(
-            "detector", self._module, FromDetector, DetectorReady, handle=self._hear, on_end=self.supervisor.ended
+            "detector",
+            self._module,
+            wire.FromDetector,
+            wire.DetectorReady,
+            handle=self._hear,
+            on_end=self.supervisor.ended,
         )
-        handle.send(StartDetector(VERSION, self._rules.text if self._rules else "", self._allow_degraded))
+        handle.send(wire.StartDetector(VERSION, self._rules.text if self._rules else "", self._allow_degraded))
         ready = await handle.ready
         if ready.version != VERSION:
             raise ProtocolError("The detector is of another version.")
-        handle.send(KnowOpenings(self._openings))
+        handle.send(wire.KnowOpenings(self._openings))
         self.up.set()
 
     async def _watch(self) -> None:
-        """Kill one that hangs; hand on rules that changed."""
         beat = min(self._answer_s / 4, RULES_EVERY_S)
         while True:
             await asyncio.sleep(beat)
@@ -187,18 +158,18 @@ class DetectorKeeper:
                 self._handle.kill()
                 self.supervisor.ended()
             if self._rules is not None and self._rules.reload() and self.up.is_set() and self._handle is not None:
-                self._handle.send(LoadRules(self._rules.text))
+                self._handle.send(wire.LoadRules(self._rules.text))
 
     def _hear(self, message: msgspec.Struct) -> None:
         self._heard = monotonic()
-        if isinstance(message, RulesLoaded):
+        if isinstance(message, wire.RulesLoaded):
             if message.taken:
                 log.info("The detector has %d rules.", message.rules)
             else:
                 place = f"rule {message.rule}" if message.rule else "the file"
                 log.error("New rules were not taken (%s: %s); the rules before stay.", place, message.wrong)
             return
-        if not isinstance(message, Labels) or message.request_id not in self._pending:
+        if not isinstance(message, wire.Labels) or message.request_id not in self._pending:
             raise ProtocolError("The detector labels a text that it was not given.")
         labels = read_labels(message, self._pending[message.request_id][0])
         self._pending_characters -= self._pending.pop(message.request_id)[1]
@@ -211,13 +182,13 @@ class DetectorKeeper:
             self._on_labels(request_id, (HELD_BACK,) * blocks)
 
 
-def read_labels(message: Labels, blocks: int) -> tuple[BlockLabel, ...]:
-    """What another process says, checked: as many as asked for, known codes, nothing public behind what is not."""
+def read_labels(message: wire.Labels, blocks: int) -> tuple[BlockLabel, ...]:
+    """Checked: as many as asked for, known codes, nothing public behind what is not."""
     if not len(message.labels) == len(message.tiers) == len(message.categories) == blocks:
         raise ProtocolError("The detector did not label every block.")
     try:
         labels = tuple(
-            BlockLabel(Label(label), tier, Category(category))
+            BlockLabel(wire.Label(label), tier, wire.Category(category))
             for label, tier, category in zip(message.labels, message.tiers, message.categories, strict=True)
         )
     except ValueError:

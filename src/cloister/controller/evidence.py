@@ -1,9 +1,5 @@
 """The node's evidence: fresh reports of machine and GPUs over a client's nonce, bound to channel key and release.
-
-It holds no user's secret and sees no requests. Firmware is slow: one thread asks it, and few clients may wait for it.
-"""
-
-from __future__ import annotations
+Firmware is slow: one thread asks it, and few clients may wait for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +11,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from cloister.attest.attester import Attester, Tee
+from cloister.attest.attester import Attester
 from cloister.attest.evidence import (
     DOMAIN,
     VERSION,
@@ -44,8 +40,6 @@ DEVELOPMENT = "development-log"
 
 
 class ShowsGpus(Protocol):
-    """The machine's GPUs (`controller.gpu_evidence`)."""
-
     @property
     def count(self) -> int:
         """How many GPUs are shown."""
@@ -55,11 +49,7 @@ class ShowsGpus(Protocol):
 
 
 class EvidenceMaker:
-    """`shown` is the key that clients are to seal to; `statement` says what the node serves, once that is known.
-
-    `vault_hosts` asks the machines that keep its vaults for evidence over a nonce, by address. A vault host has another
-    `domain`, and shows no proof of its release: it is the node's.
-    """
+    """`shown` is the key to seal to. A vault host has another `domain`, and no proof of its release."""
 
     def __init__(
         self,
@@ -73,25 +63,12 @@ class EvidenceMaker:
         vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
         domain: bytes = DOMAIN,
     ) -> None:
-        self._attester = attester
-        self._release = release
-        self._measurement = release.measurement
-        self._shown = shown
-        self._statement = statement
-        self._most = most
-        self._gpus = gpus
-        self._vault_hosts = vault_hosts
-        self._domain = domain
+        self._attester, self._release = attester, release
+        self.tee, self.measurement = attester.tee, release.measurement
+        self._shown, self._statement, self._most, self._gpus = shown, statement, most, gpus
+        self._vault_hosts, self._domain = vault_hosts, domain
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
-
-    @property
-    def tee(self) -> Tee:
-        return self._attester.tee
-
-    @property
-    def measurement(self) -> bytes:
-        return self._measurement
 
     def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         if len(self._answering) >= self._most:
@@ -102,7 +79,7 @@ class EvidenceMaker:
         task.add_done_callback(self._answering.discard)
 
     async def evidence(self, nonce: bytes, since: int = 0) -> NodeEvidence:
-        """The whole document, for this nonce and for a client that saw a log of `since` entries last."""
+        """`since`: how many entries the log had that the client saw last."""
         hosts = await self._vault_hosts(nonce) if self._vault_hosts else {}
         pins = tuple(VaultHostPin(address, one.channel_key) for address, one in hosts.items())
         shown = self._shown()
@@ -124,7 +101,7 @@ class EvidenceMaker:
     async def _show_gpus(self, nonce: bytes, channel_key: bytes) -> GpuEvidence | None:
         if self._gpus is None:
             return None
-        gpu = await self._gpus.show(gpu_nonce(nonce, channel_key, self._measurement, self._domain))
+        gpu = await self._gpus.show(gpu_nonce(nonce, channel_key, self.measurement, self._domain))
         if gpu is None and self._gpus.count:
             raise SetupError("The GPUs of this node show nothing.")
         return gpu
@@ -135,14 +112,14 @@ class EvidenceMaker:
         """The time is stated last, after all waiting: clients compare it with their clocks."""
         statement = msgspec.json.encode(replace(said, made_ms=now_ms()))
         about_gpus = gpu.data if gpu else b""
-        bound = bind(nonce, channel_key, self._measurement, about_gpus, statement, self._domain)
+        bound = bind(nonce, channel_key, self.measurement, about_gpus, statement, self._domain)
         attested = self._attester.attest(bound)
         return NodeEvidence(
             version=VERSION,
             tee=attested.tee,
             report=attested.report,
             channel_key=channel_key,
-            measurement=self._measurement,
+            measurement=self.measurement,
             statement=statement,
             certificates=attested.certificates,
             collateral=attested.collateral,
@@ -161,13 +138,11 @@ class EvidenceMaker:
 
 
 def now_ms() -> int:
-    """The node's clock."""
     return time_ns() // 1_000_000
 
 
 def find_release(log: Path | None, also: Sequence[str] = ()) -> Release:
-    """The release in this log whose files are the ones that run; without a log, one made here. `also` names packages
-    beside `cloister` that run (`external_level.measured_packages`)."""
+    """The release in this log whose files run here; without a log, one made here. `also`: more packages that run."""
     return development_release(cache_folder() / DEVELOPMENT, also) if log is None else _published(log, also)
 
 

@@ -1,10 +1,5 @@
-"""A level whose code is in another distribution: how the controller finds that code and what it asks of it.
-
-A distribution names its `ExternalLevel` under the entry point `cloister.levels`. Its code is imported only where the
-settings do not switch the level off, and a node that may import it measures it too (`measured_packages`).
-"""
-
-from __future__ import annotations
+"""A level whose code is in another distribution, which names it under the entry point `cloister.levels`. The code is
+imported only where the settings do not switch the level off, and a node that may import it measures it too."""
 
 from abc import ABC, abstractmethod
 from importlib.metadata import EntryPoint, entry_points
@@ -19,13 +14,10 @@ from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
 
 GROUP = "cloister.levels"
-PACKAGES: dict[LevelName, str] = {MPC: "cloister_mpc"}
-"""The package that has a level's code. An entry point that leads elsewhere does not count."""
+PACKAGES: dict[LevelName, str] = {MPC: "cloister_mpc"}  # an entry point that leads elsewhere does not count
 
 
 class ExternalRoute(Route):
-    """The route of a level that needs no vault of this node."""
-
     @abstractmethod
     def ask(self, asked: PendingRequest) -> None:
         """Take this request, or refuse it (`Requests.refuse`)."""
@@ -60,7 +52,7 @@ class ExternalLevel(ABC):
 
 
 def find_offer(settings: Settings, folder: ModelFolder) -> ExternalLevel | str:
-    """The level `mpc`, or why this server does not offer it. An error where the operator asked for it in vain."""
+    """A text says why this server does not offer `mpc`. An error where the operator asked for it in vain."""
     if _is_off(settings):
         return "It was started with `--mpc off`; without that, its operator may offer 'mpc'."
     try:
@@ -74,7 +66,6 @@ def find_offer(settings: Settings, folder: ModelFolder) -> ExternalLevel | str:
 
 
 def load_level(name: LevelName) -> ExternalLevel:
-    """SetupError that says what to install where the level's distribution is absent."""
     if (found := _entry_points().get(name)) is None:
         distribution = PACKAGES[name].replace("_", "-")
         raise SetupError(
@@ -88,11 +79,7 @@ def load_level(name: LevelName) -> ExternalLevel:
 
 
 def measured_packages(settings: Settings) -> tuple[str, ...]:
-    """The packages beside `cloister` that this node's measurement covers: all that it may import.
-
-    A vault host does not know what its server offers, and both must have the same measurement. So a server with a
-    vault host measures what is installed, as the vault host does.
-    """
+    """All that this node may import beside `cloister`; with a vault host all that is installed, as it measures too."""
     return () if _is_off(settings) and settings.controller.vault_host is None else installed_packages()
 
 

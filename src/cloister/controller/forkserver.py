@@ -1,10 +1,4 @@
-"""The handle on the fork server, from which the service and all vaults are forked.
-
-No user's data reaches the fork server. When it ends, all that it forked end too, and the owner of this handle starts
-another.
-"""
-
-from __future__ import annotations
+"""The handle on the fork server. No user's data reaches it; when it ends, all that it forked end too."""
 
 import itertools
 import os
@@ -31,8 +25,6 @@ def link_shape(facts: Preloaded) -> LinkShape:
 
 
 class ForkServer:
-    """It imports its code from the first moment on; `on_end` is called if it ends before `close`."""
-
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self._closing = False
@@ -43,13 +35,11 @@ class ForkServer:
 
     @property
     def up(self) -> bool:
-        """Whether it has loaded the model and forks."""
         return self._handle.started and not self._closing
 
     async def preload(
         self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool, meeting: str = ""
     ) -> Preloaded:
-        """Hand it the sealed weights and wait until it is ready to fork."""
         engine = settings.model_dump_json().encode()
         order = Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded, meeting)
         self._handle.send(order, (weights,))
@@ -58,11 +48,7 @@ class ForkServer:
     def spawn(
         self, role: Role, *descriptors: int, disk: int | None = None, places: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
-        """Have a child forked with these descriptors beside its control socket; our end of that socket.
-
-        It also gets a /dev/null, since its root is empty. A service may get a file to keep blocks in (`disk`), a vault
-        the device's memory with the weights.
-        """
+        """Also our end of its socket. `disk`: a file for blocks; `weights`: the device's memory with them."""
         number, child = next(self._numbers), Child()
         self._starting[number] = child
         ours, theirs = socket.socketpair()
@@ -73,12 +59,12 @@ class ForkServer:
         return child, ours
 
     def kill(self) -> None:
-        """End it at once; `on_end` is not called."""
+        """`on_end` is not called."""
         self._closing = True
         self._handle.kill(GOODBYE_S)
 
     async def close(self) -> None:
-        """End it, and with it all its children: its pid namespace ends when the last process in it has ended."""
+        """Its children end too: its pid namespace ends when the last process in it has ended."""
         self._closing = True
         await self._handle.close(GOODBYE_S)
 

@@ -1,20 +1,21 @@
-"""The controller's handles on the frontends: gateway and sealed API.
+"""The handles on gateway and sealed API: each is started again when it ends, and its requests end with it."""
 
-Each is a separate process, started again when it ends. Its requests end with it.
-"""
-
-from __future__ import annotations
-
+import asyncio
 import logging
+import os
+import signal
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from time import time
-from typing import ClassVar
+from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-from cloister.config import Settings
+from cloister.config import GatewaySettings, Settings
 from cloister.controller.process import Controller
+from cloister.errors import CloisterError
+from cloister.keys import load_keys
 from cloister.messages.controller_frontend import (
     AdmitKeys,
     BytesTaken,
@@ -42,16 +43,14 @@ class FrontendProcess(ABC):
     module: ClassVar[str]
     says: ClassVar[object]
     ready: ClassVar[type[msgspec.Struct]]
-    grace_s: ClassVar[float]
-    """How long it may take to end what it is doing."""
+    grace_s: ClassVar[float]  # to end what it is doing
 
     def __init__(
         self, controller: Controller, folder: ModelFolder, settings: Settings, keys: tuple[KeyEntry, ...]
     ) -> None:
         self.controller = controller
         self.settings = settings.gateway
-        self._folder = folder
-        self._keys = keys
+        self._folder, self._keys = folder, keys
         self._allow_degraded = settings.controller.allow_degraded_sandbox
         self._created = int(time())
         self._serving: Serving | None = None
@@ -59,14 +58,12 @@ class FrontendProcess(ABC):
         self._launch()
 
     async def open(self, serving: Serving) -> msgspec.Struct:
-        """Have it take requests, and start it again whenever it ends; returns its first answer."""
         self._serving = serving
         await self._supervisor.start()
         self._supervisor.keep()
         return self._handle.ready.result()
 
     def admit(self, keys: tuple[KeyEntry, ...]) -> None:
-        """Replace all keys, now and after each restart."""
         self._keys = keys
         self._handle.send(AdmitKeys(keys))
 
@@ -79,7 +76,6 @@ class FrontendProcess(ABC):
         """Every message but the one that it is ready."""
 
     def gone(self) -> None:
-        """It ended: fail what waits for this process."""
         self.controller.relay.remove_frontend(self.number)
 
     def _launch(self) -> None:
@@ -117,7 +113,6 @@ class Gateway(FrontendProcess):
     grace_s = 1.5
 
     async def serve(self, serving: Serving) -> str:
-        """Have it listen; the URL."""
         listening = await self.open(serving)
         assert isinstance(listening, Listening)
         # A restarted gateway listens at the same address.
@@ -143,8 +138,6 @@ class Gateway(FrontendProcess):
 
 
 class SealedApi(FrontendProcess):
-    """Answers sealed requests; asks the relay as any frontend does."""
-
     name = "sealed API"
     module = "cloister.sealed_api"
     says = FromSealedApi
@@ -167,3 +160,46 @@ class SealedApi(FrontendProcess):
     def gone(self) -> None:
         super().gone()
         self.controller.sealed_requests.sealed_api_gone()
+
+
+class Admits(Protocol):
+    def admit(self, keys: tuple[KeyEntry, ...]) -> None: ...
+
+
+class Admission:
+    """The keys file is read again on SIGHUP; requests that a revoked key has under way are answered."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._frontends: Sequence[Admits] = ()
+        self._has_terminal = _has_terminal()
+        self.keys = load_keys(settings).entries
+
+    def watch(self, *frontends: Admits) -> None:
+        self._frontends = frontends
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.hung_up)
+
+    def hung_up(self) -> None:
+        """An unusable file changes nothing. A terminal that is closed sends SIGHUP too; then this process must end."""
+        if self._has_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        if self._settings.keys_file is None:
+            log.warning("There is no keys file to read again: `cloister serve --keys FILE`.")
+            return
+        try:
+            self.keys = load_keys(self._settings).entries
+        except CloisterError as wrong:
+            log.error("The keys stay as they were. %s", wrong)
+            return
+        for frontend in self._frontends:
+            frontend.admit(self.keys)
+        log.warning("The keys file was read again; keys it admits: %d.", len(self.keys))
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

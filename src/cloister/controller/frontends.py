@@ -1,6 +1,4 @@
-"""The frontends (gateway, sealed API) by number, and the way back to them. Of a message it reads the request id."""
-
-from __future__ import annotations
+"""The frontends by number, which is part of their requests' ids. Of a message it reads the request id."""
 
 import itertools
 from typing import Protocol
@@ -14,15 +12,11 @@ from cloister.messages.generation import Accepted, Failed, Tokens
 
 
 class Frontend(Protocol):
-    """A gateway or the sealed API, as far as the relay is concerned."""
-
     def send(self, message: msgspec.Struct) -> None: ...
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
 class Frontends:
-    """A frontend's number is part of its requests' ids."""
-
     def __init__(self) -> None:
         self._by_number: dict[int, Frontend] = {}
         self._numbers = itertools.count(1)
@@ -36,7 +30,6 @@ class Frontends:
         self._by_number.pop(number, None)
 
     def tell(self, message: Accepted | Tokens | Failed | View) -> None:
-        """Send a message about a request to the frontend that it came from, under the number that it has there."""
         if frontend := self._by_number.get(frontend_of(message.request_id)):
             # A step brings tokens for many requests: the frontend is woken once for all of them.
             frontend.send_soon(replace(message, request_id=local(message.request_id)))

@@ -1,10 +1,5 @@
-"""The controller's handle on the GPU reporter: a nonce goes in, the evidence of every GPU comes back, or an error.
-
-A node that must show its GPUs, or found them in confidential mode when it started, gives no evidence without them. A
-reporter that hangs is killed, and the next question starts another.
-"""
-
-from __future__ import annotations
+"""The handle on the GPU reporter. A node that must show its GPUs, or found them in confidential mode when it started,
+gives no evidence without them. A reporter that hangs is killed, and the next question starts another."""
 
 import asyncio
 import itertools
@@ -23,21 +18,17 @@ from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
-
 REPORTER = "cloister.controller.gpu_reporter"
 DEVICE = "/dev/nvidiactl"
-START_S, ANSWER_S = 60.0, 20.0
-"""NVIDIA's driver may have to wake the GPUs first. Each report is a conversation with a GPU's own firmware."""
+START_S, ANSWER_S = 60.0, 20.0  # NVIDIA's driver may have to wake the GPUs first
 MAX_WAITING = 32
 
 
 class GpuEvidenceKeeper:
-    """`count` is how many GPUs this node shows: none before `start`, and none where there is nothing to show."""
+    """`count`: GPUs that this node shows, none before `start`."""
 
     def __init__(self, choice: GpuEvidenceChoice, *, start_s: float = START_S, answer_s: float = ANSWER_S) -> None:
-        self._choice = choice
-        self._start_s = start_s
-        self._answer_s = answer_s
+        self._choice, self._start_s, self._answer_s = choice, start_s, answer_s
         self._numbers = itertools.count(1)
         self._reporter: ModuleHandle[GpusFound] | None = None
         self._asked: tuple[int, asyncio.Future[bytes]] | None = None
@@ -46,7 +37,6 @@ class GpuEvidenceKeeper:
         self.count = 0
 
     async def start(self) -> None:
-        """SetupError where GPUs are to be shown and cannot be."""
         if self._choice == "none" or (self._choice == "auto" and not os.path.exists(DEVICE)):
             return
         try:
@@ -59,7 +49,6 @@ class GpuEvidenceKeeper:
             self.count = found.count
 
     async def show(self, nonce: bytes) -> GpuEvidence | None:
-        """Of every GPU a report over these 32 bytes; None if this node shows none."""
         if not self.count:
             return None
         if self._waiting >= MAX_WAITING:

@@ -1,10 +1,5 @@
-"""The GPU reporter: `python -m cloister.controller.gpu_reporter FD` asks NVIDIA's driver for the GPUs' evidence.
-
-It alone loads NVIDIA's management library: a driver that hangs or crashes ends this process and not the controller. It
-sees nonces and reports.
-"""
-
-from __future__ import annotations
+"""`python -m cloister.controller.gpu_reporter FD` asks NVIDIA's driver for the GPUs' evidence. It alone loads NVML: a
+driver that hangs or crashes ends this process and not the controller. It sees nonces and reports."""
 
 import socket
 
@@ -19,7 +14,6 @@ from cloister.process.hardening import begin_child
 
 
 def serve(line: BlockingEndpoint[FindGpus | AskGpus]) -> None:
-    """Until the controller hangs up."""
     order = line.next()
     if order is None:
         return

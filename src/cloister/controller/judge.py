@@ -1,14 +1,6 @@
-"""Tier 3 of detection: blocks of which the detector was not sure are put to the serving model, one at a time, in the
-background (SafeKV §V-B.3).
-
-    keeper.ask(case)  …  settle(request_id, public_tokens)
-
-Every case that is taken is settled once: all before the first block that the model did not call public is public. One
-that is late, or whose service died, is settled with what was known before. A case is not taken, and stays private,
-while too many wait or no frontend has sent the question's tokens. A case holds its prompt's tokens, CASE_S at most.
-"""
-
-from __future__ import annotations
+"""Tier 3 of detection: doubtful blocks are put to the serving model, one at a time, in the background (SafeKV §V-B.3).
+Every case that is taken is settled once; a late one, or one whose service died, with what was known before. A case
+holds its prompt's tokens, CASE_S at most."""
 
 import asyncio
 from collections import deque
@@ -28,20 +20,15 @@ from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 
 MAX_CASES = 64
-MAX_DOUBTS = 8
-"""Blocks of one prompt that are asked about."""
-CASE_S = 30.0
-"""After this time a case is settled with what is known."""
-FRONTEND = 0
-"""Questions have the ids of a frontend number that no frontend gets."""
-TENANT = "(judge)"
-"""The questions are charged to a tenant apart, so that they delay no tenant's turn."""
+MAX_DOUBTS = 8  # blocks of one prompt that are asked about
+CASE_S = 30.0  # after this time a case is settled with what is known
+FRONTEND = 0  # no frontend gets this number
+TENANT = "(judge)"  # apart, so that questions delay no tenant's turn
 
 
 @dataclass(slots=True, repr=False)
 class Case:
-    """A prompt's first tokens. Those before `public` are public; `doubts` are blocks to ask about, as (start, end) in
-    tokens; if all of them pass, everything before `cleared` is public."""
+    """Tokens before `public` are public; if all `doubts` (start, end) pass, everything before `cleared` is."""
 
     request_id: int
     tenant: str
@@ -55,8 +42,7 @@ class Case:
 def case_of(
     request_id: int, tenant: str, prompt: tuple[int, ...], blocks: Sequence[BlockLabel], size: int
 ) -> Case | None:
-    """The blocks of a labelled prompt to ask about; None if there are none. A block that is uncertain by inheritance
-    alone is public if those before it are."""
+    """None without doubts. A block that is uncertain by inheritance alone is public if those before it are."""
     end = next((at for at, block in enumerate(blocks) if block.label is Verdict.PRIVATE), len(blocks))
     doubtful = [
         at
@@ -75,29 +61,19 @@ class JudgeKeeper:
     """`send` reaches the service, if there is one; `settle` gets a request's number of public tokens."""
 
     def __init__(
-        self,
-        send: Callable[[msgspec.Struct], None],
-        settle: Callable[[int, int], None],
-        *,
-        case_s: float = CASE_S,
+        self, send: Callable[[msgspec.Struct], None], settle: Callable[[int, int], None], *, case_s: float = CASE_S
     ) -> None:
-        self._send = send
-        self._settle = settle
-        self._case_s = case_s
+        self._send, self._settle, self._case_s = send, settle, case_s
         self._judge: Judge | None = None
         self._numbers = count(1)
         self._cases: deque[Case] = deque()
-        self._asked: int | None = None
-        """The question that is under way; it is about the first case."""
-        self.passed = self.refused = 0
-        """Blocks that the model called public, and those that it did not."""
+        self._asked: int | None = None  # the question under way is about the first case
+        self.passed = self.refused = 0  # blocks that the model called public, and those that it did not
 
     def learn(self, form: JudgeForm) -> None:
-        """The question's tokens, from a frontend, which has a tokenizer."""
         self._judge = self._judge or Judge(form)
 
     def ask(self, case: Case) -> bool:
-        """Whether the case is taken: it is settled later then."""
         if self._judge is None or len(self._cases) >= MAX_CASES:
             return False
         case.expiry = asyncio.get_running_loop().call_later(self._case_s, self._close, case)
@@ -107,11 +83,9 @@ class JudgeKeeper:
 
     @staticmethod
     def concerns(request_id: int) -> bool:
-        """Whether this is the id of a question."""
         return frontend_of(request_id) == FRONTEND
 
     def handle(self, message: Accepted | Tokens | Failed) -> None:
-        """The service's answer to a question; that to a closed question is ignored."""
         if message.request_id != self._asked or isinstance(message, Accepted):
             return
         self._asked = None
@@ -131,12 +105,10 @@ class JudgeKeeper:
             self._next()
 
     def forget(self, tenant: str) -> None:
-        """Close all cases of this tenant."""
         for case in [each for each in self._cases if each.tenant == tenant]:
             self._close(case)
 
     def service_gone(self) -> None:
-        """The service is gone."""
         self._asked = None
         while self._cases:
             self._close(self._cases[-1])

@@ -1,8 +1,5 @@
-"""NVIDIA's Multi-Process Service, started and watched: service and vaults compute on one GPU at the same time.
-
-Its daemon starts a server when the first client comes. What it shares, and what one client's fault does to the others:
-docs/gpu.md. This module knows process ids; it knows no request and no CUDA.
-"""
+"""NVIDIA's Multi-Process Service, started and watched: service and vaults compute on one GPU at the same time. What it
+shares, and what one client's fault does to the others: docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -22,14 +19,11 @@ from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox.credentials import UNPRIVILEGED
 
 log = logging.getLogger(__name__)
-
 DAEMON = "nvidia-cuda-mps-control"
 DEVICE = "/dev/nvidiactl"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""Says which GPUs a process sees; empty or -1, none."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"  # which GPUs a process sees; empty or -1, none
 START_S, ORDER_S = 10.0, 5.0
-GRACE_S, LOOK_S = 1.0, 0.01
-"""How long a client that was hung up on may take to end by itself, and how often we look."""
+GRACE_S, LOOK_S = 1.0, 0.01  # how long a client that was hung up on may take to end, and how often we look
 KILLED_S = 0.5
 
 
@@ -48,17 +42,13 @@ class Mps:
 
     def __init__(self, daemon: str) -> None:
         self._command = daemon
-        self._folder = Path(tempfile.mkdtemp(prefix="cloister-mps-"))
+        self.folder = tempfile.mkdtemp(prefix="cloister-mps-")
+        self._folder = Path(self.folder)
         self._ending: set[asyncio.Task[None]] = set()
         self._daemon: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         if os.geteuid() == 0:  # its clients run as this user, and so does the server it starts for them
             os.chown(self._folder, UNPRIVILEGED, UNPRIVILEGED)
-
-    @property
-    def folder(self) -> str:
-        """Where clients meet it."""
-        return str(self._folder)
 
     async def start(self, on_end: Callable[[], None]) -> None:
         """`on_end` is called if it ends before `close`; nothing computes on the GPU then, until it is started again."""
@@ -89,14 +79,13 @@ class Mps:
         return self._daemon is not None and self._daemon.returncode is None
 
     def end(self, client: Child, then: Callable[[], None]) -> None:
-        """A client that was hung up on ends by itself, or is ended: not by a signal while its kernel runs, which would
-        end all clients. `then` runs when it has ended."""
+        """Not by a signal while its kernel runs, which would end all clients. `then` runs when it has ended."""
         task = asyncio.create_task(self._end(client, then))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     async def ended(self) -> None:
-        """Wait for those: after a fault, new clients are refused until all old ones are gone."""
+        """After a fault, new clients are refused until all old ones are gone."""
         if self._ending:
             await asyncio.wait(set(self._ending))
 
@@ -129,7 +118,7 @@ class Mps:
             then()
 
     async def _order(self, command: str) -> str:
-        """What the daemon answers; nothing if it does not."""
+        """Empty if the daemon does not answer."""
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
             asking = await asyncio.create_subprocess_exec(

@@ -1,7 +1,5 @@
 """Which levels this node offers and why not the others; and which of them are open now, after their rehearsal."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -18,9 +16,7 @@ from cloister.messages.controller_frontend import Serving
 from cloister.process.supervisor import BackOff
 
 log = logging.getLogger(__name__)
-
-FIRST_REHEARSALS = 3
-"""A vault may be late once, on a machine that has just started all of this."""
+FIRST_REHEARSALS = 3  # a vault may be late once, on a machine that has just started all of this
 
 
 class Offer:
@@ -29,8 +25,8 @@ class Offer:
     def __init__(self, settings: Settings, relay: Relay, compute: ComputeProcesses, why_not_mpc: str | None) -> None:
         self._settings, self._relay, self._compute = settings, relay, compute
         self.why_not_mpc = why_not_mpc
+        # Levels that failed the first rehearsal: they are not offered.
         self._failed_first: frozenset[LevelName] = frozenset()
-        """Levels that failed the first rehearsal: they are not offered."""
         self._service_is_new = asyncio.Event()
         self._rehearsing: asyncio.Task[None] | None = None
 
@@ -52,13 +48,11 @@ class Offer:
         )
 
     def close_levels(self, *decoded_by: Decodes) -> None:
-        """Requests at these levels are refused until the levels were rehearsed again."""
         if self._compute.ready is not None:
             closed = [level for level in self.serving.levels if LEVELS[level].decodes in decoded_by]
             self._relay.availability.close(closed)
 
     def rehearse_soon(self) -> None:
-        """A service has started: the closed levels are tried again."""
         self._service_is_new.set()
 
     def keep_rehearsed(self) -> None:
@@ -70,8 +64,7 @@ class Offer:
             await asyncio.gather(self._rehearsing, return_exceptions=True)
 
     async def rehearse_first(self) -> None:
-        """A level that does not pass is not offered, and without its default level the node does not start. Where the
-        vaults are on another machine that is away, their levels are offered and stay closed."""
+        """A level that fails is not offered, the default one is needed. A vault host that is away closes its levels."""
         self.close_levels(Decodes.SERVICE, Decodes.VAULT)
         for _ in range(FIRST_REHEARSALS):
             failed = await self._rehearse()
@@ -92,7 +85,7 @@ class Offer:
             self._relay.availability.open(level)
 
     async def _rehearse(self) -> dict[LevelName, CloisterError]:
-        """Try the closed levels, and open those that pass; why the others did not."""
+        """Opens the levels that pass; returns why the others did not."""
         availability = self._relay.availability
         closed = [level for level in self.serving.levels if level in availability.closed]
         rehearsal = Rehearsal(self._relay, self.serving)
@@ -105,7 +98,6 @@ class Offer:
         return rehearsal.failed
 
     async def _keep_rehearsed(self) -> None:
-        """After each start of a service, until all levels have passed."""
         while True:
             await self._service_is_new.wait()
             self._service_is_new.clear()

@@ -1,16 +1,11 @@
-"""The controller: the parts of a node, in the order in which they start and end.
-
-When this process ends, for whatever reason, the kernel ends all others (PDEATHSIG, pid namespaces).
-"""
-
-from __future__ import annotations
+"""The controller: the parts of a node, in the order in which they start and end. When this process ends, the kernel
+ends all others (PDEATHSIG, pid namespaces)."""
 
 from cloister.config import Settings
 from cloister.controller.attestation import Attestation
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
-from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.external_level import ExternalLevel, find_offer
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
@@ -23,9 +18,6 @@ from cloister.models.source import ModelFolder
 
 
 class Controller:
-    """Frontends speak to its `relay`; `sealed_requests` takes in requests that came sealed; `evidence_maker` shows what
-    this node is."""
-
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder, self._settings = folder, settings
         self._keys = ChannelKeys()
@@ -45,6 +37,7 @@ class Controller:
             self.relay.add_level(self._external)
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
+        self.evidence_maker = self.attestation.evidence_maker
         self._detector = find_detector(settings.controller, self.relay.labels.labelled)
 
     @property
@@ -52,12 +45,7 @@ class Controller:
         return self.offer.serving
 
     @property
-    def evidence_maker(self) -> EvidenceMaker:
-        return self.attestation.evidence_maker
-
-    @property
     def notes(self) -> tuple[str, ...]:
-        """Lines about levels of other distributions, for the operator."""
         return (self._external.banner(self._settings),) if self._external else ()
 
     async def start(self) -> Serving:
@@ -76,7 +64,6 @@ class Controller:
         return self.serving
 
     async def close(self) -> None:
-        """End everything, and wait until it has ended."""
         await self.attestation.close()
         await self.offer.close()
         if self._external:

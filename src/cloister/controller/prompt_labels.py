@@ -1,29 +1,58 @@
-"""At `shared`: has a detector read prompts, and tells the service how much of each may be shared.
+"""At `shared`: has a detector read prompts, and tells the service how much of each may be shared. A prompt's text is
+not kept; uncertain blocks are put to the serving model (judge.py)."""
 
-A prompt's text passes through here on its way to the detector and is not kept. Blocks that leave the detector uncertain
-are put to the serving model (judge.py).
-"""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Protocol
 
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import JudgeKeeper, case_of
-from cloister.controller.probes import Probes
 from cloister.controller.requests import wide
 from cloister.controller.routes.base import Node
-from cloister.controller.routes.shared import SharedRoute
+from cloister.controller.routes.open import SharedRoute
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import Examine, JudgeForm
-from cloister.messages.controller_service import PublicPrefix
+from cloister.messages.controller_service import Probed, PublicPrefix
 from cloister.messages.generation import Accepted, Failed, Tokens
+
+log = logging.getLogger(__name__)
+HALF_LIFE_S = 60.0
+LOG_EVERY_S = 60.0
+
+
+class Probes:
+    """The service's reports of probing (SafeKV §V-C, §V-D). A false one costs a line in the log, and cache hits."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._tenants: frozenset[str] = frozenset()
+        self._suspected: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
+
+    def keep_only(self, tenants: frozenset[str]) -> None:
+        self._tenants = tenants
+        self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
+        self._logged = {name: at for name, at in self._logged.items() if name in tenants}
+
+    def handle(self, message: Probed) -> None:
+        """Names of unknown tenants are not logged."""
+        if not {message.owner, message.suspect} <= self._tenants:
+            return
+        now = self._clock()
+        self._suspected[message.owner] = self._suspected[message.suspect] = now
+        if now - self._logged.get(message.owner, float("-inf")) >= LOG_EVERY_S:
+            self._logged[message.owner] = now
+            log.warning("A shared prompt of tenant %r looks probed: it is private again.", message.owner)
+
+    def suspicion(self, tenant: str) -> float:
+        """From 0 to 1; it halves with every minute."""
+        if (last := self._suspected.get(tenant)) is None:
+            return 0.0
+        return float(2.0 ** -((self._clock() - last) / HALF_LIFE_S))
 
 
 class Examiner(Protocol):
-    """Has a detector read a prompt; `ends` are the ends of its blocks."""
-
     def __call__(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float) -> None: ...
 
 
@@ -34,7 +63,7 @@ class PromptLabels:
         self._node, self._probes = node, probes
         self.examine: Examiner | None = None
         self.route = SharedRoute(node, lambda: self.examine is not None)
-        self._judge = JudgeKeeper(node.send, self._judged) if judge else None
+        self._judge = JudgeKeeper(node.send, lambda *judged: node.send(PublicPrefix(*judged))) if judge else None
 
     def learn(self, form: JudgeForm) -> None:
         if self._judge is not None:
@@ -48,7 +77,7 @@ class PromptLabels:
             self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
-        """A detector has read this prompt: all before the first block that is not public may be shared."""
+        """All before the first block that is not public may be shared."""
         size = self._node.serving().block_tokens
         public = size * next((at for at, one in enumerate(blocks) if one.label is not Label.PUBLIC), len(blocks))
         final = True
@@ -64,14 +93,13 @@ class PromptLabels:
         self.route.labelled(PublicPrefix(request_id, public, final))
 
     def from_service(self, message: Accepted | Tokens | Failed) -> bool:
-        """Whether the message answers one of the judge's questions."""
         if self._judge is None or not self._judge.concerns(message.request_id):
             return False
         self._judge.handle(message)
         return True
 
     def forget(self, tenant: str) -> None:
-        """Drop this tenant's prompts. Requests that wait for the detector are served before the service forgets."""
+        """Requests that wait for the detector are served before the service forgets."""
         self.route.serve_all_of(tenant)
         if self._judge is not None:
             self._judge.forget(tenant)
@@ -79,6 +107,3 @@ class PromptLabels:
     def service_gone(self) -> None:
         if self._judge is not None:
             self._judge.service_gone()
-
-    def _judged(self, request_id: int, public_tokens: int) -> None:
-        self._node.send(PublicPrefix(request_id, public_tokens))

@@ -1,7 +1,5 @@
 """Where the model comes from: a folder of this machine, or a provider's sealed file as soon as its key was released."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -21,7 +19,7 @@ from cloister.controller.channel_keys import ShownKey
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.external_level import measured_packages
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.memory_folder import path_of
+from cloister.controller.unsealer import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
 from cloister.messages.cli_controller import StartController
 from cloister.messages.controller_gateway import AskEvidence, Listening
@@ -38,15 +36,12 @@ from cloister.process.hardening import signals_held
 from cloister.sealed_weights.file import WeightsBundle, read_provider_key
 
 GRACE_S = 10.0
-KEY_HELD_S = 60.0
-"""How long evidence promises to hold the channel key of the wait: long enough to release the weights' key to it."""
-
+KEY_HELD_S = 60.0  # promised in evidence: long enough to release the weights' key to it
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
 
 async def provide(start: StartController, settings: Settings, console: Console) -> Provided:
-    """The model; the settings, with the port where the node waited for the key; and the unsealing, to be locked when
-    the weights are packed and closed in the end."""
+    """Returns the settings with the port used. Lock the unsealing when the weights are packed."""
     provider = settings.controller.provider_key
     if settings.controller.sealed_weights is None or provider is None:
         return ModelFolder(start.name, Path(start.path), {}), settings, None
@@ -77,17 +72,11 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
 
 
 class Delivery:
-    """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key or not.
-
-    `open` starts key waiting (`gateway.key_waiting`), which listens in the gateway's place, and says where. Wait for
-    `key`, then `close` before the gateway opens. The channel key is made for this wait alone: no user ever seals to it,
-    and it is gone with the wait (Petridish §5: only keys are transmitted).
-    """
+    """At the gateway's port, with a channel key for this wait alone (Petridish §5: only keys are transmitted)."""
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
-        self._bundle = bundle
-        self._settings = settings
+        self._bundle, self._settings = bundle, settings
         self._attested = attested_settings(settings)
         self._channel_key = ChannelKey.generate()
         self._started = int(time())
@@ -97,7 +86,7 @@ class Delivery:
         self._evidence_maker = EvidenceMaker(
             find_attester(controls.attester),
             running_release(controls.release, measured_packages(settings)),
-            self._shown,
+            lambda: ShownKey(self._channel_key.public, KEY_HELD_S),
             self._statement,
             gpus=self._gpus,
         )
@@ -119,7 +108,6 @@ class Delivery:
         return (await waiting.ready).url
 
     async def close(self) -> None:
-        """The answer to the provider gets time to go out."""
         self._evidence_maker.close()
         await self._gpus.close()
         self._layers.cancel()
@@ -133,9 +121,6 @@ class Delivery:
         return Statement(
             header.model, header.digest, settings, settings.hash, missing_layers=missing, started=self._started
         )
-
-    def _shown(self) -> ShownKey:
-        return ShownKey(self._channel_key.public, KEY_HELD_S)
 
     def _receive(self, message: msgspec.Struct) -> None:
         assert self._waiting is not None
@@ -167,7 +152,7 @@ class Delivery:
 
 
 async def _missing_layers() -> tuple[str, ...]:
-    """What this machine's sandbox lacks: the provider's policy may demand it before the key is released."""
+    """The provider's policy may demand it before the key is released."""
     command, descriptors = interpreter.python("cloister.process.sandbox"), interpreter.inherited()
     with signals_held():
         process = await asyncio.create_subprocess_exec(
@@ -178,10 +163,7 @@ async def _missing_layers() -> tuple[str, ...]:
 
 
 class Unsealing:
-    """The controller's handle on the unsealer: `unseal`, have the weights packed, then `lock`.
-
-    The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor.
-    """
+    """The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor."""
 
     def __init__(self) -> None:
         self._handle = ModuleHandle(
@@ -197,7 +179,7 @@ class Unsealing:
         self._descriptor: int | None = None
 
     async def unseal(self, name: str, path: Path, provider: str, content_key: bytearray) -> ModelFolder:
-        """The model, decrypted into memory. The key is erased here."""
+        """The key is erased here."""
         try:
             self._handle.send(Unseal(VERSION, str(path), provider, bytes(content_key)))
         finally:
@@ -217,7 +199,6 @@ class Unsealing:
         await self._handle.ends()
 
     async def close(self) -> None:
-        """The folder is gone when its last reader is."""
         await self._handle.close()
         if self._descriptor is not None:
             inherit_everywhere(None)

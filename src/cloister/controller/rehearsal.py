@@ -1,14 +1,6 @@
-"""One real request at every level that a node offers, alone and beside others, before users come.
-
-It acts as a frontend: its requests take the levels' ordinary routes, through the processes that serve users. Its
-prompts are fixed and public. A level passes if it answers, and if its answer, greedy and with logprobs, is the same
-alone, beside all other levels and neighbours, and at the other levels that got the same tokens. So a decoder that
-raises, or whose rows see their neighbours, is found here and not by a user.
-
-It leaves no session, no page in the prefix cache and no count in the totals.
-"""
-
-from __future__ import annotations
+"""One real request at every level that a node offers, alone and beside others, before users come. It acts as a
+frontend. A level passes if its answer, greedy and with logprobs, is the same alone, beside others, and at other levels
+with the same tokens. It leaves no session, no page in the prefix cache and no count in the totals."""
 
 import asyncio
 from collections.abc import Iterable
@@ -30,28 +22,20 @@ from cloister.messages.obfuscation import INDEX_SECRET_BYTES, ObfuscationParams,
 from cloister.messages.prompts import TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.types import SamplingParams, TokenLogprob
 
-PATIENCE_S = 120.0
-"""For one answer. A slower model is of no use."""
-FULL_S = 0.05
-"""Between two tries at a node that has no room for all requests at once."""
-
+PATIENCE_S = 120.0  # for one answer; a slower model is of no use
+FULL_S = 0.05  # between two tries at a node that has no room for all requests at once
 SUBJECT = tuple(range(3, 27))
-OTHER = tuple(range(60, 20, -1))
-"""Token ids, within any vocabulary: more than a block each, of different lengths."""
+OTHER = tuple(range(60, 20, -1))  # token ids within any vocabulary: more than a block each, of different lengths
 HIDDEN = TextPrompt(
     "My name is <redacted>Ann</redacted>. Say it.", hidden=ObfuscationSecrets(bytes(INDEX_SECRET_BYTES), (("Bob",),))
 )
 GREEDY = SamplingParams(max_tokens=3, temperature=0.0, logprobs=1)
 NOT_SCORED = TokenLogprob(0.0)
 WHILE_OTHERS_ANSWER = SamplingParams(max_tokens=64, temperature=0.0)
-
-Answer = dict[int, list[tuple[int, TokenLogprob]]]
-"""By sequence: tokens with their logprobs."""
+Answer = dict[int, list[tuple[int, TokenLogprob]]]  # by sequence
 
 
 class Rehearsal:
-    """One for each life of a service; `play` it once. `failed` says why, by level."""
-
     def __init__(self, relay: Relay, serving: Serving) -> None:
         self._relay, self._serving = relay, serving
         self._number = relay.availability.rehearser = relay.add_frontend(self)
@@ -79,7 +63,6 @@ class Rehearsal:
             self._relay.availability.rehearser = 0
 
     async def _beside_others(self, alone: dict[LevelName, Answer]) -> None:
-        """All levels at once, beside neighbours that are there before them and for longer."""
         beside = [level for level in (OPEN, PARTITIONED) if level in alone]
         neighbours = [asyncio.create_task(self._neighbour(level)) for level in beside]
         try:
@@ -101,8 +84,7 @@ class Rehearsal:
     # ---- one request
 
     async def _tried(self, level: LevelName, session: str, again_s: float | None = None) -> Answer | None:
-        """The answer; None if it fails, with the reason in `failed`. A node that is full is asked again after
-        `again_s`, if that is given."""
+        """None if it fails: see `failed`. A full node is asked again after `again_s`, if that is given."""
         try:
             while True:
                 try:
@@ -116,7 +98,6 @@ class Rehearsal:
             return None
 
     async def _neighbour(self, level: LevelName) -> None:
-        """Asks until it is cancelled, also if its requests fail."""
         while True:
             with suppress(CloisterError):
                 await self._asked(level, "neighbour", NEIGHBOUR, OTHER, WHILE_OTHERS_ANSWER)
@@ -163,7 +144,6 @@ class Rehearsal:
                 self._relay.from_frontend(self._number, Cancel(number))
 
     def send(self, message: msgspec.Struct) -> None:
-        """The relay's messages, as any frontend gets them."""
         match message:
             case Tokens(request_id=number) if number in self._answers:
                 scores = message.logprobs or (NOT_SCORED,) * len(message.tokens)
@@ -181,7 +161,6 @@ class Rehearsal:
         self._relay.from_frontend(self._number, EndSession(tenant, session, private=True))
 
     async def _forget_counts(self) -> None:
-        """Take the service's counts so far out of the totals."""
         service = self._relay.service
         if service is not None:
             counted = asyncio.Event()

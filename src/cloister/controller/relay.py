@@ -1,10 +1,5 @@
-"""Passes messages about requests between frontends, vaults and the service, by one route a level.
-
-What of a prompt or an answer is held here, and for how long, is in the package's docstring. A request's route checks
-what a process may send about it: a vault or service that sends anything else is ended (its endpoint raises).
-"""
-
-from __future__ import annotations
+"""Passes messages about requests between frontends, vaults and the service, by one route a level. A vault or service
+that sends what its request's route does not allow is ended: its endpoint raises."""
 
 from collections.abc import Callable
 
@@ -16,15 +11,12 @@ from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.frontends import Frontend, Frontends
-from cloister.controller.probes import Probes
-from cloister.controller.prompt_labels import PromptLabels
+from cloister.controller.prompt_labels import Probes, PromptLabels
 from cloister.controller.requests import Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Node, Route
-from cloister.controller.routes.isolated import IsolatedRoute
-from cloister.controller.routes.obfuscated import ObfuscatedRoute
 from cloister.controller.routes.open import OpenRoute
-from cloister.controller.routes.partitioned import PartitionedRoute
-from cloister.controller.routes.vault import VaultRoute
+from cloister.controller.routes.partitioned import ObfuscatedRoute, PartitionedRoute
+from cloister.controller.routes.vault import IsolatedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
 from cloister.controller.totals import Totals
@@ -52,7 +44,7 @@ from cloister.prefix.policy import POLICIES
 
 
 class Relay:
-    """All requests of all frontends. `lock` adds the key to a sealed prompt when a vault is to have it."""
+    """`lock` adds the key to a sealed prompt when a vault is to have it."""
 
     def __init__(
         self,
@@ -89,12 +81,10 @@ class Relay:
         return self._node.service
 
     def add_level(self, level: ExternalLevel) -> None:
-        """Requests at this level go by its own route."""
         route = level.route(self._node)
         self.routes[route.level.name] = route
 
     def shares(self, level: str) -> bool:
-        """Whether requests of this level may find what was computed for other tenants."""
         return POLICIES[self.routes[level].policy].sees_public
 
     def _route_of(self, request: Request) -> Route:
@@ -103,7 +93,6 @@ class Relay:
     # ---- frontends
 
     def add_frontend(self, frontend: Frontend) -> int:
-        """A number for this frontend; it becomes part of its requests' ids."""
         return self._frontends.add(frontend)
 
     def remove_frontend(self, number: int) -> None:
@@ -146,7 +135,7 @@ class Relay:
                 raise ProtocolError("A frontend sent a message out of turn.")
 
     def admit(self, keys: tuple[KeyEntry, ...]) -> None:
-        """From now on these keys count. Of a tenant that lost its last key nothing is kept."""
+        """Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
         self.probes.keep_only(tenants)
         for tenant in self._tenants - tenants:
@@ -212,7 +201,6 @@ class Relay:
         self._leave(request)
 
     def _leave(self, request: Request) -> None:
-        """It has ended: its last view stays for a moment."""
         self.views.keep(request)
         if request.session is not None:
             self._vault_side.leave(request.session, request.request_id)
@@ -224,7 +212,6 @@ class Relay:
     # ---- the service
 
     def service_up(self, service: Service) -> None:
-        """There is a service: it may ask the vaults that live, and gets work again."""
         self.core_lease.service_up(service)
         self._node.service = service
         self._vault_side.service_up(service)

@@ -1,13 +1,8 @@
-"""The requests under way, and the one gate through which messages about them reach frontends.
+"""The requests under way, and the one gate through which messages about them reach frontends. Where the service
+decodes, a request keeps its answer's ids for the user's view and, at `obfuscated`, for the vault's next turn. A process
+that sends what a request does not allow is ended: its endpoint raises ProtocolError."""
 
-Answers pass as token ids. Where the service decodes, a request keeps its answer's ids for the user's view (views.py)
-and, at `obfuscated`, for the vault's next turn; elsewhere they are counted. A process that sends what a request's level
-or parameters do not allow is ended: its endpoint raises ProtocolError.
-"""
-
-from __future__ import annotations
-
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,7 +10,6 @@ from typing import Literal
 from msgspec.structs import replace
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.in_step import InStep
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -34,42 +28,76 @@ from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.pace import ActiveTenants
 
+
+class InStep:
+    """No token at position p of any sequence leaves before all have one there: at `obfuscated` a service that held one
+    back could learn from the user's reaction whether it was the real one. A request's limit of tokens bounds this."""
+
+    def __init__(self, sequences: int) -> None:
+        self._held: list[deque[Tokens]] = [deque() for _ in range(sequences)]
+        self._ahead = [0] * sequences
+
+    def passed(self, message: Tokens) -> list[Tokens]:
+        self._held[message.sequence].append(replace(message, finish=None))
+        self._ahead[message.sequence] += len(message.tokens)
+        positions = min(self._ahead)
+        if message.finish is None:
+            return [part for number in range(len(self._held)) for part in self._take(number, positions)]
+        *parts, last = [part for number in range(len(self._held)) for part in self._take(number, self._ahead[number])]
+        return [*parts, replace(last, finish=message.finish)]
+
+    def _take(self, number: int, positions: int) -> list[Tokens]:
+        """Tokens at this number of positions. A longer message is split; one without tokens goes with the next."""
+        taken, held = [], self._held[number]
+        self._ahead[number] -= positions
+        while held and (positions or not self._ahead[number]):
+            message = held.popleft()
+            if len(message.tokens) > positions:
+                held.appendleft(_after(message, positions))
+                message = _until(message, positions)
+            positions -= len(message.tokens)
+            taken.append(message)
+        return taken
+
+
+def _until(message: Tokens, count: int) -> Tokens:
+    scores = message.logprobs
+    return replace(message, tokens=message.tokens[:count], logprobs=None if scores is None else scores[:count])
+
+
+def _after(message: Tokens, count: int) -> Tokens:
+    """The rest. Fields that come once in a request went with the first part."""
+    scores = message.logprobs
+    rest = None if scores is None else scores[count:]
+    return Tokens(message.request_id, message.tokens[count:], rest, sequence=message.sequence)
+
+
 Holder = Literal["vault", "service", "mpc"]
-
 REHEARSAL, NEIGHBOUR = "(rehearsal)", "(neighbour)"
+# Of the node's trial requests (controller.rehearsal); no key can have such a name (keys.py).
 OWN_TENANTS = frozenset({REHEARSAL, NEIGHBOUR})
-"""The tenants of the node's own trial requests (controller.rehearsal). No key can have such a name (keys.py)."""
-
 FRONTEND_BITS = 40
-_LOCAL = (1 << FRONTEND_BITS) - 1
-"""A frontend numbers its requests; the controller puts the frontend's own number in the bits above."""
+_LOCAL = (1 << FRONTEND_BITS) - 1  # the frontend's own number is in the bits above
 
 
 def wide(frontend: int, request_id: int) -> int:
-    """The controller's number for a frontend's request."""
     if request_id > _LOCAL:
         raise ProtocolError("A frontend's request id is too large.")
     return frontend << FRONTEND_BITS | request_id
 
 
 def local(request_id: int) -> int:
-    """The frontend's own number."""
     return request_id & _LOCAL
 
 
 def frontend_of(request_id: int) -> int:
-    """Which frontend it came from."""
     return request_id >> FRONTEND_BITS
 
 
 @dataclass
 class Request:
-    """One request. `holder` is the process that generates for it now; `exposed`: its vault answers the service.
-
-    For the user's view: `shown` are the prompt's tokens that the service gets, `made` the answer's tokens that it
-    makes, sequence by sequence. At `obfuscated` there are several, which leave `in_step`; the controller does not know
-    which of them is real. `labels` are a detector's for the prompt's blocks; the requests in `same_prompt` share them.
-    """
+    """`holder` generates for it now; `exposed`: its vault answers the service; `shown`: prompt tokens that the service
+    gets; `made`: the answer's, by sequence. Several sequences leave `in_step`. `same_prompt` has the same `labels`."""
 
     request_id: int
     tenant: str
@@ -84,8 +112,7 @@ class Request:
     sequences: int = 1
     in_step: InStep | None = None
     prompt_tokens: int = 0
-    output_tokens: Counter[int] = field(default_factory=Counter)
-    """Of each sequence."""
+    output_tokens: Counter[int] = field(default_factory=Counter)  # by sequence
     scored: int = 0
     cached: int = 0
     shared: int = 0
@@ -96,35 +123,27 @@ class Request:
 
     @property
     def owner(self) -> str:
-        """The tenant, or the trust group, whose share of the node it takes."""
         return self.session.key.owner if self.session else self.tenant
 
     @property
     def counts(self) -> bool:
-        """Whether it is in the totals: trial requests of the node are not."""
         return self.tenant not in OWN_TENANTS
 
 
 class Requests:
-    """`tell` reaches the frontend of a request; `ended` is called with every request that ends."""
-
     def __init__(
         self,
         tell: Callable[[Accepted | Tokens | Failed], None],
         serving: Callable[[], Serving],
         ended: Callable[[Request], None],
     ) -> None:
-        self._tell = tell
-        self._serving = serving
-        self._ended = ended
+        self._tell, self._serving, self._ended = tell, serving, ended
         self._under_way: dict[int, Request] = {}
         self.active_tenants = ActiveTenants()
         self.prompt_tokens = 0
-        self.output_tokens = 0
-        """Of all requests since the start, without the node's own trials."""
+        self.output_tokens = 0  # of all requests since the start, without the node's own trials
 
     def __iter__(self) -> Iterator[Request]:
-        """All that are under way now; they may end during the iteration."""
         return iter(list(self._under_way.values()))
 
     def __len__(self) -> int:
@@ -151,7 +170,6 @@ class Requests:
         self.active_tenants.leave(request.owner)
 
     def prompt_accepted(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
-        """A vault or the MPC client has read the prompt, and generates this number of sequences for it."""
         if request.accepted:
             raise ProtocolError("A prompt was accepted twice.")
         if prompt_tokens > self._serving().max_context:
@@ -167,7 +185,6 @@ class Requests:
             self.prompt_tokens += prompt_tokens
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """Check a message of the request's holder and pass it on."""
         match message:
             case Accepted() if request.accepted:
                 return  # at `partitioned` the vault accepted it before the service did
@@ -198,8 +215,7 @@ class Requests:
         self._ended(request)
 
     def _checked(self, request: Request, message: Tokens) -> Tokens:
-        """The message as it may leave: tokens of this model, no more than were asked for, and the numbers that were
-        asked for, rounded to what the API shows."""
+        """As it may leave: tokens of this model, no more than asked for, and numbers rounded to what the API shows."""
         if not request.accepted:
             raise ProtocolError("Tokens came for a prompt that was not read.")
         if message.sequence >= request.sequences:
@@ -238,15 +254,13 @@ class Requests:
 
 
 DECIMALS = 4
-LEAST_LOGPROB = -9999.0
-"""What OpenAI's API shows for a token that cannot come."""
+LEAST_LOGPROB = -9999.0  # what OpenAI's API shows for a token that cannot come
 
 
 def rounded(
     logprobs: tuple[TokenLogprob, ...] | None, wanted: int | None, vocabulary: int
 ) -> tuple[TokenLogprob, ...] | None:
-    """The same numbers to a few decimals. ProtocolError for more alternatives than were asked for, and for a
-    number that is no logprob: a process could hide other users' data in either."""
+    """ProtocolError for unasked alternatives and for no logprob: a process could hide other users' data in either."""
     if logprobs is None:
         return None
     if wanted is None:
@@ -265,12 +279,10 @@ def _rounded(logprob: float) -> float:
     return max(min(round(logprob, DECIMALS), 0.0), LEAST_LOGPROB)
 
 
-TOLERANCE = 1e-3
-"""Of float32: a sum of probabilities may exceed 1 a little."""
+TOLERANCE = 1e-3  # of float32: a sum of probabilities may exceed 1 a little
 
 
 MAX_RETRY_AFTER_S = 60
-
 _LOST = frozenset(str(VaultLost.because(reason)) for reason in ("vault_lost", "vault_timeout", "link_malformed"))
 _FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty"})
 _WORDS = {
@@ -283,10 +295,7 @@ _WORDS = {
 
 
 def sanitised(failure: Failed) -> Failed:
-    """The same failure if the service may send its code, with a text of this module in place of the service's.
-
-    The service is sealed: a text that it wrote could carry other users' data out.
-    """
+    """With a text of this module: the service is sealed, and a text that it wrote could carry other users' data out."""
     retry_after = min(max(failure.retry_after, 0), MAX_RETRY_AFTER_S)
     words = _WORDS.get(failure.code)
     if words is None:

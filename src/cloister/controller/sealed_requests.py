@@ -1,11 +1,6 @@
-"""Takes in sealed requests: derives their keys and sends each key to the process that needs it.
-
-The sealed API gets the keys of the inner request and of the answer. The prompts and their key stay here, unopened,
-until the sealed API names the vault's request they belong to, and are forgotten when an answer begins (Petridish §4.1:
-the controller derives keys).
-"""
-
-from __future__ import annotations
+"""Takes in sealed requests: derives their keys and sends each to the process that needs it (Petridish §4.1). Prompts
+and their key stay here, unopened, until the sealed API names the vault's request they belong to, and are forgotten when
+an answer begins."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -34,23 +29,17 @@ from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, Sea
 
 MAX_REQUESTS = 8192
 MAX_REQUESTS_OF_ONE = 1024
-MAX_BYTES_OF_ONE = 32 * 1024 * 1024
-"""Prompts of one tenant that wait for a vault."""
-
+MAX_BYTES_OF_ONE = 32 * 1024 * 1024  # prompts of one tenant that wait for a vault
 MAX_UNKNOWN = 1024
+# Of requests whose API key is not checked yet; they do not wait for vaults, so they cannot pile up.
 MAX_UNKNOWN_BYTES = 48 * 1024 * 1024
-"""Of all requests whose API key is not checked yet: as much as a socket to a busy sealed API may hold back. They do not
-wait for vaults, so they cannot pile up here."""
-
-UNKNOWN = ""
-"""Stands for a tenant that is not known yet."""
-
+UNKNOWN = ""  # a tenant that is not known yet
 _SMALL_BYTES = 4096
 
 
 @dataclass(eq=False, repr=False)
 class SealedRequest:
-    """One under way: its owner and, until its answer begins, its prompts and their key."""
+    """`prompts` and `prompt_key` until its answer begins."""
 
     frontend: Frontend
     enc: bytes
@@ -65,20 +54,16 @@ class SealedRequest:
 
 
 class SealedRequests:
-    """All sealed requests, by the controller's number."""
-
     def __init__(self, keys: ChannelKeys) -> None:
         self._keys = keys
         self._sealed_api: Frontend | None = None
         self._requests: dict[int, SealedRequest] = {}
         self._count: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
-        """By tenant."""
+        self._bytes: Counter[str] = Counter()  # by tenant
 
     # ---- gateways
 
     def accept(self, gateway: int, frontend: Frontend, sealed: Sealed) -> None:
-        """Take a request in, or tell the gateway why not."""
         number = wide(gateway, sealed.request_id)
         if number in self._requests:
             raise ProtocolError("The gateway sent a message out of turn.")
@@ -110,14 +95,12 @@ class SealedRequests:
         self.fail_all(_away())
 
     def fail_all(self, reason: CloisterError) -> None:
-        """End all that is under way."""
         for number in list(self._requests):
             frontend = self._requests[number].frontend
             self._abandon(number)
             frontend.send(failed(local(number), reason))
 
     def from_sealed_api(self, message: SealedPart | Failed) -> None:
-        """Pass on a part of an answer, or that there is none. Parts of cancelled requests are dropped."""
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
@@ -135,8 +118,7 @@ class SealedRequests:
             self._forget(number)
 
     def lock(self, prompt: SealedPrompt, owner: str) -> LockedPrompt:
-        """A prompt with the key to it, for its vault. The sealed API has checked the API key: from here on the request
-        counts for its owner. QueueFull if the owner has too many here already."""
+        """The API key is checked: from here on the request counts for its owner. QueueFull if it has too many."""
         request = self._requests.get(prompt.request_id)
         if request is None or request.begun:
             raise ServiceUnavailable("The sealed request has ended.", hint="Send it again.")
@@ -180,7 +162,6 @@ class SealedRequests:
             self._bytes[whose] += sign * size
 
     def _begin(self, request: SealedRequest) -> None:
-        """Every vault has its prompt: forget prompts and key."""
         if not request.begun:
             request.begun = True
             request.prompt_key[:] = bytes(len(request.prompt_key))
@@ -200,7 +181,7 @@ class SealedRequests:
 
 
 def _why(failure: Failed) -> CloisterError:
-    """The failure with a text from here: the sealed API has keys and answers, and its text would leave in the clear."""
+    """With a text from here: the sealed API has keys and answers, and its text would leave in the clear."""
     if failure.code == ChannelBroken.code:
         return ChannelBroken("The sealed request cannot be opened.", hint="Verify the node again and send it again.")
     if failure.code == MessageExpired.code:

@@ -1,14 +1,16 @@
 """The controller's handle on the service process: one life of it, from fork to end."""
 
-from __future__ import annotations
-
 import asyncio
+import logging
 import os
+import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
+from cloister.config import cache_folder
 from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
@@ -18,12 +20,33 @@ from cloister.messages.types import VERSION
 from cloister.process.handle import Handle
 from cloister.process.watchdog import SILENT, Patience
 
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def cache_file(size: int) -> Iterator[int | None]:
+    """For encrypted blocks, without a name (adr/0009); None where `size` is 0 or no file can be made."""
+    if not size:
+        yield None
+        return
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+    except OSError as reason:
+        log.warning(
+            "No file for --cache-disk-bytes (%s): blocks that the KV cache has no room for are computed again. "
+            "Give the cache folder room, or leave the option out.",
+            os.strerror(reason.errno or 0),
+        )
+        yield None
+        return
+    with file:
+        yield file.fileno()
+
 
 class Service:
-    """`on_message` gets its messages about requests; `on_end` is called if it ends after it was ready.
-
-    `disk` is a file it may keep blocks in; the caller closes it.
-    """
+    """`on_end` is called if it ends after it was ready. `disk`: a file for blocks, which the caller closes."""
 
     def __init__(
         self,
@@ -33,13 +56,10 @@ class Service:
         disk: int | None = None,
         patience: Patience = SILENT["service"],
     ) -> None:
-        self._on_message = on_message
-        self._on_end = on_end
+        self._on_message, self._on_end = on_message, on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
-        self.places: dict[int, int] = {}
-        """Descriptors of memory for links that its device has, where it has any."""
-        self.weights: int | None = None
-        """The descriptor of the weights in its device's memory, where vaults share them."""
+        self.places: dict[int, int] = {}  # descriptors of its device's memory for links
+        self.weights: int | None = None  # descriptor of the weights in its device's memory
         child, ours = forkserver.spawn("service", disk=disk)
         handle, ended = self._receive, self._ended
         self._handle = Handle(
@@ -62,12 +82,10 @@ class Service:
         self._handle.send(message)
 
     def send_together(self, *messages: msgspec.Struct) -> None:
-        """Send messages that it handles in a row, with no step between them."""
         for message in messages:
             self._handle.endpoint.send_soon(message)
 
     def attach(self, number: int, link: LinkMemory, place: int | None = None) -> None:
-        """Let it query this vault: through the link, or at a place in the service's own memory."""
         if place is not None:
             self._handle.send(AttachLink(number, place))
         else:
@@ -77,22 +95,20 @@ class Service:
         self._handle.send(DetachLink(number))
 
     def ask_stats(self, then: Callable[[Stats], None]) -> None:
-        """Its totals, once it has handled everything sent before."""
         self._stats.append(then)
         self._handle.send(AskStats())
 
     def cancel(self, request_id: int, then: Callable[[], None]) -> None:
-        """End a request; `then` runs when the service certainly queries no vault for it any longer."""
+        """`then` runs when the service certainly queries no vault for it any longer."""
         self._handle.send(Cancel(request_id))
         self.ask_stats(lambda _: then())
 
     def abort(self) -> None:
-        """It does not answer: end it, and call `on_end` as if it had died."""
         self.close()
         self._on_end()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End it; callers of `ask_stats` get totals that say it is down."""
+        """Callers of `ask_stats` get totals that say it is down."""
         self._handle.kill(wait_s)
         while self.places:
             os.close(self.places.popitem()[1])

@@ -13,8 +13,7 @@ from cloister.errors import QueueFull
 
 @dataclass(frozen=True)
 class SessionKey:
-    """A session's tenant or trust group, and its name. Tenants of one group (Petridish §7.2) share names, and one vault
-    for all requests without a session's name. Keys of different tenants or groups differ."""
+    """Tenants of one trust group (Petridish §7.2) share names, and one vault for requests without a session."""
 
     group: str
     tenant: str
@@ -28,14 +27,11 @@ class SessionKey:
 
     @property
     def owner(self) -> str:
-        """The tenant, or the trust group, whose share of the vaults it takes."""
         return self.group or self.tenant
 
 
 @dataclass(eq=False)
 class Session:
-    """One vault and the requests it serves."""
-
     key: SessionKey
     vault: Vault
     keep: bool = False
@@ -44,18 +40,12 @@ class Session:
 
 
 def most_of_one(most: int) -> int:
-    """How many of all sessions one tenant may have."""
     return most - most // 4
 
 
 class Sessions:
-    """At most `most`, of which one tenant may have three quarters.
-
-    Where all are taken, a tenant gives up an idle session of its, or takes one from a tenant that has more.
-    A tenant that has a vault waits while many are started; while `several` tenants are here it leaves the last
-    spare vault to a tenant without one.
-    `on_open` and `on_close` are called for every vault that begins or ceases to serve a session.
-    """
+    """At most `most`, of which one tenant may have three quarters; where all are taken, an idle session ends. While
+    `several` tenants are here, a tenant that has a vault leaves the last spare one to a tenant without."""
 
     def __init__(
         self,
@@ -66,13 +56,9 @@ class Sessions:
         on_close: Callable[[Session], None],
         several: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._several = several
-        self._vaults = vaults
-        self._most = most
+        self._several, self._vaults, self._most = several, vaults, most
         self._most_of_one = most_of_one(most)
-        self._idle_s = idle_s
-        self._on_open = on_open
-        self._on_close = on_close
+        self._idle_s, self._on_open, self._on_close = idle_s, on_open, on_close
         self._by_key: dict[SessionKey, Session] = {}
         self._held: Counter[str] = Counter()
 
@@ -80,7 +66,6 @@ class Sessions:
         return len(self._by_key)
 
     def keep_within(self, most: int) -> None:
-        """Lower the limit."""
         self._most = min(self._most, most)
         self._most_of_one = most_of_one(self._most)
 
@@ -94,7 +79,6 @@ class Sessions:
         return next((session for session in self._by_key.values() if session.vault is vault), None)
 
     def join(self, key: SessionKey, request_ids: Iterable[int], *, keep: bool) -> Session:
-        """The session for these requests too; begun if there is none."""
         session = self._by_key.get(key) or self._begin(key)
         session.keep = session.keep or keep
         session.requests.update(request_ids)
@@ -104,7 +88,6 @@ class Sessions:
         return session
 
     def leave(self, session: Session, request_id: int) -> None:
-        """A request ended. The session ends with its last one, or waits for the next."""
         session.requests.discard(request_id)
         if session.requests or self._by_key.get(session.key) is not session:
             return
@@ -115,12 +98,10 @@ class Sessions:
             self.end(session)
 
     def end_named(self, key: SessionKey) -> None:
-        """Forget a session now, whatever it does."""
         if (session := self._by_key.get(key)) is not None:
             self.end(session)
 
     def end(self, session: Session, wait_s: float = 0.0) -> None:
-        """Kill its vault; what it held is gone with it."""
         if self._by_key.get(session.key) is not session:
             return
         del self._by_key[session.key]
@@ -140,7 +121,6 @@ class Sessions:
             self.end(session, wait_s)
 
     def has_room(self, tenant: str, name: str) -> bool:
-        """Whether this tenant, of no trust group, could have the session of this name now, or soon."""
         key = SessionKey("", tenant, name)
         return key in self._by_key or not self._is_full_for(tenant) or self._that_makes_room(tenant) is not None
 
@@ -148,7 +128,7 @@ class Sessions:
         return self._held[owner] >= self._most_of_one or len(self._by_key) >= self._most
 
     def _that_makes_room(self, owner: str) -> Session | None:
-        """The idle session that ends to make room for a new one of this owner, if there is one."""
+        """An idle one of this owner, or of the owner that has the most."""
         mine = self._held[owner]
         idle = [session for session in self._by_key.values() if not session.requests]
         own = [session for session in idle if session.key.owner == owner]
@@ -165,14 +145,9 @@ class Sessions:
             if (idle := self._that_makes_room(key.owner)) is None:
                 raise QueueFull("All vaults are in use.", retry_after=2)
             self.end(idle)
-        elif mine and not self._has_one_more():
+        elif mine and not (self._vaults.has_one_soon and (self._vaults.has_one_beside_the_last or not self._several())):
             raise QueueFull("Others may need the next vault.", retry_after=2)
         session = self._by_key[key] = Session(key, self._vaults.take())
         self._held[key.owner] += 1
         self._on_open(session.vault)
         return session
-
-    def _has_one_more(self) -> bool:
-        """Whether there is a vault for a tenant that has one already."""
-        vaults = self._vaults
-        return vaults.has_one_soon and (vaults.has_one_beside_the_last or not self._several())

@@ -1,7 +1,5 @@
 """From settings to a node that listens, and to its end. No text of a request is printed here."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -11,9 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from cloister.config import Settings
-from cloister.controller.admission import Admission
 from cloister.controller.banner import say_ready, say_where_vaults_live
-from cloister.controller.frontend import Gateway, SealedApi
+from cloister.controller.frontend import Admission, Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provided, Unsealing, provide
 from cloister.errors import where_raised
@@ -78,7 +75,6 @@ async def _start(
     unsealing: Unsealing | None,
     reserved: int | None,
 ) -> str:
-    """The gateway listens when all else is ready. Its URL."""
     serving = await controller.start()
     if settings.controller.vault_host is not None:
         await controller.relay.vaults.try_one()
@@ -91,7 +87,6 @@ async def _start(
 
 
 def _release(reserved: int | None) -> None:
-    """Free the port for the process that listens next."""
     if reserved is not None:
         os.close(reserved)
 

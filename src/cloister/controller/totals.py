@@ -1,7 +1,4 @@
-"""The totals for frontends: requests and tokens by the controller's own count; the service's numbers are limited to
-plausible ones. A rehearsal's work is not counted."""
-
-from __future__ import annotations
+"""The totals for frontends: by the controller's own count; the service's numbers are limited to plausible ones."""
 
 from collections.abc import Collection
 
@@ -17,14 +14,11 @@ MOST_STEPS = 1 << 40
 
 
 class Totals:
-    """`not_counted` is what the service had counted when its rehearsal was over."""
-
     def __init__(self, requests: Requests, vaults: Vaults) -> None:
         self._requests, self._vaults = requests, vaults
         self.not_counted = Stats()
 
     def of(self, stats: Stats, waiting: int, sessions: int, levels: Collection[LevelName]) -> Stats:
-        """The service's totals, made plausible; `waiting` are the requests that wait for a vault."""
         held = len(self._requests.held_by("service"))
         there = min(max(stats.waiting, 0), held)
         total = min(max(stats.blocks_total, 0), MOST_BLOCKS)
@@ -54,7 +48,6 @@ class Totals:
         )
 
     def forget_rehearsal(self, stats: Stats) -> None:
-        """From now on the service's counters begin here. They are not checked, and only subtracted."""
         self.not_counted = replace(stats, reuse=dict(stats.reuse), seconds=dict(stats.seconds))
 
 
@@ -65,10 +58,8 @@ def _since(now: Reuse, before: Reuse) -> Reuse:
 
 
 def _counted(number: int) -> int:
-    """A number that a counter can reach."""
     return min(max(number, 0), MOST_STEPS)
 
 
 def _plausible(seconds: float) -> float:
-    """Rounded to a tenth; 0 for what no clock says."""
     return round(seconds, 1) if 0 <= seconds < MOST_STEPS else 0.0

@@ -1,23 +1,90 @@
-"""The unsealer: `python -m cloister.controller.unsealer FD` decrypts a provider's weights into memory and ends.
+"""`python -m cloister.controller.unsealer FD` decrypts a provider's weights into a folder in memory and ends. Once the
+weights are packed it removes the parameters' files and locks the folder. If anything is not as the provider sealed it,
+this process ends and the folder with it."""
 
-It sends the controller the descriptor of a folder in memory with the model in it. Once the weights are packed it
-removes the parameters' files and locks the folder. If anything is not as the provider sealed it, this process ends and
-the folder with it.
-"""
-
-from __future__ import annotations
-
+import ctypes
+import os
 import socket
+import struct
+from contextlib import suppress
 from pathlib import Path
 
-from cloister.controller.memory_folder import MemoryFolder
-from cloister.errors import ProtocolError
+from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_unsealer import Locked, Packed, ToUnsealer, Unseal, Unsealed
 from cloister.messages.lifecycle import start_failed
 from cloister.messages.types import VERSION
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
+from cloister.process.sandbox.kernel import syscall
+from cloister.process.sandbox.namespaces import map_onto_itself
 from cloister.sealed_weights.file import WeightsBundle, read_provider_key
+
+_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_CLOEXEC = 1
+_SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
+_EMPTY_PATH = 0x1000
+_PAGE = 4096
+
+
+def path_of(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+class MemoryFolder:
+    """A tmpfs that is mounted nowhere: the kernel frees it with its last descriptor, and does not swap it if it knows
+    `noswap`. For a short-lived process, while it has one thread: it enters new namespaces to be allowed to mount."""
+
+    def __init__(self, capacity: int, files: int) -> None:
+        try:
+            _enter_own_namespaces()
+            self.descriptor = _mounted(capacity + files * _PAGE, files)
+        except OSError as wrong:
+            raise SetupError(
+                f"A folder in memory cannot be made: {wrong.strerror}.",
+                hint="Sealed weights need Linux 5.12 or newer, and user namespaces or root.",
+            ) from None
+
+    def create(self, name: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(name, flags, 0o444, dir_fd=self.descriptor)
+
+    def remove(self, suffix: str) -> None:
+        """Their memory is free as soon as no process has them open."""
+        for name in os.listdir(path_of(self.descriptor)):
+            if name.endswith(suffix):
+                os.unlink(name, dir_fd=self.descriptor)
+
+    def lock(self) -> None:
+        """From now on no process can write, not even the files' owner through this descriptor."""
+        attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0), 32)
+        syscall("mount_setattr", self.descriptor, b"", _EMPTY_PATH, ctypes.byref(attributes), 32)
+
+
+def _enter_own_namespaces() -> None:
+    """Root could mount without this; others may mount only where they own the namespace."""
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            syscall("unshare", _NEWNS)
+            return
+    uid, gid = os.geteuid(), os.getegid()
+    syscall("unshare", _NEWUSER | _NEWNS)
+    map_onto_itself(uid, gid)
+
+
+def _mounted(capacity: int, files: int) -> int:
+    context = syscall("fsopen", b"tmpfs", _CLOEXEC)
+    try:
+        options = {"size": capacity, "nr_inodes": files + 8, "mode": "0755"}
+        for name, value in options.items():
+            syscall("fsconfig", context, _SET_STRING, name.encode(), str(value).encode(), 0)
+        with suppress(OSError):  # the machine's root alone may forbid swapping, since Linux 6.4
+            syscall("fsconfig", context, _SET_FLAG, b"noswap", None, 0)
+        syscall("fsconfig", context, _CREATE, None, None, 0)
+        return syscall("fsmount", context, _CLOEXEC, _NOSUID | _NODEV | _NOEXEC)
+    finally:
+        os.close(context)
+
 
 PARAMETERS = ".safetensors"
 
@@ -42,7 +109,6 @@ def serve(line: BlockingEndpoint[Unseal | Packed]) -> None:
 
 
 def unseal(order: Unseal) -> MemoryFolder:
-    """The model in a folder in memory, whole and as the provider signed it."""
     bundle = WeightsBundle.open(Path(order.path), read_provider_key(order.provider))
     try:
         folder = MemoryFolder(bundle.header.total_bytes, len(bundle.header.files))

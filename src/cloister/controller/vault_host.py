@@ -1,9 +1,6 @@
-"""The way to a vault host, which forks the vaults in the fork server's place. Each vault is a server bridge here.
-
-A vault is requested only when the machine has shown its evidence, and only from the holder of the TLS certificate to
-which the evidence is bound. A host that restarts has another certificate and is checked again; `on_change` is called
-before it gets a prompt: clients that verified this node have seen the evidence of the host before.
-"""
+"""The way to a vault host, which forks the vaults in the fork server's place; each vault is a server bridge here. A
+vault is requested only when the machine has shown its evidence, and only from the holder of the TLS certificate in it.
+A host that restarts is checked again, and `on_change` is called before it gets a prompt."""
 
 from __future__ import annotations
 
@@ -43,27 +40,16 @@ if TYPE_CHECKING:
     from cloister.attest.policy import Policy
 
 log = logging.getLogger(__name__)
-
 SERVER_BRIDGE = "cloister.link.network.server_bridge"
-ASK_S = 20.0
-"""For a connection and a report of the firmware there."""
+ASK_S = 20.0  # for a connection and a report of the firmware there
 MOST_ASKED_AT_ONCE = 4
 
 
 class VaultHostClient:
-    """Each bridge gets `order`; `policy` and `measurement` are what the machine must prove."""
-
     def __init__(
-        self,
-        order: Connect,
-        policy: Policy,
-        measurement: bytes,
-        on_change: Callable[[], None] = lambda: None,
+        self, order: Connect, policy: Policy, measurement: bytes, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        self._order = order
-        self._policy = policy
-        self._measurement = measurement
-        self._on_change = on_change
+        self._order, self._policy, self._measurement, self._on_change = order, policy, measurement, on_change
         self._last_pinned = b""
         self._trouble: CloisterError = ServiceUnavailable("The vault host has not shown its evidence yet.")
         self._checking: asyncio.Task[None] | None = None
@@ -77,8 +63,7 @@ class VaultHostClient:
     def spawn(
         self, role: Literal["service", "vault"], *descriptors: int, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
-        """Have a vault forked over there, which answers the link with these descriptors. It reports that it is ready,
-        or why not, or hangs up. `weights` is unused: a vault host has its own."""
+        """It reports that it is ready, or why not, or hangs up. `weights` is unused: a vault host has its own."""
         if role != "vault":
             raise ServiceUnavailable("A vault host has vaults only.")
         if not self.pinned:
@@ -93,7 +78,6 @@ class VaultHostClient:
         self._check_again()
 
     async def check(self) -> None:
-        """Have it show its evidence over a fresh nonce; if that fails, requests for vaults get the reason."""
         nonce = secrets.token_bytes(32)
         try:
             evidence = await self._ask(nonce, self._order.credentials)
@@ -109,7 +93,6 @@ class VaultHostClient:
         self._pin(evidence.channel_key)
 
     async def evidence(self, nonce: bytes) -> dict[str, NodeEvidence]:
-        """Its evidence for a client's nonce, by its address; empty if it does not answer now."""
         if not self.pinned:
             return {}
         try:
@@ -125,7 +108,7 @@ class VaultHostClient:
             await asyncio.gather(self._checking, return_exceptions=True)
 
     async def _ask(self, nonce: bytes, credentials: Credentials) -> NodeEvidence:
-        """Its evidence. Checked here: it came through a connection with the certificate that is in it."""
+        """Checked here: it came through a connection with the certificate that is in it."""
         bridge = ModuleHandle("bridge", SERVER_BRIDGE, StartFailed | VaultHostShown, VaultHostShown)
         try:
             bridge.send(AskVaultHost(self._order.address, credentials, nonce))
@@ -174,7 +157,6 @@ class VaultHostClient:
 
 
 def check_remote_vaults(settings: ControllerSettings) -> tuple[Address, Credentials] | None:
-    """The vault host's address and this node's credentials for it; None where vaults live on this machine."""
     if settings.vault_host is None and settings.vault_host_key is None:
         return None
     if settings.vault_host is None or settings.vault_host_key is None:
@@ -196,8 +178,7 @@ async def reach_vault_host(
     measurement: bytes,
     on_change: Callable[[], None],
 ) -> VaultHostClient | None:
-    """The way to the vault host of the settings, for vaults that must have these weights. It must run the node's own
-    release; a node without hardware attestation accepts a host without it."""
+    """It must run the node's own release; a node without hardware attestation accepts a host without it."""
     if (found := check_remote_vaults(settings)) is None:
         return None
     from cloister.attest.policy import load_policy

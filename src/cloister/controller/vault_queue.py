@@ -1,9 +1,4 @@
-"""The requests that wait for a vault, unread. Turns go by tenant: the one with the fewest vaults is next.
-
-A tenant's waiting requests are bounded in number and in bytes.
-"""
-
-from __future__ import annotations
+"""The requests that wait for a vault, unread, bounded by tenant. The tenant with the fewest vaults is next."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,16 +12,12 @@ from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import ExtraAnswer, SamplingParams
 
-MAX_BYTES_PER_TENANT = 32 * 1024 * 1024
-"""Of prompts that wait for a vault."""
+MAX_BYTES_PER_TENANT = 32 * 1024 * 1024  # of prompts that wait for a vault
 
 
 @dataclass(eq=False, repr=False)
 class PendingRequest:
-    """A frontend's request, and the prompt as its vault will get it: once, for all answers to it.
-
-    `seeds` has the seed of each answer by its request id; a cancelled one is taken out.
-    """
+    """`seeds`: of each answer by its request id; a cancelled one is taken out."""
 
     ask: Ask
     prompt: bytes | LockedPrompt
@@ -38,7 +29,6 @@ class PendingRequest:
 
     @property
     def owner(self) -> str:
-        """The tenant, or the trust group, whose turn and share it takes."""
         return self.ask.group or self.ask.tenant
 
     @property
@@ -47,26 +37,22 @@ class PendingRequest:
 
     @property
     def params(self) -> dict[int, SamplingParams]:
-        """Of each answer that was not cancelled."""
         return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
 
     @property
     def assignment(self) -> AssignPrompt:
-        """The message to the process that gets the prompt."""
         (first, params), *others = self.params.items()
         also = tuple(ExtraAnswer(one, each.seed) for one, each in others)
         return AssignPrompt(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 
 class VaultQueue:
-    """First come, first served within a tenant. `serve` takes a request, or raises QueueFull while there is no vault
-    for this tenant; `held` says how many vaults a tenant has."""
+    """First come, first served within a tenant. `serve` raises QueueFull while there is no vault for this tenant."""
 
     def __init__(self, most: int, serve: Callable[[PendingRequest], None], held: Callable[[str], int]) -> None:
         self._most = most
         self._most_of_one = max(1, most // 2) if most else 0
-        self._serve = serve
-        self._held = held
+        self._serve, self._held = serve, held
         self._waiting: dict[int, PendingRequest] = {}
         self._lines: dict[str, list[PendingRequest]] = {}
         self._moving = False
@@ -78,7 +64,6 @@ class VaultQueue:
         return request_id in self._waiting
 
     def enter(self, asked: PendingRequest) -> None:
-        """Serve the request now, or let it wait for its turn; QueueFull where too much waits already."""
         line = self._lines.setdefault(asked.owner, [])
         line.append(asked)
         self._waiting.update(dict.fromkeys(asked.seeds, asked))
@@ -98,7 +83,6 @@ class VaultQueue:
             raise QueueFull(full, retry_after=2)
 
     def leave(self, request_id: int) -> bool:
-        """Whether the request waited; it does no more."""
         if (asked := self._waiting.pop(request_id, None)) is None:
             return False
         del asked.seeds[request_id]
@@ -111,7 +95,6 @@ class VaultQueue:
             self.leave(request_id)
 
     def move(self) -> None:
-        """A vault may be free: serve as many as there are vaults for."""
         if self._moving:  # serving one may end a session, which calls again
             return
         self._moving = True

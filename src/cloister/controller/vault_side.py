@@ -1,9 +1,5 @@
-"""The relay's side towards vaults: their sessions, the requests that wait for one, and the links to the service.
-
-Prompts are bytes here. A vault that sends a message out of turn is ended: its endpoint raises ProtocolError.
-"""
-
-from __future__ import annotations
+"""The relay's side towards vaults: sessions, waiting requests, links to the service. Prompts are bytes here. A vault
+that sends a message out of turn is ended: its endpoint raises ProtocolError."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,8 +25,6 @@ NO_VAULT = VaultLost(
 
 
 class VaultSide:
-    """`serve` gives a request its vault; `from_vault` takes a vault's message about a request that it has."""
-
     def __init__(
         self,
         settings: ControllerSettings,
@@ -60,7 +54,6 @@ class VaultSide:
         )
 
     def service_up(self, service: Service) -> None:
-        """The service may ask the vaults that live."""
         self._service = service
         for vault in self.sessions.vaults():
             self._session_begins(vault)
@@ -69,7 +62,6 @@ class VaultSide:
         self._service = None
 
     def leave(self, session: Session, request_id: int) -> None:
-        """A request ended. Its session may be idle or gone now, so the next request that waits may get a vault."""
         self.sessions.leave(session, request_id)
         self.queue.move()
 

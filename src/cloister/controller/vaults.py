@@ -1,8 +1,5 @@
-"""Vault processes: one handle each, and a few fresh ones waiting so that a new session need not wait for a fork.
-
-A vault serves one session in its life and is then killed, and its memory is freed. Prompts for it pass through as
-bytes, and are held back until it reports that it is sealed.
-"""
+"""Vault processes, and fresh ones kept ready. A vault serves one session in its life and is then killed. Prompts for it
+pass through as bytes, and are held back until it reports that it is sealed."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from time import monotonic
 
 import msgspec
 
+from cloister.controller.attention import LinkSlots
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.link_slots import LinkSlots
 from cloister.controller.vault_host import VaultHostClient
 from cloister.cores import usable_cores
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, VaultLost
@@ -28,13 +25,9 @@ from cloister.process.endpoint import Endpoint
 from cloister.process.watchdog import SILENT, Patience
 
 log = logging.getLogger(__name__)
-
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
-
 NEVER_SEALED = VaultLost("A vault ended before it was sealed.", hint="Perhaps memory or processes ran out.")
-
-MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)
-"""Beyond these a vault waits to be made, unless its tenant has none: making one takes cores outside of the lease."""
+MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)  # beyond these a vault waits to be made, unless its tenant has none
 
 
 class Vault:
@@ -52,24 +45,18 @@ class Vault:
         places: LinkSlots | None = None,
         patience: Patience = SILENT["vault"],
     ) -> None:
-        self.number = number
-        self._answers_within = patience
-        self._on_sealed = on_sealed
-        self._places = places
+        self.number, self._answers_within, self._on_sealed, self._places = number, patience, on_sealed, places
+        # Where its link is, if the service's device has memory for links.
         self.place = None if places is None else places.take()
-        """Where its link is, if the service's device has memory for links."""
         self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
         self.ordered_at = monotonic()
         self.taken_at: float | None = None
         self.sealed_at: float | None = None
-        self.trouble: CloisterError | None = None
-        """Why it did not start, if it reported that."""
-        self.tried = asyncio.Event()
-        """Set when it is sealed, or has ended before."""
-        self._on_message = on_message
-        self._on_end = on_end
+        self.trouble: CloisterError | None = None  # why it did not start, if it reported that
+        self.tried = asyncio.Event()  # set when it is sealed, or has ended before
+        self._on_message, self._on_end = on_message, on_end
         self._held_back: list[msgspec.Struct] = []
         memory, weights = self.link.vault_descriptors, None
         if places is not None and self.place is not None:
@@ -86,21 +73,18 @@ class Vault:
             self._held_back.append(message)
 
     def when_sealed(self, then: Callable[[], None]) -> None:
-        """Run this now or as soon as it is sealed."""
         if self.sealed_at is not None:
             then()
         elif self.open:
             self._when_sealed.append(then)
 
     def abort(self) -> None:
-        """It ended, or must: end it, and call `on_end`."""
         if self.open:
             self.close()
             self._on_end(self)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Kill it, or have MPS end it where a signal would end others too (Mps.end). Closing the link ends a service's
-        wait for its answer."""
+        """MPS ends it where a signal would end others too. Closing the link ends a service's wait for its answer."""
         if not self.open:
             return
         self.open = False
@@ -138,8 +122,7 @@ class Vault:
 
 
 class Vaults:
-    """Makes vaults, and keeps `spares` fresh ones while there is a fork server. `on_sealed` is called when there is one
-    more."""
+    """Keeps `spares` fresh ones while there is a fork server; `on_sealed` is called when there is one more."""
 
     def __init__(
         self,
@@ -150,33 +133,26 @@ class Vaults:
         on_sealed: Callable[[], None] = lambda: None,
         patience: Patience = SILENT["vault"],
     ) -> None:
-        self._on_sealed = on_sealed
-        self._patience = patience
-        self._wanted = spares
-        self._ready_s = ready_s
-        self._on_message = on_message
-        self._on_end = on_end
+        self._on_sealed, self._patience, self._wanted, self._ready_s = on_sealed, patience, spares, ready_s
+        self._on_message, self._on_end = on_message, on_end
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | VaultHostClient | None = None
-        self._shape: LinkShape | None = None
+        self.shape: LinkShape | None = None
         self._places: LinkSlots | None = None
         self._spares: deque[Vault] = deque()
-        self._made: list[Vault] = []
-        """Those that were not sealed at the last check."""
+        self._made: list[Vault] = []  # not sealed at the last check
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, places: LinkSlots | None = None) -> None:
-        """Begin to take vaults from this fork server or vault host; with `places`, their links are there."""
-        self._forkserver, self._shape, self._places = forkserver, shape, places
+        self._forkserver, self.shape, self._places = forkserver, shape, places
         if places is not None:
             places.on_free = self._one_more
         self._refill()
 
     def take(self) -> Vault:
-        """A fresh vault; another is made in its place."""
         vault = self._spares.popleft() if self._spares else self._fork()
         asyncio.get_running_loop().call_soon(self._refill)
         vault.taken_at = monotonic()
@@ -184,7 +160,6 @@ class Vaults:
         return vault
 
     async def try_one(self) -> None:
-        """Wait until a fresh vault is sealed or has ended: then `trouble` says why, if it failed."""
         vault = self._spares[0] if self._spares else self._fork()
         await vault.tried.wait()
         if vault not in self._spares:
@@ -198,17 +173,15 @@ class Vaults:
 
     @property
     def can_be_had(self) -> bool:
-        """Whether a new session would get a vault now, as far as is known."""
         return self._forkserver is not None and self.trouble is None
 
     @property
     def has_one_beside_the_last(self) -> bool:
-        """Whether two spare vaults are sealed; where fewer are kept, whether all of them are."""
+        """Where fewer than two spares are kept: whether all of them are sealed."""
         return self._sealed_spares >= min(2, self._wanted)
 
     @property
     def has_one_soon(self) -> bool:
-        """Whether a spare vault is sealed, or one more may be made now."""
         self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
         return self._sealed_spares > 0 or (len(self._made) < MOST_MADE_AT_ONCE and self._has_place)
 
@@ -221,44 +194,36 @@ class Vaults:
         return sum(vault.sealed_at is not None for vault in self._spares)
 
     @property
-    def shape(self) -> LinkShape | None:
-        """Of every vault's link; None before there is a fork server."""
-        return self._shape
-
-    @property
     def ready_ms(self) -> float | None:
-        """How long the last vault ordered took until it was sealed; None if it is not yet."""
         vault = self._last_ordered
         return None if vault is None or vault.sealed_at is None else 1000 * (vault.sealed_at - vault.ordered_at)
 
     @property
     def wait_ms(self) -> float | None:
-        """How long the last session waited for its vault to be sealed: not at all if a spare one was there."""
         vault = self._last_taken
         if vault is None or vault.sealed_at is None or vault.taken_at is None:
             return None
         return 1000 * max(vault.sealed_at - vault.taken_at, 0.0)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """No more vaults until `open`; the spare ones end."""
         self._forkserver = None
         while self._spares:
             self._spares.popleft().close(wait_s)
 
     def _refill(self) -> None:
-        """Make spare ones, few at a time: vaults for waiting sessions are made meanwhile."""
+        """Few at a time: vaults for waiting sessions are made meanwhile."""
         while self._forkserver is not None and len(self._spares) < self._wanted and self._has_place:
             if len(self._spares) - self._sealed_spares >= MOST_MADE_AT_ONCE:
                 return  # the next one that is sealed calls again
             self._spares.append(self._fork())
 
     def _fork(self) -> Vault:
-        if self._forkserver is None or self._shape is None:
+        if self._forkserver is None or self.shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
         self._last_ordered = Vault(
             next(self._numbers),
             self._forkserver,
-            self._shape,
+            self.shape,
             self._ready_s,
             self._on_message,
             self._vault_ended,
@@ -274,7 +239,6 @@ class Vaults:
         self._one_more()
 
     def _one_more(self) -> None:
-        """A vault is sealed, or there is room for one."""
         self._refill()
         self._on_sealed()
 

@@ -1,12 +1,6 @@
-"""What the service has received and made of each request, for the user who watches it on the page.
-
-A request's last view outlives it by KEPT_S: the page asks once more when an answer has ended, for its last tokens. It
-has the answer and, of the prompt, the tokens that the user marked public; of a prompt that the service got whole it has
-none. It is gone earlier when its session or its frontend ends, when its tenant has the node forget, and when newer
-views need the room.
-"""
-
-from __future__ import annotations
+"""What the service has received and made of each request, for the user who watches it on the page. A last view outlives
+its request by KEPT_S, without the prompt where the service got it whole. It goes earlier with its session or frontend,
+when its tenant has the node forget, and when newer views need the room."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,8 +14,7 @@ from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving, View
 
 KEPT_S = 10.0
-MOST_TOKENS = 1 << 20
-"""In all last views together: about 40 MB."""
+MOST_TOKENS = 1 << 20  # in all last views together: about 40 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +29,10 @@ class _LastView:
 
 
 class Views:
-    """The views of all requests under way, and of those that ended a moment ago."""
-
     def __init__(
         self, requests: Requests, shape: Callable[[], LinkShape | None], serving: Callable[[], Serving]
     ) -> None:
-        self._requests = requests
-        self._shape = shape
-        self._serving = serving
+        self._requests, self._shape, self._serving = requests, shape, serving
         self._last: dict[int, _LastView] = {}
         self._tokens = 0
 
@@ -54,7 +43,6 @@ class Views:
         return View(request_id, known=False) if last is None else last.view
 
     def keep(self, request: Request) -> None:
-        """The request has ended: its last view is kept for a moment."""
         view = self._made_now(request)
         if not view.known:
             return
@@ -85,8 +73,7 @@ class Views:
             self._tokens -= last.tokens
 
     def _made_now(self, request: Request) -> View:
-        """A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The vault
-        chose the first token without a query."""
+        """A row: a query of one layer, all heads in fp32; its answer has m and γ too. The first token took none."""
         shape = self._shape()
         if request.holder != "service" or shape is None:
             return View(request.request_id, known=False)

@@ -1,9 +1,5 @@
-"""One copy of the weights for all processes: packed by a short-lived process into a memory file, then sealed.
-
-The controller makes the file, waits for the packer, seals the file, and checks that it is sealed.
-"""
-
-from __future__ import annotations
+"""One copy of the weights for all processes: packed by a short-lived process into a memory file, which is then
+sealed."""
 
 import os
 
@@ -19,7 +15,6 @@ PACKER = "cloister.models.pack_weights"
 
 
 async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
-    """A read-only descriptor of the model's weights, packed for the kernels of these settings."""
     writable = create_memory_file("cloister-weights")
     try:
         await _pack(folder, settings, writable)

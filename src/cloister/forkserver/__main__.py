@@ -1,7 +1,5 @@
 """Entry of the fork server process: `python -m cloister.forkserver FD`, started by the controller."""
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import suppress

@@ -1,9 +1,6 @@
-"""What all children share, and what each does: enter its own namespaces, prepare its role, seal itself, then speak.
-
-The order matters (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and a user's data
-reaches the process only when it is sealed. A service that fails before that reports the error; a vault just ends, and
-the controller sees its socket close.
-"""
+"""What all children share, and each one's life: enter its own namespaces, prepare its role, seal itself, then speak.
+Threads start after `enter_own` and before `seal`; a user's data comes after it. A service that fails before that
+reports the error; a vault just ends, and the controller sees its socket close."""
 
 from __future__ import annotations
 
@@ -44,25 +41,17 @@ from cloister.prompts.tokenizer import Tokenizer
 from cloister.service.prepare import prepare as prepare_service
 from cloister.vault import process as vault
 
+# Control socket, /dev/null, and a vault's link or the mailbox of an attention process; see Spawn.disk.
 DESCRIPTORS = {"service": 2, "vault": 4, "attention": 3}
-"""How many descriptors come with the order for a child: its control socket, a /dev/null, and a vault's link or the
-mailbox of an attention process. A service may get one more (Spawn.disk)."""
-
 MIB = 1 << 20
 VAULT_BEYOND_KV = 64 * MIB
-SERVICE_BEYOND_KV = 1024 * MIB
-"""Memory a child may take after the seal; its KV cache is reserved before."""
-
-_ROW_WORTH = 16
-"""Floats of scratch a prefilled row takes, in widths of the hidden state: a generous guess for any of our models."""
-
+SERVICE_BEYOND_KV = 1024 * MIB  # memory a child may take after the seal; its KV cache is reserved before
+_ROW_WORTH = 16  # floats of scratch of a prefilled row, in widths of the hidden state: a generous guess
 Speak = Callable[[socket.socket], None]
-Made = tuple[Speak, Speak, set[int], int]
-"""A child's work once it is sealed, its messages before that, the descriptors it keeps, the memory it may take."""
+Made = tuple[Speak, Speak, set[int], int]  # run when sealed, announce before, descriptors to keep, memory to take
 
 
 def without_layers(device: Device) -> frozenset[Layer]:
-    """The layers that a process on this device cannot have."""
     missing = {
         Layer.NO_DEVICES: bool(device.files),
         Layer.GPU_IN_TURNS: device.placement.uses_mps,
@@ -73,8 +62,7 @@ def without_layers(device: Device) -> frozenset[Layer]:
 
 @dataclass(frozen=True)
 class PreloadedModel:
-    """Made once in the fork server, used by every child. What a decoder is made of comes along for devices that no
-    decoder can be forked on."""
+    """Made once in the fork server, used by every child."""
 
     settings: EngineSettings
     decoder: Decoder
@@ -88,14 +76,12 @@ class PreloadedModel:
         return self.decoder.device
 
     def share(self, mps_folder: str) -> None:
-        """Have children compute at the same time, through the MPS in this folder. With a model whose attention cannot
-        be partitioned they take turns: it has no level that needs MPS."""
+        """A model whose attention cannot be partitioned takes turns: it has no level that needs MPS."""
         if self.device.can_share(self.decoder):
             self.device.share(mps_folder, self.settings.attention_processes)
 
     def opened(self, role: Role, weights: int | None) -> tuple[PreloadedModel, int | None]:
-        """For a child, when it has left the fork server's namespaces: the model where it will compute, with the weights
-        behind this descriptor of the device's memory; and without one, such a descriptor for others, if they share."""
+        """The model where the child will compute, and a descriptor of the device's weights for others."""
         self.device.open(role)
         if self.device.survives_fork:
             return self, None
@@ -106,13 +92,13 @@ class PreloadedModel:
 
     @property
     def scratch_bytes(self) -> int:
-        """Memory the computation of one chunk takes beyond the KV cache, at most."""
+        """Beyond the KV cache, for one chunk, at most."""
         width = self.decoder.heads * self.decoder.cache_shape.dim
         return self.settings.chunk_tokens * _ROW_WORTH * width * 4
 
 
 def load_model(preload: Preload, weights: int) -> PreloadedModel:
-    """Load everything, without starting a thread."""
+    """Without starting a thread."""
     if preload.version != VERSION:
         raise ProtocolError("The fork server was started by a controller of another version.")
     torch.set_num_threads(1)
@@ -130,7 +116,6 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
 
 
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
-    """The whole life of a child, from the fork to its end."""
     status = 1
     try:
         _live(spawn, model, descriptors, allow_degraded)
@@ -197,7 +182,6 @@ def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:
 
 
 def _service(model: PreloadedModel, descriptors: list[int], weights: int | None) -> Made:
-    """`weights`: the device's memory with them, which vaults may have."""
     disk = descriptors[2] if len(descriptors) > DESCRIPTORS["service"] else None
     model.decoder.kernels.take_short_turns()
     made = prepare_service(model.decoder, model.settings, disk, weights)

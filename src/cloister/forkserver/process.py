@@ -1,9 +1,4 @@
-"""The fork server's life: load, rehearse, leave the host, then fork children on order.
-
-It imports torch and its other code at once, while the controller has the weights packed.
-"""
-
-from __future__ import annotations
+"""The fork server's life: load, rehearse, leave the host, then fork children on order."""
 
 import os
 import socket
@@ -31,7 +26,7 @@ from cloister.process.sandbox.seccomp import filter_program
 
 
 def serve(control: socket.socket) -> None:
-    """Serve until the controller hangs up; the children end with this process."""
+    """The children end with this process."""
     endpoint: BlockingEndpoint[ToForkServer] = BlockingEndpoint(control, ToForkServer)
     order = endpoint.next()
     if order is None:
@@ -58,7 +53,7 @@ def serve(control: socket.socket) -> None:
 
 
 def preload(order: Preload, weights: int) -> tuple[PreloadedModel, Preloaded]:
-    """Load the model and leave the host: afterwards this process is alone in its namespaces, and ready to fork."""
+    """Afterwards this process is alone in its namespaces, and ready to fork."""
     use_pythons_memory()
     layers = available_layers()
     layers.require(allow_degraded=order.allow_degraded)

@@ -1,11 +1,5 @@
-"""One small request of each kind, played through before the first fork.
-
-A sealed child can open no file, so whatever Python or torch import, compile or look up on first use must have been
-used once before. Most requests are played without the model, since a pass through it takes long and delays the node's
-start. The answers are discarded.
-"""
-
-from __future__ import annotations
+"""One small request of each kind before the first fork: a sealed child can open no file, so whatever Python or torch
+load on first use must have been used before. Most are played without the model, since a pass through it takes long."""
 
 import itertools
 from collections.abc import Sequence
@@ -40,8 +34,7 @@ PROMPTS: tuple[Prompt, ...] = (
     ChatPrompt((PromptMessage("system", "a", True), PromptMessage("user", "a <confidential>b</confidential>", True))),
     TextPrompt("<confidential>", public=True),
 )
-COMPUTED, LONGER = PROMPTS[1], PROMPTS[2]
-"""A few tokens that the service may see and some that it may not; and a prompt with a chat's template."""
+COMPUTED, LONGER = PROMPTS[1], PROMPTS[2]  # tokens that the service may see and may not; a chat's template
 SEALED: tuple[tuple[PromptField, bytes], ...] = (
     ("messages", b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]'),
     ("messages", b'[{"role": "a"}]'),
@@ -58,8 +51,7 @@ WAYS = (
 
 
 def rehearse(model: PreloadedModel) -> None:
-    """All prompts with all parameters on a runner that computes nothing: this uses the code that reads, samples and
-    writes. Then a few on the model. A device that only a child can open is rehearsed by the child."""
+    """On a runner that computes nothing, then a few on the model, if it can be rehearsed before a fork."""
     idle, here = IdleRunner(model.decoder), model.device.survives_fork
     if here:
         idle.draw_rows = model.decoder.kernels.draw_rows
@@ -71,7 +63,7 @@ def rehearse(model: PreloadedModel) -> None:
 
 
 def _play_all(model: PreloadedModel, runner: Runner, plays: Sequence[tuple[Prompt, SamplingParams]]) -> None:
-    """At both levels, through a vault whose link is not used; on a runner that computes nothing, sealed prompts too."""
+    """Through a vault whose link is not used; on a runner that computes nothing, sealed prompts too."""
     answerer = NullAnswerer(slots=1)
     vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
@@ -99,7 +91,7 @@ def _play(vault: Vault, assign: AssignPrompt) -> None:
 
 
 def _over_the_wire(vault: Vault, message: ToVault) -> list[msgspec.Struct]:
-    """The vault's replies. Message and replies are encoded and decoded, as they will be."""
+    """Message and replies are encoded and decoded, as they will be."""
     to_vault: FrameReader[ToVault] = FrameReader(ToVault)
     from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
     replies = vault.handle(to_vault.feed(encode_frame((message,))))

@@ -1,9 +1,5 @@
-"""Between the two bridges of a network link (link.network), before the link is up.
-
-The server bridge runs beside the service, the vault bridge beside the vault.
-"""
-
-from __future__ import annotations
+"""Between the bridges of a network link (link.network): the server bridge is beside the service, the vault bridge
+beside the vault."""
 
 from typing import Annotated, Literal
 
@@ -11,9 +7,7 @@ from msgspec import Meta, Struct
 
 from cloister.messages.types import Digest, Message, SilentRepr
 
-Role = Literal["server", "vault_host"]
-"""The server connects, the vault host listens."""
-
+Role = Literal["server", "vault_host"]  # the server connects, the vault host listens
 Count = Annotated[int, Meta(ge=1, le=2**20)]
 MAX_PART_BYTES = 1 << 15
 MAX_DOCUMENT_BYTES = 1 << 19
@@ -21,11 +15,7 @@ Encoded = Annotated[bytes, Meta(min_length=1, max_length=4096)]
 
 
 class Credentials(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
-    """A role's private key and certificate (PEM), and a certificate of the other role (DER).
-
-    A vault host accepts the server's certificate alone. A vault host makes a new certificate at each start and signs it
-    with the one here; the server accepts only the certificate with the SHA-256 `pinned`, whose evidence it checked.
-    """
+    """A role's key and certificate (PEM), the other's (DER), the SHA-256 of the vault host's checked one."""
 
     role: Role
     own: Encoded

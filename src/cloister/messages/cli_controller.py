@@ -1,15 +1,12 @@
 """Command line → controller, which the command line starts."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from cloister.messages.types import Name, Path
 
 
 class StartController(Struct, frozen=True, forbid_unknown_fields=True):
-    """As JSON in a memory file: all settings, the model found, the time when the command began, and the descriptor of a
-    socket that keeps the port until the gateway listens there."""
+    """As JSON in a memory file. `begun`: when the command began; `reserved`: a socket that keeps the port."""
 
     settings: str
     name: Name

@@ -1,7 +1,5 @@
 """Between the command line and the converter of a GGUF file."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """Between the controller and an attention process, which knows places of links and no requests."""
 
-from __future__ import annotations
-
 from cloister.messages.controller_service import LinkPlace, Place
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.types import Message
@@ -14,8 +12,7 @@ class AttentionReady(Message, frozen=True):
 
 
 class ClearPlace(Message, frozen=True):
-    """Controller → attention process: the vault at this place has ended. No other vault gets the place before
-    PlaceCleared."""
+    """Controller → attention process: the vault there has ended; no other gets the place before PlaceCleared."""
 
     place: Place
 

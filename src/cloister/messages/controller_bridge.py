@@ -1,7 +1,5 @@
 """Between the controller and its server bridge, which carries a link to a vault on another machine."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta
@@ -13,8 +11,7 @@ Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Connect(Message, frozen=True):
-    """Controller → server bridge, with the vault's two descriptors of a link. Afterwards the bridge carries the
-    messages between vault and controller through this socket, unread."""
+    """Controller → server bridge, with a link's descriptors: then it carries the vault's messages, unread."""
 
     address: Address
     credentials: Credentials
@@ -23,8 +20,7 @@ class Connect(Message, frozen=True):
 
 
 class AskVaultHost(Message, frozen=True):
-    """Controller → server bridge: ask for evidence over this nonce, and for no vault. The bridge replies with
-    VaultHostShown or StartFailed, and ends."""
+    """Controller → server bridge: ask for evidence and no vault. It replies VaultHostShown or StartFailed, and ends."""
 
     address: Address
     credentials: Credentials
@@ -32,8 +28,7 @@ class AskVaultHost(Message, frozen=True):
 
 
 class VaultHostShown(Message, frozen=True):
-    """Server bridge → controller: the document, and the SHA-256 of the certificate at the other end of the TLS that it
-    came through. The bridge checked neither."""
+    """Server bridge → controller, unchecked: the document, and the SHA-256 of the TLS certificate."""
 
     certificate: Digest
     document: Annotated[bytes, Meta(max_length=MAX_DOCUMENT_BYTES)]

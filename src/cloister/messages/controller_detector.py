@@ -1,7 +1,5 @@
 """Between the controller and the detector: a text goes in, codes for its consecutive blocks come out."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Annotated, Literal
 
@@ -12,9 +10,7 @@ from cloister.messages.types import Message, Openings, RequestMessage, SilentRep
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
-MAX_RULES_BYTES = 60_000
-"""A signed note holds little more."""
-
+MAX_RULES_BYTES = 60_000  # a signed note holds little more
 RulesText = Annotated[str, Meta(max_length=MAX_RULES_BYTES)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]
@@ -29,8 +25,7 @@ class Label(IntEnum):
 
 
 class Category(IntEnum):
-    """What was found in a block: the types of SafeKV's Table IV in its order, blacklists, hidden text, and the
-    tagger's. INHERITED: nothing was found in this block, but in one before it."""
+    """SafeKV's Table IV in its order, blacklists, hidden text, the tagger's. INHERITED: from a block before."""
 
     GENERAL = 0
     ACCOUNT = 1
@@ -100,10 +95,7 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a prompt's text and where each block ends in it, in characters.
-
-    `load` and `suspicion` move the thresholds (SafeKV §V-D).
-    """
+    """Controller → detector: a text, its blocks' ends in characters, and what moves thresholds (SafeKV §V-D)."""
 
     text: Text
     ends: Ends

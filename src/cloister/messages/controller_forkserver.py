@@ -1,7 +1,5 @@
 """Between the controller and the fork server, which has torch and the model loaded and forks what computes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta
@@ -14,17 +12,15 @@ from cloister.placement import Placement, Role
 
 
 class Preload(Start, frozen=True):
-    """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork. `meeting` is
-    the folder of the process that lets children compute on one device at the same time, if there is one."""
+    """Controller → fork server, first, with the sealed weights. `meeting`: the folder of MPS, if any."""
 
     allow_degraded: bool = False
     meeting: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class Spawn(Message, frozen=True):
-    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too, and
-    with `weights` the memory of the device where they are; for a service with `disk` the file it may keep blocks in;
-    for an attention process the memory of its links, one for each of its `places`."""
+    """Controller → fork server, with the child's control socket; a vault's link (and `weights` on a device), a
+    service's `disk` file, or the memory of an attention process's links, one for each of its `places`."""
 
     child: ChildId
     role: Role
@@ -34,8 +30,7 @@ class Spawn(Message, frozen=True):
 
 
 class Preloaded(Message, frozen=True):
-    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `placement` says
-    where children compute. `openings`: how the model's chat template begins a prompt (detection.known_prefixes)."""
+    """Fork server → controller: ready. `missing`: layers of the sandbox that this kernel lacks."""
 
     heads: int
     dim: int

@@ -1,7 +1,5 @@
 """Between the controller and a frontend, whichever it is: the gateway and the sealed API both speak this."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -63,8 +61,7 @@ class AdmitKeys(Message, frozen=True):
 
 
 class Serving(Ready, frozen=True):
-    """Controller → frontend, once: what is served and which levels work here. `quantised` says at which of them first
-    tokens leave on a grid, and its step in milliseconds; `why_not`, why a level is not offered, with a next step."""
+    """Controller → frontend, once. `quantised`: the grid of first tokens, in ms; `why_not`: with a next step."""
 
     levels: tuple[LevelName, ...]
     missing_layers: tuple[str, ...] = ()
@@ -73,13 +70,9 @@ class Serving(Ready, frozen=True):
 
 
 class Ask(RequestMessage, frozen=True):
-    """Frontend → controller: serve this prompt in a vault. (A frontend that may read it sends SubmitTokens.)
-
-    Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
-    too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
-    into one vault (Petridish §7.2): it comes from the keys file, not from a request. `also` are more answers to the
-    same prompt, which is sent and held once.
-    """
+    """Frontend → controller: serve this prompt in a vault, which a tenant's requests with one `session` share. With
+    `keep` it outlives them until it is idle for too long or EndSession comes. `group`, from the keys file, puts tenants
+    that trust each other into one vault (Petridish §7.2). `also` are more answers to the same prompt."""
 
     tenant: Name
     level: PrivateLevel
@@ -94,10 +87,7 @@ class Ask(RequestMessage, frozen=True):
 
 
 class SubmitTokens(RequestMessage, frozen=True):
-    """Frontend → controller, at `open` and `shared`: generate from these tokens, the first `public` of them public.
-
-    Only requests of the same tenant and `salt` find each other's blocks. `examined`: an Examine follows.
-    """
+    """Frontend → controller, at `open` and `shared`. `salt` keeps blocks apart; `examined`: an Examine follows."""
 
     tenant: Name
     prompt: PromptTokens
@@ -118,9 +108,7 @@ class EndSession(Message, frozen=True):
 
 
 class Examine(SilentRepr, RequestMessage, frozen=True):
-    """Frontend → controller: the text of a prompt that it read, and where each block of its tokens ends there. A
-    detector says which of them hold nothing private; until then, and where it is not asked, all do. `also` are more
-    requests with the same prompt."""
+    """Frontend → controller: a prompt's text and its blocks' ends, for the detector, also for these requests."""
 
     text: Text
     ends: Ends
@@ -131,8 +119,7 @@ JudgeTokens = Annotated[tuple[TokenId, ...], Meta(max_length=2048)]
 
 
 class JudgeForm(Message, frozen=True):
-    """Frontend → controller, once: the tokens around a passage that ask the serving model whether the passage is
-    private (detection.judge), and the tokens of the two answers."""
+    """Frontend → controller, once: tokens that ask whether a passage is private (detection.judge)."""
 
     before: JudgeTokens
     between: JudgeTokens
@@ -146,16 +133,9 @@ class AskView(RequestMessage, frozen=True):
 
 
 class View(RequestMessage, frozen=True):
-    """Controller → frontend: what the service has received and made of one request.
-
-    By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
-    many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
-    stay in the service: they suffice to solve for the prompt. At `obfuscated` several `streams` stand in place of the
-    one answer. A request stays `known` for a moment after its end (controller/views.py).
-
-    Where a detector read the prompt, `labels`, `tiers` and `categories` have a code for each block of it, as in
-    controller_detector.Labels. `found` of its tokens were found computed, `found_shared` of them in public blocks.
-    """
+    """Controller → frontend: what the service has received and made of one request, by the controller's own books. The
+    vault's contributions stay in the service: they suffice to solve for the prompt. At `obfuscated` there are several
+    `streams`. A code for each block of the prompt as in controller_detector.Labels."""
 
     known: bool
     prompt: tuple[int, ...] = ()

@@ -1,7 +1,5 @@
 """Between the controller and the gateway. The gateway knows the bytes of a sealed request, and no key to them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """Between the controller and the GPU reporter, which asks NVIDIA's driver for reports."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
-"""Between the controller and key waiting: the process that listens in the gateway's place until the key of sealed
-weights comes."""
-
-from __future__ import annotations
+"""Between the controller and key waiting, which listens in the gateway's place until the key of sealed weights
+comes."""
 
 from typing import Annotated
 

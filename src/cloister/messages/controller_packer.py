@@ -1,7 +1,5 @@
 """Between the controller and the packer, which writes a model's weights into one memory file."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

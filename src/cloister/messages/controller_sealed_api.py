@@ -1,9 +1,5 @@
-"""Between the controller and the sealed API, which gets the keys of the inner request and of the answer.
-
-It names prompts; no message here carries one to it.
-"""
-
-from __future__ import annotations
+"""Between the controller and the sealed API, which gets the keys of the inner request and of the answer, and no
+prompt."""
 
 from typing import Annotated, Literal
 
@@ -40,8 +36,7 @@ class Serve(RequestMessage, frozen=True):
 
 
 class AskSealed(Message, frozen=True):
-    """Sealed API → controller: `ask`, with a sealed prompt in place of the empty one. The gateway may not send this: it
-    would get the answer to a prompt that its user did not send."""
+    """Sealed API → controller. Not the gateway: it would get the answer to a prompt that its user did not send."""
 
     ask: Ask
     prompt: SealedPrompt

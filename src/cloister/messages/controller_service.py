@@ -1,7 +1,5 @@
 """Between the controller and the service, which gets tokens and links and no text."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, field
@@ -22,15 +20,14 @@ from cloister.messages.types import (
 
 LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_CHARGES = 256
+# By tenant since the last such message, as fairness.ServiceMeter counts.
 Charges = Annotated[dict[Name, Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=MAX_CHARGES)]
-"""What each tenant was served since the last such message, as fairness.ServiceMeter counts."""
 MAX_PLACES = 64
 Place = Annotated[int, Meta(ge=0, lt=MAX_PLACES)]
 
 
 class GeneratePrompt(RequestMessage, frozen=True):
-    """Controller → service, at `open` and `shared`: generate from a whole prompt's tokens, the first `public` of them
-    public. `policy`: which cached blocks are found. `background`: only while no other request waits or runs."""
+    """Controller → service, at `open` and `shared`. `background`: only while no other request waits or runs."""
 
     tenant: Name
     prompt: PromptTokens
@@ -42,8 +39,7 @@ class GeneratePrompt(RequestMessage, frozen=True):
 
 
 class GeneratePartitioned(RequestMessage, frozen=True):
-    """Controller → service, at `partitioned`: continue after the first token, which the vault chose. The service gets
-    the prompt's `public` tokens and asks the vault for the rest through a link."""
+    """Controller → service, at `partitioned`: continue after the vault's first token, asking the vault."""
 
     tenant: Name
     public: PromptTokens
@@ -66,20 +62,17 @@ Generate = GeneratePrompt | GeneratePartitioned | GenerateVariants
 
 
 class LinkPlace(Message, frozen=True):
-    """Service → controller, with a descriptor, before it is sealed: memory of its device for one vault's link. A device
-    that processes share maps nothing more for a sealed process."""
+    """Service → controller, with a descriptor, before the seal: its device's memory for one vault's link."""
 
     place: Place
 
 
 class WeightsPlace(Message, frozen=True):
-    """Service → controller, with a descriptor, before it is sealed: the weights in its device's memory, which vaults
-    map to read them."""
+    """Service → controller, with a descriptor, before the seal: the weights in its device's memory, for vaults."""
 
 
 class AttachLink(Message, frozen=True):
-    """Controller → service: a vault that may be asked from now on. With two descriptors (question, answer), or at a
-    `place` that the service made before."""
+    """Controller → service: a vault to ask, by two descriptors (question, answer) or at a `place` made before."""
 
     link: LinkId
     place: Place | None = None
@@ -108,11 +101,7 @@ class Paused(Message, frozen=True):
 
 
 class PublicPrefix(RequestMessage, frozen=True):
-    """Controller → service: a detector found nothing private in the first `public_tokens` tokens of this prompt.
-
-    Until it comes all of a prompt is private. One that comes late, or for an unknown request, changes nothing. After
-    one that is not `final`, another may follow with more tokens.
-    """
+    """Controller → service: nothing private in these first tokens. If not `final`, another may follow with more."""
 
     public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
     final: bool = True
@@ -125,10 +114,7 @@ class ForgetTenant(Message, frozen=True):
 
 
 class Probed(Message, frozen=True):
-    """Service → controller: a public page of `owner`'s looks probed, last by `suspect` (SafeKV §V-C), and was demoted.
-
-    Two names: there is no room for more.
-    """
+    """Service → controller: a public page of `owner` looks probed, last by `suspect` (SafeKV §V-C), and was demoted."""
 
     owner: Name
     suspect: Name

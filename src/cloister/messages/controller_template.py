@@ -1,7 +1,5 @@
 """Between the controller and a template: a process with code loaded and no data, which forks other processes."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

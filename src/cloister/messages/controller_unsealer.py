@@ -1,7 +1,5 @@
 """Between the controller and the unsealer, which decrypts sealed weights into memory."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

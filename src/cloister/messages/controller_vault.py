@@ -1,7 +1,5 @@
 """Between the controller and a vault. At the level `mpc` the MPC client takes a vault's place and asks for no cores."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -27,8 +25,7 @@ Answer = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 
 
 class AssignPrompt(RequestMessage, frozen=True):
-    """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes). `also` are more
-    answers to the same prompt."""
+    """Controller → vault: serve this prompt, as far as its level has a vault do it. `also`: more answers to it."""
 
     level: PrivateLevel
     prompt: PromptBytes | LockedPrompt
@@ -42,7 +39,7 @@ class AssignPrompt(RequestMessage, frozen=True):
 
     @property
     def prompt_bytes(self) -> int:
-        """The prompt's length as it came: not opened, and with its seal if it has one."""
+        """As it came: not opened, and with its seal if it has one."""
         return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
 
 
@@ -51,8 +48,7 @@ class Release(RequestMessage, frozen=True):
 
 
 class Answered(RequestMessage, frozen=True):
-    """Controller → vault, at `obfuscated` in a session that is kept: each sequence's answer, for the next turn. In a
-    conversation every variant continues with its own answer, and the vault knows which variant a sequence is."""
+    """Controller → vault, at `obfuscated` in a kept session: each sequence's answer, for its variant's next turn."""
 
     streams: Annotated[tuple[Answer, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
 
@@ -71,18 +67,14 @@ class VaultReady(Message, frozen=True):
 
 
 class PromptAccepted(RequestMessage, frozen=True):
-    """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's.
-
-    At `obfuscated` several `sequences` will be prefilled, and the length is that of the longest.
-    """
+    """Vault → controller. The length (of the longest sequence) is the user's to know, not the service's."""
 
     prompt_tokens: Annotated[int, Meta(ge=1)]
     sequences: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 1
 
 
 class WantCores(Message, frozen=True):
-    """Vault → controller: there is work of this many tokens; or, with `reading`, a long prompt to read in one piece,
-    which takes as long as to compute this many tokens."""
+    """Vault → controller: work of this many tokens; with `reading`, a long prompt to read in one piece."""
 
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     reading: bool = False
@@ -93,10 +85,7 @@ class CoresDone(Message, frozen=True):
 
 
 class FirstToken(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one sequence's answer begins: its first token, and the slot that names its private span on the link.
-
-    `origin` and `rotation` say where the answer stands: see compute.layout.Layout.
-    """
+    """A sequence's first token, and its slot on the link. `origin`, `rotation`: see compute.layout.Layout."""
 
     token: TokenId
     slot: Annotated[int, Meta(ge=0, le=1023)]
@@ -107,11 +96,7 @@ class FirstToken(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prefilled(RequestMessage, frozen=True):
-    """Vault → controller: the prompt is prefilled (Petridish §4, step 2), as one sequence or as several.
-
-    `public` are the tokens of the leading public span, whose keys and values the service holds itself; empty where
-    nothing is public. `max_tokens` is what is left to generate in all, the first token included.
-    """
+    """Vault → controller (Petridish §4, step 2). `public`: the leading public span; `max_tokens`: left in all."""
 
     sequences: Annotated[tuple[FirstToken, ...], Meta(min_length=1, max_length=MAX_SEQUENCES)]
     max_tokens: Annotated[int, Meta(ge=1)]
@@ -126,5 +111,5 @@ class LinkBroken(Message, frozen=True):
 
 ToVault = AssignPrompt | Release | Cancel | Answered | LeaseCores | Ping
 AboutPrompts = PromptAccepted | Prefilled | Tokens | Failed
+# A bridge that gets no vault sends StartFailed; a vault that was sealed must not.
 FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong
-"""A bridge that gets no vault sends StartFailed; a vault that was sealed must not."""

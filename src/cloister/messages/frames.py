@@ -1,9 +1,5 @@
-"""Length-prefixed msgpack frames over a stream. A frame holds a tuple of messages of one typed union.
-
-A frame that is too long, does not decode, or is of the wrong type raises ProtocolError; the stream is then dead.
-"""
-
-from __future__ import annotations
+"""Length-prefixed msgpack frames over a stream, each a tuple of messages of one typed union. A frame that is too long,
+does not decode, or is of the wrong type raises ProtocolError; the stream is then dead."""
 
 import struct
 from typing import Generic, TypeVar
@@ -14,12 +10,10 @@ from cloister.errors import ProtocolError
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
-
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 def encode_frame(messages: tuple[msgspec.Struct, ...]) -> bytes:
-    """One frame holding all the messages."""
     body = msgspec.msgpack.encode(messages)
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"A message of {len(body)} bytes exceeds the limit of {MAX_FRAME_BYTES}.")
@@ -27,8 +21,7 @@ def encode_frame(messages: tuple[msgspec.Struct, ...]) -> bytes:
 
 
 def encode_frames(messages: tuple[msgspec.Struct, ...]) -> bytes:
-    """As few frames as hold all the messages. ProtocolError for a message that fits into none: the sender splits
-    messages that grow with a request."""
+    """As few as hold all. ProtocolError for a message that fits into none: the sender splits messages that grow."""
     try:
         return encode_frame(messages)
     except ProtocolError:
@@ -39,14 +32,11 @@ def encode_frames(messages: tuple[msgspec.Struct, ...]) -> bytes:
 
 
 class FrameReader(Generic[Message]):
-    """Turns received bytes into messages, whatever the pieces they arrive in."""
-
     def __init__(self, union: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[tuple[Message, ...]] = msgspec.msgpack.Decoder(tuple[union, ...])  # type: ignore[valid-type]
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take the bytes; give the messages that are now whole."""
         self._buffer += data
         messages: list[Message] = []
         at = 0

@@ -1,9 +1,4 @@
-"""Messages about answers that are the same on every wire they pass: service or vault → controller → frontend.
-
-Tokens only: text, templates and stop strings stay in the frontend.
-"""
-
-from __future__ import annotations
+"""Messages about answers that are the same on every wire: service or vault → controller → frontend. Tokens only."""
 
 from typing import Annotated
 
@@ -25,8 +20,7 @@ from cloister.messages.types import (
 
 
 class Cancel(RequestMessage, frozen=True):
-    """Frontend → controller → service or vault: the answer is not wanted. Unknown numbers are ignored: the request may
-    just have ended."""
+    """Frontend → controller → service or vault. Unknown numbers are ignored: the request may just have ended."""
 
 
 class AskStats(Message, frozen=True):
@@ -45,19 +39,14 @@ class Ready(Message, frozen=True):
 
 
 class Accepted(RequestMessage, frozen=True):
-    """The request is queued. `prompt_tokens` is set where the frontend did not read the prompt; the answer has
-    `sequences` sequences."""
+    """The request is queued. `prompt_tokens` is set where the frontend did not read the prompt."""
 
     prompt_tokens: int = 0
     sequences: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 1
 
 
 class Progress(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a slow answer is: counts and a pace, no value that was computed.
-
-    `token` is the answer's token under way, from 1; `layer` of `layers` are done for it. `seconds_per_token` is what
-    was measured so far, at the prompt's length; None before the first measurement.
-    """
+    """How far a slow answer is: the token under way, from 1, its layers done, and the measured pace."""
 
     token: Annotated[int, Meta(ge=1)]
     layer: Annotated[int, Meta(ge=0, le=65536)]
@@ -66,16 +55,9 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens(RequestMessage, frozen=True):
-    """New tokens of one request, in order. `finish` is set on the last message, which may be empty.
-
-    A stop token is part of `tokens` (the frontend hides it). `prompt_logprobs` has one entry for each prompt token
-    after the first (which nothing predicts); those of a long prompt come in pieces, the last of them with the first
-    token or the finish. `progress` comes at slow levels.
-    `sequence` names the sequence that the tokens belong to, where the request has several. Those end together: the
-    finish comes once, with the last tokens of the last of them, and does not say how each of them ended.
-    `cached` is how many of the prompt's tokens were found computed, `shared` how many of these are in blocks that
-    all tenants find; they come once, with the first tokens.
-    """
+    """New tokens of one request, in order; a stop token is among them. `prompt_logprobs`, of all prompt tokens but the
+    first, come in pieces. Several sequences end together: `finish` comes once, with the last tokens of the last of
+    them. `cached` and `shared` (found computed, found in public blocks) come once, with the first tokens."""
 
     tokens: tuple[TokenId, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
@@ -88,10 +70,7 @@ class Tokens(RequestMessage, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The request ended in an error. `code` is a CloisterError code; the message has no user content.
-
-    `param` names the field of the request that is wrong, where one is.
-    """
+    """`code` is a CloisterError's; the message has no user content; `param`: the field that is wrong."""
 
     request_id: RequestId
     code: Name
@@ -109,15 +88,10 @@ class Reuse(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stats(Message, frozen=True):
-    """Service → controller → frontend: totals over all tenants, for operators alone.
-
-    `reuse` is by policy; `demotions`, `evictions`, `offloads` and `recalls` are as in prefix.base.Counts.
-    The controller adds what vaults counted, whether a service is `up`, and the `levels` at which a request would be
-    served now. `seconds` is the time spent so far in each phase of the service's layers (compute.base.PHASES) and in
-    its steps as a whole.
-    `vault_ready_ms` of the last vault: from the order to fork it until it was sealed. `vault_wait_ms` of the last one:
-    from its session's beginning until it was sealed, 0 where a spare one was waiting.
-    """
+    """Service → controller → frontend: totals over all tenants, for operators alone; counters as in prefix.base.Counts.
+    `seconds`: by phase of the service's layers (compute.base.PHASES) and of its steps. `vault_ready_ms`: of the last
+    vault, from order to seal; `vault_wait_ms`: from its session's beginning to the seal, 0 where a spare one was
+    waiting."""
 
     running: int = 0
     waiting: int = 0

@@ -1,10 +1,5 @@
-"""Messages that are the same on every wire: is the process alive, why did it not start, why did a request fail.
-
-Only messages of CloisterError travel. Of any other exception its type and place travel, since libraries put their
-input into their messages.
-"""
-
-from __future__ import annotations
+"""Messages that are the same on every wire: alive, not started, failed. Only messages of CloisterError travel; of any
+other exception its type and place, since libraries put their input into their messages."""
 
 from typing import Annotated
 
@@ -32,7 +27,6 @@ class Pong(Message, frozen=True):
 
 
 def failed(request_id: int, error: Exception) -> Failed:
-    """The message that ends a request with this error."""
     if not isinstance(error, CloisterError):
         error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
     retry_after, param = getattr(error, "retry_after", 0), getattr(error, "param", None)
@@ -40,19 +34,17 @@ def failed(request_id: int, error: Exception) -> Failed:
 
 
 def raised(event: Failed | CloisterError) -> CloisterError:
-    """The error to raise for an event that ends a request."""
     if isinstance(event, CloisterError):
         return event
     return error_from_code(event.code, event.message, retry_after=event.retry_after, param=event.param)
 
 
 def start_failed(error: Exception, what: str) -> StartFailed:
-    """The message in place of being ready; `what` ("The gateway cannot start") precedes errors of other libraries."""
+    """`what` ("The gateway cannot start") precedes errors of other libraries."""
     if isinstance(error, CloisterError):
         return StartFailed(error.code, error.message, error.hint)
     return StartFailed(CloisterError.code, f"{what}: {where_raised(error)}.")
 
 
 def why_not_started(message: StartFailed) -> CloisterError:
-    """The error to raise for a process that did not start."""
     return error_from_code(message.code, message.message, hint=message.hint)

@@ -1,7 +1,5 @@
 """How a request at the level `obfuscated` is to be hidden, and the secrets that its user gives its vault."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -12,7 +10,6 @@ from cloister.messages.types import SilentRepr
 MAX_SECRETS = 64
 MAX_STOPS, MAX_NAMES = 16, 3
 INDEX_SECRET_BYTES = 32
-
 Word = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
@@ -30,9 +27,7 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
-    """For the vault alone, with the prompt: the key that the index is drawn with (obfuscation.index), substitutes that
-    the user found (§3.3), variant by variant, and texts that other processes read, where no secret may be: stop
-    strings, and names (a session's, a salt)."""
+    """For the vault alone: the index's key, the user's substitutes (§3.3), texts where no secret may be."""
 
     index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
     substitutes: Annotated[

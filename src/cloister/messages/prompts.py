@@ -1,10 +1,5 @@
-"""A prompt as bytes, on its way to the process that may read it.
-
-The gateway makes these bytes and hands them on; the vault (or, at the level `open`, the gateway itself) reads them.
-A prompt that its user sealed stays sealed up to the vault; the controller adds the key.
-"""
-
-from __future__ import annotations
+"""A prompt as bytes, on its way to the process that may read it. One that its user sealed stays sealed up to the vault;
+the controller adds the key."""
 
 from typing import Annotated, Literal
 
@@ -16,18 +11,15 @@ from cloister.messages.obfuscation import ObfuscationSecrets
 from cloister.messages.types import Digest, RequestId, SilentRepr, TokenId
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
-MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64
-"""Padding and tag on top."""
-
-RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]
-"""A key of one request, which is overwritten in place after its use."""
+MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64  # padding and tag on top
+RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]  # overwritten in place after its use
 Enc = Digest
 PromptNumber = Annotated[int, Meta(ge=0, le=127)]
 PromptField = Literal["messages", "prompt"]
 
 
 class PromptMessage(SilentRepr, Struct, frozen=True, array_like=True):
-    """One message of a chat. `public`: the service may have it, except what is tagged in it as confidential."""
+    """`public`: the service may have it, except what is tagged in it as confidential."""
 
     role: Annotated[str, Meta(max_length=64)]
     content: str
@@ -35,23 +27,17 @@ class PromptMessage(SilentRepr, Struct, frozen=True, array_like=True):
 
 
 class ChatPrompt(SilentRepr, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
-    """A conversation, for the model's own template."""
-
     messages: tuple[PromptMessage, ...]
     hidden: ObfuscationSecrets | None = None
 
 
 class TextPrompt(SilentRepr, Struct, frozen=True, tag="text", forbid_unknown_fields=True):
-    """A raw text to continue; `public` as in a message."""
-
     text: str
     public: bool = False
     hidden: ObfuscationSecrets | None = None
 
 
 class TokenPrompt(SilentRepr, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
-    """Token ids to continue."""
-
     tokens: tuple[TokenId, ...]
 
 
@@ -75,17 +61,14 @@ class LockedPrompt(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
 
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 PromptBytes = Annotated[bytes, Meta(max_length=MAX_PROMPT_BYTES)]
-
 _decoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
 
 
 def write_prompt(prompt: Prompt) -> bytes:
-    """The prompt as bytes."""
     return msgspec.msgpack.encode(prompt)
 
 
 def read_prompt(data: bytes) -> Prompt:
-    """The prompt these bytes hold."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:  # ValueError: text that is not UTF-8

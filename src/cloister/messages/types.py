@@ -1,7 +1,5 @@
 """Words that several wires share: the base of all messages, bounded numbers and names, and how to generate tokens."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -10,21 +8,18 @@ VERSION = 6
 MAX_SEQUENCES = 256
 MAX_EXTRA_ANSWERS = 127
 MAX_OPENING = 8192
-
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 PromptTokens = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Settings = Annotated[bytes, Meta(max_length=65536)]
-"""A process's settings as their own JSON."""
+Settings = Annotated[bytes, Meta(max_length=65536)]  # a process's, as their own JSON
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 SequenceNumber = Annotated[int, Meta(ge=0, lt=MAX_SEQUENCES)]
 Salt = Annotated[str, Meta(max_length=256)]
-Group = Annotated[str, Meta(max_length=256)]
-"""A group of tenants that trust each other; empty: none."""
+Group = Annotated[str, Meta(max_length=256)]  # of tenants that trust each other; empty: none
+# How the model's own chat template begins a prompt; no user wrote them.
 Openings = Annotated[tuple[Annotated[str, Meta(max_length=MAX_OPENING)], ...], Meta(max_length=16)]
-"""Texts with which the model's own chat template begins a prompt; no user wrote them."""
 FinishReason = Literal["stop", "length", "cancelled"]
 Revealed = Literal["token", "logits"]
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
@@ -51,13 +46,9 @@ class RequestMessage(Message, frozen=True):
 
 
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """How to choose each token. temperature 0 is greedy; top_k 0 and top_p 1 switch those filters off.
-
-    `logprobs` is how many alternatives to report beside the chosen token (0: the chosen one only; None: no report).
-    `prompt_logprobs` is the same for the prompt's own tokens: a forced pass over given tokens.
-    `seed` fixes the random stream: the draw for output token t depends on seed and t alone.
-    `mpc_reveal`, on shares alone, says what of each step is opened to the process that holds the prompt.
-    """
+    """temperature 0 is greedy; top_k 0 and top_p 1 are off. `logprobs`: alternatives to report beside the chosen token
+    (0: it only). The draw for output token t depends on `seed` and t alone. `mpc_reveal`: what is opened to the
+    prompt's holder."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
     temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
@@ -78,7 +69,6 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def requested(self) -> set[str]:
-        """The fields that ask for more than the likeliest tokens or a plain draw; levels may refuse some of them."""
         used = {
             "max_tokens": self.max_tokens == 0,
             "top_p": self.top_p < 1,
@@ -103,10 +93,7 @@ ExtraAnswers = Annotated[tuple[ExtraAnswer, ...], Meta(max_length=MAX_EXTRA_ANSW
 
 
 class Partition(Struct, frozen=True, forbid_unknown_fields=True):
-    """A sequence whose prompt's private span is in a vault: on which link, in which slot, and where the answer stands.
-
-    `first` is the answer's first token, which the vault chose. `origin` and `rotation`: see compute.layout.Layout.
-    """
+    """Whose private span is in a vault. `first`: the vault's token. `origin`, `rotation`: compute.layout.Layout."""
 
     link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     slot: Annotated[int, Meta(ge=0, le=1023)]

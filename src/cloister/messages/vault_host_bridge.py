@@ -1,7 +1,5 @@
 """Between a vault host, its doorkeeper and the vault bridges that the doorkeeper forks."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

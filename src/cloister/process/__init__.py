@@ -1,4 +1,2 @@
-"""What every process of Cloister is made of: how it is started, hardened, spoken to, sealed and ended.
-
-The package knows processes, sockets and the Linux kernel. Models, prompts and levels are unknown to it.
-"""
+"""What every process is made of: started, hardened, spoken to, sealed and ended. It knows no models, prompts or
+levels."""

@@ -1,9 +1,5 @@
-"""A control socket in a process without an event loop: frames of one typed union, with descriptors beside them.
-
-It waits in the kernel. A malformed frame, or unannounced descriptors, raise ProtocolError, and the endpoint is dead.
-"""
-
-from __future__ import annotations
+"""A control socket in a process without an event loop: frames of one typed union, with descriptors beside them. A
+malformed frame, or unannounced descriptors, raise ProtocolError, and the endpoint is dead."""
 
 import array
 import os
@@ -21,13 +17,10 @@ RECEIVE_BYTES = 1 << 20
 MAX_DESCRIPTORS = 64
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _BESIDE_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
-
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class BlockingEndpoint(Generic[Message]):
-    """Messages come in order, one by one (`next`) or as many as have come (`receive`)."""
-
     def __init__(self, peer: socket.socket, union: object) -> None:
         self._peer = peer
         self._frames: FrameReader[Message] = FrameReader(union)
@@ -35,13 +28,11 @@ class BlockingEndpoint(Generic[Message]):
         self._descriptors: deque[int] = deque()
 
     def next(self) -> Message | None:
-        """The next message; None when the other side hung up."""
         message = self.next_or_readable(set())
         assert not isinstance(message, set)
         return message
 
     def next_or_readable(self, watched: set[int]) -> Message | set[int] | None:
-        """The next message, or those of the watched descriptors that become readable before it; None at the end."""
         while not self._messages:
             if readable := _readable({self._peer.fileno(), *watched}) & watched:
                 return readable
@@ -51,7 +42,7 @@ class BlockingEndpoint(Generic[Message]):
         return self._messages.popleft()
 
     def receive(self, *, wait: bool = True) -> list[Message] | None:
-        """The messages that have come, with `wait` at least one; None once the other side has hung up."""
+        """With `wait` at least one; None once the other side has hung up."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
             # Not socket.recv_fds: Python 3.11's does not pass the flags on.
@@ -67,19 +58,16 @@ class BlockingEndpoint(Generic[Message]):
         return self._frames.feed(data) if data else None
 
     def take_descriptors(self, count: int) -> list[int]:
-        """The descriptors that the message at hand announces; they are the caller's to close."""
         if len(self._descriptors) < count:
             raise ProtocolError("A message announces descriptors that did not come.")
         return [self._descriptors.popleft() for _ in range(count)]
 
     def send(self, message: msgspec.Struct, *descriptors: int) -> None:
-        """Send a message; descriptors go as copies."""
         frame = encode_frame((message,))
         sent = socket.send_fds(self._peer, [frame], list(descriptors)) if descriptors else 0
         self._peer.sendall(frame[sent:])
 
     def close(self) -> None:
-        """Close the descriptors that were not taken."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

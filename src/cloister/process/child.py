@@ -1,7 +1,5 @@
 """Child processes: how each is started, and how it is ended for certain."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select
@@ -18,12 +16,11 @@ from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 # The variables that a child inherits: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC", "CUDA_VISIBLE_DEVICES")
 _PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
+# Not for processes of a release, whose code is found by its manifest.
 _WHERE_CODE_IS = ("LD_LIBRARY_PATH", "PYTHONPATH")
-"""Not for processes of a release, whose code is found by its manifest."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment for a child."""
     passed = {k: v for k, v in os.environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)}
     if interpreter.running() is not None:
         passed = {k: v for k, v in passed.items() if k not in _WHERE_CODE_IS}
@@ -34,13 +31,11 @@ _inherited: list[int] = []
 
 
 def inherit_everywhere(descriptor: int | None) -> None:
-    """From now on every child inherits this descriptor under the same number: a model's folder without a path. None:
-    no child inherits one any longer."""
+    """Under the same number: a model's folder without a path. None: no child inherits one any longer."""
     _inherited[:] = [] if descriptor is None else [descriptor]
 
 
 def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
-    """`python -m module FD …` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
     command = interpreter.python(module, str(peer.fileno()), *arguments)
     with peer, signals_held():
         return subprocess.Popen(
@@ -66,7 +61,6 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it was born and has ended, as far as is known."""
         if self._pidfd is None:
             return self._kill_on_start and self.pid is not None
         gone = select.poll()
@@ -75,14 +69,14 @@ class Child:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped (SIGSTOP): then it neither runs nor ends by itself."""
+        """By SIGSTOP: then it neither runs nor ends by itself."""
         return self.pid is not None and self._pidfd is not None and is_stopped(self.pid)
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def kill(self, wait_s: float = 0.0) -> None:
-        """End it at once, and its memory with it. Wait until it has ended, `wait_s` at most."""
+        """Its memory ends with it. Waits until it has ended, `wait_s` at most."""
         self._kill_on_start = True
         if self._pidfd is not None:
             self._signal(signal.SIGKILL)
@@ -99,8 +93,6 @@ class Child:
 
 
 class StartedChild(Child):
-    """A child whose end can be awaited, also before it is born."""
-
     def __init__(self) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
@@ -111,7 +103,6 @@ class StartedChild(Child):
         super().born(pidfd)
 
     async def ends(self, patience_s: float | None = None) -> bool:
-        """Wait for its end; whether it came."""
         await asyncio.wait((self._ended,), timeout=patience_s)
         return self._ended.done()
 
@@ -139,8 +130,6 @@ class ModuleChild(StartedChild):
 
 
 class Forks(Protocol):
-    """A template: it has the code of modules loaded and forks them."""
-
     def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> StartedChild: ...
 
 
@@ -156,7 +145,7 @@ def fork_from(loaded: Mapping[str, Forks]) -> None:
 def start_module(
     module: str, *arguments: str, wiping: bool = True, **variables: str
 ) -> tuple[StartedChild, socket.socket]:
-    """A process that runs this module, and our end of the socket to it. With `wiping`, its freed memory is wiped."""
+    """Also our end of the socket to it. With `wiping`, its freed memory is wiped."""
     ours, theirs = socket.socketpair()
     if module in _loaded:
         return _loaded[module].fork(module, theirs, _inherited), ours
@@ -179,7 +168,6 @@ def is_stopped(pid: int) -> bool:
 
 
 def _pid_of(pidfd: int) -> int | None:
-    """Its id in this process's pid namespace; the process that forked it has another. None if it has ended."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         numbers = [int(line.split()[1]) for line in file if line.startswith("Pid:")]
     return numbers[0] if numbers and numbers[0] > 0 else None

@@ -1,11 +1,5 @@
-"""The code a node runs, loaded once at its start: templates, and the children they fork for us.
-
-    Code(("cloister.gateway", …), …) → start_module("cloister.gateway") forks it from the code that was loaded then
-
-A template that ends takes its children with it, and its code is lost: `lost` is then done, and the node stops.
-"""
-
-from __future__ import annotations
+"""The code a node runs, loaded once at its start by templates, which fork it for `start_module`. A template that ends
+takes its children with it: `lost` is then done, and the node stops."""
 
 import asyncio
 import itertools
@@ -20,12 +14,11 @@ from cloister.process.endpoint import Endpoint
 from cloister.process.watchdog import SILENT
 
 TEMPLATE = "cloister.process.template"
-COMPUTING = ("cloister.forkserver", "cloister.models.pack_weights")
-"""The entries that need torch. One template loads it once for both."""
+COMPUTING = ("cloister.forkserver", "cloister.models.pack_weights")  # need torch: one template loads it once for both
 
 
 class ForkedChild(child.StartedChild):
-    """A template's child. If it is terminated before it exists, it ends as soon as it does."""
+    """Terminated before it exists, it ends as soon as it does."""
 
     def terminate(self) -> None:
         if self.pid is None:
@@ -38,7 +31,7 @@ class ForkedChild(child.StartedChild):
 
 
 class Template:
-    """A handle on a template; it loads its entries while others work. `lost` is done if it ends before `close`."""
+    """It loads its entries while others work. `lost` is done if it ends before `close`."""
 
     def __init__(self, entries: Sequence[str]) -> None:
         self.entries = tuple(entries)
@@ -54,7 +47,7 @@ class Template:
         return self._process.pid
 
     def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> ForkedChild:
-        """A child with `peer`, which is closed here, and these descriptors under their own numbers."""
+        """`peer` is closed here; the child has `inherited` under their own numbers."""
         number, born = next(self._numbers), ForkedChild()
         self._starting[number] = born
         with peer:
@@ -88,14 +81,11 @@ class Template:
 
 
 class Code:
-    """All templates of this process. While it is open, `start_module` forks what they have loaded."""
-
     def __init__(self, *groups: Sequence[str]) -> None:
         self._templates = [Template(entries) for entries in groups]
         child.fork_from({entry: template for template in self._templates for entry in template.entries})
 
     async def lost(self) -> None:
-        """Waits until a template has ended, then raises ServiceUnavailable."""
         await asyncio.wait([template.lost for template in self._templates], return_when=asyncio.FIRST_COMPLETED)
         raise ServiceUnavailable(
             "A process that holds the node's code ended, and no other may be started without it.",

@@ -1,10 +1,6 @@
-"""One control socket in the controller's loop: frames of one typed union, with descriptors beside them.
-
-It does not know what the messages mean. Every fault (a malformed frame, a handler's ProtocolError, a peer that no
-longer reads or answers, a hang-up) ends the endpoint, and its owner is called once.
-"""
-
-from __future__ import annotations
+"""One control socket in the controller's loop: frames of one typed union, with descriptors beside them. Every fault (a
+malformed frame, a handler's ProtocolError, a peer that no longer reads or answers, a hang-up) ends it, and its owner is
+called once."""
 
 import asyncio
 import logging
@@ -23,14 +19,13 @@ from cloister.messages.lifecycle import Ping, Pong
 from cloister.process.watchdog import Finding, Patience, Watchdog
 
 log = logging.getLogger(__name__)
-
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 MAX_DESCRIPTORS = 16
 
 
 class Endpoint:
-    """`on_message` gets every message; `on_end` is called once, unless the owner closed it itself."""
+    """`on_end` is called once, unless the owner closed it itself."""
 
     def __init__(
         self, peer: socket.socket, union: object, on_message: Callable[[Any], None], on_end: Callable[[], None]
@@ -38,26 +33,24 @@ class Endpoint:
         peer.setblocking(False)
         self._peer = peer
         self._frames: FrameReader[msgspec.Struct] = FrameReader(union)
-        self._on_message = on_message
-        self._on_end = on_end
+        self._on_message, self._on_end = on_message, on_end
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
         self._gathered: list[msgspec.Struct] = []
         self._received: deque[int] = deque()
         self._loop = asyncio.get_running_loop()
         self.open = True
-        self.late = False
-        """Whether it ended because the process at the other end was stopped or silent."""
+        self.late = False  # the process at the other end was stopped or silent
         self._watchdog: Watchdog | None = None
         self._loop.add_reader(peer, self._receive)
 
     def send(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-        """Send now or as soon as the peer reads. Descriptors are copied: the caller keeps (and closes) its own."""
+        """Now or as soon as the peer reads. Descriptors are copied: the caller closes its own."""
         self._send_gathered()
         self._send((message,), descriptors)
 
     def send_soon(self, message: msgspec.Struct) -> None:
-        """Send at the loop's next turn, together with all else sent this way, in one frame if it fits: one wake-up."""
+        """At the loop's next turn, with all else sent this way, in one frame if it fits: one wake-up."""
         self._gathered.append(message)
         if len(self._gathered) == 1:
             self._loop.call_soon(self._send_gathered)
@@ -79,11 +72,10 @@ class Endpoint:
             self._loop.call_soon(self._end)
 
     def watch(self, name: str, stopped: Callable[[], bool]) -> None:
-        """End, as if the peer had hung up, once the process of this name at the other end is found `stopped`."""
         self._watchdog = Watchdog(stopped, lambda: self.send(Ping()), lambda found: self._end_late(name, found))
 
     def demand_answers(self, patience: Patience | None) -> None:
-        """The process is ready; from now on it is also watched for silence. None: it answers no pings."""
+        """From now on the process is also watched for silence. None: it answers no pings."""
         if self._watchdog is not None and patience is not None:
             self._watchdog.demand_answers(patience)
 
@@ -93,7 +85,6 @@ class Endpoint:
         self._end()
 
     def take_descriptor(self) -> int:
-        """The next descriptor the peer sent; the message that announces it is being handled."""
         if not self._received:
             raise ProtocolError("A message announces a descriptor that did not come.")
         return self._received.popleft()
@@ -106,7 +97,7 @@ class Endpoint:
                 self._peer.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Hang up; `on_end` is not called."""
+        """`on_end` is not called."""
         if not self.open:
             return
         self._send_gathered()

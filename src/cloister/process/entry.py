@@ -1,11 +1,6 @@
-"""How a command becomes a long-lived server, and how that process begins and ends.
-
-    `cloister serve` → become → python -m cloister.controller FD → run_server
-
-FD is a memory file with the settings, since any user of the machine could read arguments. The new process starts with
-only its own code in memory, and with an allocator that wipes freed memory. Signals that ask it to end wait until it
-can handle them.
-"""
+"""How a command becomes a server: `cloister serve` → become → python -m cloister.controller FD → run_server. FD is a
+memory file with the settings, since any user of the machine could read arguments. The new process has an allocator that
+wipes freed memory. Signals that ask it to end wait until it can handle them."""
 
 from __future__ import annotations
 
@@ -40,9 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]
-
-STOP_S = 2.0
-"""How long a server may take to end in order. After that it ends at once, and the kernel ends its children with it."""
+STOP_S = 2.0  # to end in order; then it ends at once, and the kernel ends its children with it
 STOPPED_TWICE = 130
 
 
@@ -55,9 +48,7 @@ def become(
     reserved: int | None = None,
     release: bytes | None = None,
 ) -> NoReturn:
-    """Replace this program by `python -m module FD`; `name` and `path` are the model's. The descriptor `reserved`, a
-    socket that keeps the port, goes with it. With a `release`'s manifest, no code but its own runs from here on.
-    """
+    """`name` and `path`: the model's; `reserved` keeps the port. With a `release`, no other code runs from here on."""
     start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun, reserved)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
@@ -72,11 +63,7 @@ def become(
 
 
 def run_server(role: str, serve: Serve) -> NoReturn:
-    """Serve with the settings of the memory file until a signal asks this process to end, then exit with a status.
-
-    `serve` gets a task that is done when such a signal came (hardening.ENDING). It may handle SIGHUP itself. A second
-    signal ends the process at once.
-    """
+    """`serve` gets a task that is done when a signal of ENDING came. A second signal ends the process at once."""
     name_process(role)
     hide_tracebacks()
     forbid_core_dumps()
@@ -139,8 +126,7 @@ async def unless_stopped(
     work: Coroutine[Any, Any, T],
     release: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> T | None:
-    """The work's result; None if this process is asked to stop before, which cancels the work. `release` then ends the
-    processes that the work may be waiting for, also while it cleans up."""
+    """None if asked to stop before, which cancels the work; `release` then ends what it may wait for."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,4 @@
-"""Forks children on order and reaps them: the loop of templates and of the fork server.
-
-It knows neither what a child does nor what an order means.
-"""
-
-from __future__ import annotations
+"""Forks children on order and reaps them: the loop of templates and of the fork server."""
 
 import gc
 import os
@@ -17,17 +12,15 @@ from cloister.messages.lifecycle import Ping, Pong
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import give_back_freed_memory
 
-ONE_THREAD = {
+ONE_THREAD = {  # libraries start no threads when they are imported: threads do not survive a fork
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""The environment in which libraries start no threads when they are imported: threads do not survive a fork."""
 
 
 def prepare_to_fork(name: str) -> None:
-    """For a process that has loaded all that its children will share. SetupError if it has several threads."""
     gc.collect()
     give_back_freed_memory()  # every child would map it, and give it back page by page when it ends
     gc.freeze()  # a collection in a child would write to shared memory, and thereby copy it
@@ -53,7 +46,6 @@ def fork_on_order(orders: BlockingEndpoint[Any], fork: Callable[[Any], tuple[int
 
 
 def forked(descriptors: list[int], live: Callable[[], NoReturn]) -> int:
-    """The pid of a child that lives so. The descriptors are its own from now on."""
     if not (pid := os.fork()):
         live()
     for descriptor in descriptors:

@@ -1,9 +1,4 @@
-"""A handle on a process at the other end of a socket: its start, its messages, its end.
-
-The process reports once that it is ready, or why it is not. The handle does not know what the other messages mean.
-"""
-
-from __future__ import annotations
+"""A handle on a process at the other end of a socket, which reports once that it is ready, or why it is not."""
 
 import asyncio
 import socket
@@ -22,11 +17,9 @@ Ready = TypeVar("Ready", bound=msgspec.Struct)
 
 
 class Handle(Generic[Ready]):
-    """`ready` results in the process's message that it has started, or raises why it has not; `handle` gets all others.
-
-    `on_end` is called once if it hangs up, breaks the protocol, is stopped or falls silent; the owner kills it then.
-    `lost` is the error of `ready` if the process ends while it starts. `patience`: by its name, unless given.
-    """
+    """`ready` results in the process's first message, or raises `lost` or why it has not started. `on_end` is called
+    once if it hangs up, breaks the protocol, is stopped or silent (`patience`, by its name unless given); the owner
+    kills it then."""
 
     def __init__(
         self,
@@ -43,10 +36,7 @@ class Handle(Generic[Ready]):
     ) -> None:
         self.name = name
         self._patience = patience or SILENT.get(name)
-        self._child = child
-        self._is_ready = ready
-        self._handle = handle
-        self._on_end = on_end
+        self._child, self._is_ready, self._handle, self._on_end = child, ready, handle, on_end
         self._lost = lost or ServiceUnavailable(f"The {name} ended while it started.")
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self.endpoint = Endpoint(peer, says, self._receive, self._hung_up)
@@ -94,8 +84,6 @@ class Handle(Generic[Ready]):
 
 
 class ModuleHandle(Handle[Ready]):
-    """A handle on `python -m module FD`, which is started here."""
-
     def __init__(
         self,
         name: str,
@@ -114,8 +102,7 @@ class ModuleHandle(Handle[Ready]):
         await self._module.ends()
 
     async def close(self, grace_s: float = 0.0, *, terminate: bool = False) -> None:
-        """Have it end, by a signal or by closing our side of the socket; after `grace_s` it is killed, and at once if
-        it was found late."""
+        """By a signal or by closing our side; after `grace_s` it is killed, and at once if it was found late."""
         if terminate:
             self._module.terminate()
         else:

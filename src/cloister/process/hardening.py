@@ -1,9 +1,5 @@
-"""What every process does first: set its name, forbid core dumps, and keep its data out of error messages.
-
-This module imports nothing heavy: a process hardens itself before it imports the rest.
-"""
-
-from __future__ import annotations
+"""What every process does first: set its name, forbid core dumps, and keep its data out of error messages. It imports
+nothing heavy."""
 
 import ctypes
 import logging
@@ -23,16 +19,12 @@ from cloister.errors import SetupError, where_raised
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a process to end."""
-
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they ask a process to end
 log = logging.getLogger("cloister")
 
+# Python's own allocator would keep the first as it is, a thread's cache the second.
 _FREED_SIZES = (200, 600, 4_000, 30_000)
-"""The first is one that Python's own allocator would keep as it is, the second one that a thread's cache would."""
-_FREED_PIECE = 16
-"""More than glibc may leave of a block."""
+_FREED_PIECE = 16  # more than glibc may leave of a block
 
 # Freed memory is overwritten at once, so that what passed through does not linger: every allocation of Python's is
 # malloc's, none waits in a thread's cache, and free() fills what it takes back, but perhaps its last eight bytes. This
@@ -45,16 +37,12 @@ WIPE_FREED_MEMORY = {
 
 
 def begin_child(role: str) -> socket.socket:
-    """The first thing a child does, before heavy imports: it is named, hardened, and ends with its parent from now on.
-
-    Returns its end of the socket to its parent.
-    """
+    """Before heavy imports: named, hardened, and tied to its parent. Returns its end of the socket to it."""
     _begin(role, forked=False)
     return socket.socket(fileno=int(sys.argv[1]))
 
 
 def begin_forked(role: str, control: int, parent: int) -> socket.socket:
-    """The same for a child that a template forked, which has no arguments."""
     _begin(role, forked=True)
     if os.getppid() != parent:
         os._exit(1)  # it ended before we were tied to it
@@ -83,10 +71,7 @@ def signals_held() -> Iterator[None]:
 
 @contextmanager
 def ending_interrupts() -> Iterator[None]:
-    """Every signal of ENDING raises KeyboardInterrupt here, as Ctrl-C does.
-
-    Signals that are handled or ignored stay so; threads beside the main one handle no signals.
-    """
+    """As Ctrl-C does. Signals that are handled or ignored stay so; threads beside the main one handle none."""
     caught = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         caught = []
@@ -122,16 +107,12 @@ def check_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """The allocator's free memory goes back to the kernel."""
     with suppress(AttributeError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def die_with_parent() -> bool:
-    """The kernel ends this process when its parent ends; whether the kernel confirms it.
-
-    Changing ids or capabilities clears this, so it is set again after each change.
-    """
+    """Whether the kernel confirms it. Changing ids or capabilities clears this: set it again afterwards."""
     libc, signal_set = ctypes.CDLL(None), ctypes.c_int()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(signal_set), 0, 0, 0)
@@ -139,10 +120,7 @@ def die_with_parent() -> bool:
 
 
 def name_process(role: str, *, forked: bool = False) -> None:
-    """Set the name that `ps` and `top` show: `cl-` and the role (at most 15 bytes).
-
-    A `forked` process has its parent's command line, which names another role: it is written over.
-    """
+    """`cl-` and the role, at most 15 bytes. A `forked` process's command line is written over."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, f"cl-{role}".encode(), 0, 0, 0)
     start, end = _command_line()
     if forked and start:
@@ -162,8 +140,6 @@ def _command_line() -> tuple[int, int]:
 
 
 def hide_tracebacks() -> None:
-    """An uncaught error prints its type and place only."""
-
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
             return

@@ -1,9 +1,4 @@
-"""How the node's Python processes are started: with the code that Python finds, or with a release's code alone.
-
-A process passes this on to the processes that it starts (release_code.py).
-"""
-
-from __future__ import annotations
+"""How Python processes are started: with the code that Python finds, or with a release's alone (release_code.py)."""
 
 import fcntl
 import json
@@ -17,7 +12,6 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 
 def running() -> ReleaseCode | None:
-    """The release's code that this process is limited to; None: any code that Python finds."""
     return release_code.running
 
 
@@ -28,7 +22,7 @@ def check_loaded() -> None:
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command for `python -m module …`, limited as this process is. It needs the descriptors of `inherited`."""
+    """Limited as this process is. It needs the descriptors of `inherited`."""
     if (code := running()) is None:
         return [sys.executable, "-P", "-m", module, *arguments]
     return _of_the_release(code.descriptor, module, *arguments)
@@ -39,7 +33,7 @@ def inherited() -> list[int]:
 
 
 def python_of(manifest: bytes, module: str, *arguments: str) -> list[str]:
-    """The same for the first process of a node, limited to this release. Its descriptor stays open for it."""
+    """For the first process of a node, limited to this release. Its descriptor stays open for it."""
     content = json.dumps({"manifest": manifest.decode(), "folders": release_code.package_folders()}).encode()
     note = sealed_file("cloister-release", content)
     os.set_inheritable(note, True)
@@ -47,7 +41,6 @@ def python_of(manifest: bytes, module: str, *arguments: str) -> list[str]:
 
 
 def sealed_file(name: str, data: bytes, *, flags: int = 0) -> int:
-    """A memory file that can no longer be changed."""
     memory = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
     with open(memory, "wb", closefd=False) as file:
         file.write(data)

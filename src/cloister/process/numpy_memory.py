@@ -1,10 +1,5 @@
-"""numpy's arrays in memory of Python's own allocator, which is overwritten when it is freed (hardening.py).
-
-By itself numpy keeps the memory of small arrays (below 1 KiB, seven of each size) for the next ones, with what was in
-it. A text of 255 characters, four bytes each, fits.
-"""
-
-from __future__ import annotations
+"""numpy's arrays in memory of Python's own allocator, which is overwritten when it is freed (hardening.py). By itself
+numpy keeps the memory of small arrays (below 1 KiB, seven of each size), with what was in it."""
 
 import ctypes
 from importlib import import_module
@@ -14,15 +9,12 @@ import numpy as np
 from cloister.errors import SetupError
 
 NAME = b"cloister"
-
 _RAW_DOMAIN = 0
-_SET_HANDLER = 304
-"""The place of PyDataMem_SetHandler in numpy's table of functions, since numpy 1.22 and in numpy 2 (numpy_api.py)."""
+_SET_HANDLER = 304  # PyDataMem_SetHandler in numpy's table of functions, since 1.22 and in 2 (numpy_api.py)
 
 
 class _Allocator(ctypes.Structure):
-    """PyMemAllocatorEx of Python, and PyDataMemAllocator of numpy: the same, except that numpy passes `free` one
-    argument more, the size, which Python's function does not read."""
+    """PyMemAllocatorEx; numpy's PyDataMemAllocator passes `free` the size too, which Python's does not read."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")]
 
@@ -33,8 +25,7 @@ class _Handler(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("allocator", _Allocator)]
 
 
-_handler = _Handler(NAME, 1)
-"""Every array points to it, so it lives as long as the process."""
+_handler = _Handler(NAME, 1)  # every array points to it, so it lives as long as the process
 
 
 def use_pythons_memory() -> None:

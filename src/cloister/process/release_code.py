@@ -1,16 +1,8 @@
-"""The code of a release and no other: how every Python process of a node that shows a release begins.
-
-    python -P -s -S -B … release_code.py FD MODULE …   is   python -m MODULE …   of the release's bytes
-
-FD is a sealed memory file with the release's manifest. A source file is read once, its bytes are compared with their
-hash and compiled; compiled files in `__pycache__` are not used. A package is accepted if its RECORD is the release's.
-An import of a file that neither names ends the process.
-
-This file uses the standard library alone. That is compared too, but the modules imported here have run by then.
-Libraries of the system (`SYSTEM`) are measured with the machine's image.
-"""
-
-from __future__ import annotations
+"""`python … release_code.py FD MODULE …` is `python -m MODULE …` of a release's bytes; FD is a sealed memory file with
+its manifest. A source file is read once, compared with its hash and compiled; a package is accepted if its RECORD is
+the release's. An import of a file that neither names ends the process. This file uses the standard library alone, which
+is compared too, but the modules imported here have run by then. `SYSTEM` libraries are measured with the machine's
+image."""
 
 import csv
 import hashlib
@@ -32,24 +24,18 @@ from importlib.machinery import (
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
+# No user's folder, .pth file, sitecustomize or compiled file; not -I, which would ignore PYTHONMALLOC.
 FLAGS = ("-P", "-s", "-S", "-B", "-X", "pycache_prefix=/dev/null/none", "--check-hash-based-pycs", "always")
-"""No folder of the user's or the caller's on the path, no .pth file, no sitecustomize, no compiled file read or kept.
-Not -I, which would also ignore PYTHONMALLOC: the environment is cleaned instead (`child.environment`)."""
-
 SOURCES = "src/"
 SYSTEM = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
-KERNELS = "cloister-kernels"
-"""The name of the memory file with the kernels' library, whose hash was compared before (compute/cpu/library.py)."""
-
+KERNELS = "cloister-kernels"  # a memory file whose hash was compared before (compute/cpu/library.py)
 _NOT_OF_THE_WHEEL = (".pyc", "/INSTALLER", "/REQUESTED", "/direct_url.json", "/uv_cache.json")
 _OURS = ("cloister", "cloister_bench", "cloister_mpc")
 _NOT_USED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter"}
 
 
 def packages_in(folders: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """`name==version` of all that is installed there, and the hashes of its files by path, as its RECORD says.
-
-    Not this repository's distributions: the manifest names the files of those that a node runs one by one."""
+    """Hashes by path, by RECORD. Not this repository's distributions: the manifest names their files."""
     for folder in folders:
         for entry in sorted(os.listdir(folder)):
             name, _, version = entry.removesuffix(".dist-info").rpartition("-")
@@ -80,20 +66,17 @@ def interpreter_name() -> str:
 
 
 def installed() -> dict[str, str]:
-    """All packages of this Python and itself, by name and version, each with its hash."""
     folders = package_folders()
     found = {name: digest_of(files, folder) for folder in folders for name, files in packages_in([folder])}
     return {**found, interpreter_name(): digest_of(interpreter_files(), os.path.dirname(os.__file__))}
 
 
 def changed_files() -> list[str]:
-    """Installed files that are not what their package's RECORD says."""
     recorded = {path: each for _, files in packages_in(package_folders()) for path, each in files.items()}
     return [path for path, each in sorted(recorded.items()) if not os.path.isfile(path) or hash_of(path) != each]
 
 
 def package_folders() -> list[str]:
-    """Where this Python has its packages."""
     folders = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     return [folder for folder in folders if os.path.isdir(folder)]
 
@@ -154,7 +137,6 @@ class ReleaseCode:
         self.hashes.update(files)
 
     def read(self, path: str) -> bytes:
-        """A file of the release, whole; OSError if it is none or another."""
         with open(path, "rb") as file:
             data = file.read()
         if self.hashes.get(path) != hashlib.sha256(data).hexdigest():
@@ -173,7 +155,6 @@ class ReleaseCode:
             )
 
     def install(self, path: list[str]) -> None:
-        """From now on only files of the release are imported."""
         code = self
 
         class Source(SourceFileLoader):
@@ -220,8 +201,7 @@ def refuse(message: str, hint: str = "Only files of the release may run where a 
     raise SystemExit(2)
 
 
-running: ReleaseCode | None = None
-"""The code that this process is limited to; `main` sets it before any other code of Cloister runs."""
+running: ReleaseCode | None = None  # `main` sets it before any other code of Cloister runs
 
 
 def main() -> None:

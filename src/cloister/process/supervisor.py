@@ -1,10 +1,5 @@
-"""Keeps a process running: starts it, waits until it ends, pauses, and starts it again.
-
-The supervisor knows neither the process nor its messages. Its owner starts the process (`start`), cleans up after it
-(`clean_up`), and reports its end (`ended`).
-"""
-
-from __future__ import annotations
+"""Keeps a process running. Its owner starts it (`start`), cleans up after it (`clean_up`), and reports its end
+(`ended`)."""
 
 import asyncio
 import logging
@@ -14,16 +9,11 @@ from time import monotonic
 from cloister.errors import CloisterError, where_raised
 
 log = logging.getLogger(__name__)
-
-BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)
-"""Pauses before one start after another; the last one repeats."""
-GOOD_LIFE_S = 5.0
-"""After a life this long, the next pause is the first one again."""
+BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)  # pauses before one start after another; the last one repeats
+GOOD_LIFE_S = 5.0  # after a life this long, the next pause is the first one again
 
 
 class BackOff:
-    """The pauses between attempts at something that fails."""
-
     def __init__(self) -> None:
         self.attempts = 0
 
@@ -41,9 +31,7 @@ async def nothing_to_clean() -> None:
 
 
 class Supervisor:
-    """`start` returns when the process is ready, or raises why it is not. `clean_up` follows each life and each failed
-    start. Neither runs while the other does. The owner calls `ended` from the event loop when the process has ended.
-    """
+    """`start` raises why it is not ready; `clean_up` follows each life and failed start. They do not overlap."""
 
     def __init__(
         self,
@@ -55,15 +43,13 @@ class Supervisor:
         self._name, self._start, self._clean_up, self._clock = name, start, clean_up, clock
         self._back_off = BackOff()
         self._ended = asyncio.Event()
-        self._started_at: float | None = None
-        """When the present life began; None while there is none."""
+        self._started_at: float | None = None  # None while there is no life
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.restarts = 0
-        """Lives that ended, and starts that failed."""
+        self.restarts = 0  # lives that ended, and starts that failed
 
     async def start(self) -> None:
-        """Start it now; raises why it does not start. For the first start, where the owner must know."""
+        """For the first start, where the owner must know why it fails."""
         self._ended.clear()
         try:
             await self._start()
@@ -73,21 +59,18 @@ class Supervisor:
         self._started_at = self._clock()
 
     def keep(self) -> None:
-        """From now on it is started whenever it does not run. A second call changes nothing, nor one after `close`."""
+        """A second call changes nothing, nor one after `close`."""
         if self._task is None and not self._closed:
             self._task = asyncio.create_task(self._keep())
 
     def ended(self, name: str = "") -> None:
-        """The process has ended, or its end is certain. May be called during a start, and more than once.
-
-        `name`: which one, where several are supervised together.
-        """
+        """May be called during a start, and more than once. `name`: which one of several."""
         if not self._ended.is_set() and not self._closed:
             log.warning("The %s ended; starting it again.", name or self._name)
         self._ended.set()
 
     async def close(self) -> None:
-        """Start nothing again. What runs, or was half started, is the owner's to end."""
+        """What runs, or was half started, is the owner's to end."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

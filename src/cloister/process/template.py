@@ -1,13 +1,6 @@
-"""A template: `python -m cloister.process.template FD ENTRY…` loads the code of these entries once, then forks them.
-
-What starts or restarts later runs the code that was there when the node started: code is not read from the disk again.
-No user's data reaches a template.
-
-An entry is a module with `ROLE`, `main(control)` and perhaps `CODE`: the modules that `main` imports once the process
-is hardened. `load()`, if the entry has one, fetches code that is not Python's.
-"""
-
-from __future__ import annotations
+"""`python -m cloister.process.template FD ENTRY…` loads the code of these entries once, then forks them: code is not
+read from the disk again. No user's data reaches it. An entry is a module with `ROLE`, `main(control)` and perhaps
+`CODE`, the modules that `main` imports, and `load()`, which fetches code that is not Python's."""
 
 import os
 import socket
@@ -31,7 +24,6 @@ _ABOVE_ALL_USED = 1 << 9
 
 
 def main(control: socket.socket, entries: list[str]) -> None:
-    """Load, then fork on order until the controller hangs up; all children end with this process."""
     check_freed_memory()  # here, once for all children
     os.environ.update(ONE_THREAD)
     loaded = {entry: load(entry) for entry in entries}
@@ -51,7 +43,6 @@ def main(control: socket.socket, entries: list[str]) -> None:
 
 
 def load(entry: str) -> ModuleType:
-    """The entry's module, all its code imported."""
     module = import_module(entry)
     if hasattr(module, "__path__"):
         module = import_module(f"{entry}.__main__")
@@ -62,8 +53,7 @@ def load(entry: str) -> ModuleType:
 
 
 def _live(module: ModuleType, descriptors: list[int], numbers: tuple[int, ...], parent: int) -> NoReturn:
-    """The whole life of a child. It has its standard descriptors, its control socket, and the descriptors of its order
-    under the numbers that the controller has for them; no other of the template's."""
+    """It has its standard descriptors, its control socket, and its order's under the controller's numbers; no other."""
     status = 1
     try:
         moved = [fcntl(each, F_DUPFD_CLOEXEC, _ABOVE_ALL_USED) for each in descriptors]

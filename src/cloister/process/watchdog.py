@@ -1,13 +1,6 @@
-"""Finds a process that exists but does no work: it was stopped (SIGSTOP), hangs, or loops for ever.
-
-Its owner checks it every second. Once the process is ready it is pinged (messages.lifecycle.Ping) and answers from its
-main loop, between two pieces of work. So a long step counts as silence only beyond the deadline of its kind, and a
-thread that runs beside a dead loop does not count as life. Any message counts as an answer. A stopped process is found
-sooner, by its state in the kernel. A process that is found is treated as if it had died.
-
-Time counts only while the owner checks. A node that was suspended, or an owner that had no core for a minute, finds no
-process late for that reason.
-"""
+"""Finds a process that exists but does no work: it was stopped (SIGSTOP), hangs, or loops for ever. Once it is ready it
+is pinged and answers from its main loop: a thread beside a dead loop does not count as life. Time counts only while the
+owner checks: a node that was suspended finds no process late for that reason."""
 
 from __future__ import annotations
 
@@ -17,18 +10,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from time import monotonic
 
-LOOK_S = 1.0
-"""How often a process is checked."""
-MOST_COUNTED_S = 2 * LOOK_S
-"""Between two checks, at most: for a longer time the owner itself was held up."""
-STOPPED_S = 3.0
-"""A process may be stopped this long: a user may pause and resume it."""
+LOOK_S = 1.0  # between two checks
+MOST_COUNTED_S = 2 * LOOK_S  # for a longer time the owner itself was held up
+STOPPED_S = 3.0  # a user may pause and resume it
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a process may take to answer, and how often it is asked while it does."""
-
     silent_s: float
     ask_every_s: float = 5.0
 
@@ -37,7 +25,7 @@ class Patience:
         return replace(self, silent_s=self.silent_s + work_s)
 
 
-SILENT = {
+SILENT = {  # service and vault get their work's time too; a kind that is not here answers no pings
     "gateway": Patience(30.0),
     "sealed API": Patience(30.0),
     "service": Patience(30.0),
@@ -49,13 +37,10 @@ SILENT = {
     "client": Patience(120.0),
     "parties": Patience(120.0),
 }
-"""By the kind of process. A service and a vault get in addition the time that one piece of their work may take by the
-settings. A kind that is not here answers no pings: it is short-lived, or its peer is pinged through it (bridges). It is
-ended only when it is stopped."""
 
 
 class Finding(Enum):
-    """The result of a check; of the last two, the reason why the process is ended."""
+    """Of the last two, the reason why the process is ended."""
 
     FINE = ""
     ASK = "ask"
@@ -64,10 +49,7 @@ class Finding(Enum):
 
 
 class Silence:
-    """The rule, without clock or process: `look` takes the time that passed and returns what to do.
-
-    `patience` None: it is not pinged, and may be silent.
-    """
+    """The rule, without clock or process. `patience` None: it is not pinged, and may be silent."""
 
     def __init__(self, patience: Patience | None = None) -> None:
         self.patience = patience
@@ -76,7 +58,6 @@ class Silence:
         self._asked = False
 
     def answered(self) -> None:
-        """It sent a message."""
         self._silent_s = 0.0
         self._asked = False
 
@@ -97,8 +78,6 @@ class Silence:
 
 
 class Watchdog:
-    """Checks one process until it is closed, or until it has called `late`, once, with the finding."""
-
     def __init__(
         self,
         stopped: Callable[[], bool],
@@ -112,7 +91,6 @@ class Watchdog:
         self._next = self._later()
 
     def demand_answers(self, patience: Patience) -> None:
-        """It is ready: from now on it is pinged."""
         self._silence.patience = patience
         self._silence.answered()
 

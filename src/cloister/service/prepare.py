@@ -1,7 +1,5 @@
 """Builds the service over a loaded model: KV cache, prefix cache and engine, before the process is sealed."""
 
-from __future__ import annotations
-
 import torch
 
 from cloister.compute.base import KVCache
@@ -22,8 +20,7 @@ from cloister.service.process import Service
 
 
 def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None, weights: int | None = None) -> Service:
-    """`disk` is a file without a name, for blocks that the cache has no room for; `weights` the descriptor of the
-    device's memory with the weights, for other processes."""
+    """`disk`: a file for blocks; `weights`: the device's memory with the weights, for other processes."""
     torch.set_num_threads(1)  # the kernels have their own threads; two thread pools would compete for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
@@ -47,7 +44,6 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
 
 
 def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
-    """The tiers below the pool: the host's memory where the pool is a GPU's, then the disk."""
     size = cache.block_bytes
     below = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, size, model)
     if cache.on_host or settings.cache_host_bytes < size:

@@ -1,10 +1,5 @@
 """The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
-
-Its messages have tokens and links, and no text. Which engine serves is `prepare`'s choice. `Service.run` opens no file,
-prints nothing, and makes no system call beyond messages, memory and futexes.
-"""
-
-from __future__ import annotations
+`Service.run` opens no file, prints nothing, and makes no system call beyond messages, memory and futexes."""
 
 import os
 import socket
@@ -16,24 +11,7 @@ import msgspec
 from cloister.engine.base import Engine
 from cloister.engine.request import GenerationRequest
 from cloister.errors import ProtocolError
-from cloister.messages.controller_service import (
-    MAX_CHARGES,
-    AttachLink,
-    DetachLink,
-    ForgetTenant,
-    Generate,
-    GeneratePartitioned,
-    GeneratePrompt,
-    GenerateVariants,
-    LinkPlace,
-    Pause,
-    Paused,
-    Probed,
-    PublicPrefix,
-    Resume,
-    ToSealedService,
-    WeightsPlace,
-)
+from cloister.messages import controller_service as wire
 from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import AskStats, Cancel, Ready
 from cloister.messages.lifecycle import Ping, Pong
@@ -41,20 +19,18 @@ from cloister.prefix.monitor import Alert
 from cloister.process.blocking import BlockingEndpoint
 
 
-def request_of(message: Generate) -> GenerationRequest:
-    """The message as the engine's request."""
+def request_of(message: wire.Generate) -> GenerationRequest:
     head = message.request_id, message.tenant
-    if isinstance(message, GeneratePrompt):
+    if isinstance(message, wire.GeneratePrompt):
         narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
         return GenerationRequest(*head, message.prompt, message.params, message.public, **narrowed)
-    partitions = message.partitions if isinstance(message, GenerateVariants) else (message.partition,)
+    partitions = message.partitions if isinstance(message, wire.GenerateVariants) else (message.partition,)
     public = len(message.public)
     return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
 
 
 class Service:
-    """Steps the engine while it has work and may use the cores (`Pause`). `alerts` gets what the prefix cache finds
-    probed. Ends if a step failed and `lost` says that no other will succeed."""
+    """Steps the engine unless paused. Ends if a step failed and `lost` says that no other will succeed."""
 
     def __init__(
         self,
@@ -73,18 +49,17 @@ class Service:
         self._owes_step = False
 
     def announce(self, control: socket.socket) -> None:
-        """Before the seal, after which no descriptor can be sent: the memory for links, and that with the weights,
-        where the device has it."""
+        """Before the seal, after which no descriptor can be sent: the device's memory for links and weights."""
         if self._weights is not None:
-            socket.send_fds(control, [encode_frame((WeightsPlace(),))], [self._weights])
+            socket.send_fds(control, [encode_frame((wire.WeightsPlace(),))], [self._weights])
             os.close(self._weights)
         for place, memory in enumerate(self._engine.export_links()):
-            socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
+            socket.send_fds(control, [encode_frame((wire.LinkPlace(place),))], [memory])
             os.close(memory)
 
     def run(self, control: socket.socket) -> None:
-        """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
-        inbox: BlockingEndpoint[ToSealedService] = BlockingEndpoint(control, ToSealedService)
+        """ProtocolError, after which nothing is served, if the controller sends nonsense."""
+        inbox: BlockingEndpoint[wire.ToSealedService] = BlockingEndpoint(control, wire.ToSealedService)
         self._replies = [self._ready]
         try:
             while True:
@@ -100,7 +75,7 @@ class Service:
         finally:
             inbox.close()
 
-    def _take(self, inbox: BlockingEndpoint[ToSealedService]) -> bool:
+    def _take(self, inbox: BlockingEndpoint[wire.ToSealedService]) -> bool:
         """Whether the controller is there. A separate stack frame: no message is held while the next is awaited."""
         messages = inbox.receive(wait=self._paused or not self._engine.has_work)
         for message in messages or ():
@@ -108,15 +83,15 @@ class Service:
         return messages is not None
 
     def _send(self, control: socket.socket) -> None:
-        self._replies += [Probed(alert.owner, alert.suspect) for alert in self._alerts]
+        self._replies += [wire.Probed(alert.owner, alert.suspect) for alert in self._alerts]
         self._alerts.clear()
         if self._replies:
             control.sendall(encode_frames(tuple(self._replies)))
             self._replies.clear()
 
-    def _handle(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
+    def _handle(self, message: wire.ToSealedService, inbox: BlockingEndpoint[wire.ToSealedService]) -> None:
         match message:
-            case GeneratePrompt() | GeneratePartitioned() | GenerateVariants():
+            case wire.GeneratePrompt() | wire.GeneratePartitioned() | wire.GenerateVariants():
                 self._replies.append(self._engine.submit(request_of(message)))
             case Cancel(request_id=request_id):
                 self._engine.cancel(request_id)
@@ -124,21 +99,21 @@ class Service:
                 self._replies.append(self._engine.stats())
             case Ping():
                 self._replies.append(Pong())
-            case PublicPrefix(request_id=request_id, public_tokens=public, final=final):
+            case wire.PublicPrefix(request_id=request_id, public_tokens=public, final=final):
                 self._engine.label(request_id, public, final=final)
-            case ForgetTenant(tenant=tenant):
+            case wire.ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
-            case AttachLink(link=link, place=int(place)):
+            case wire.AttachLink(link=link, place=int(place)):
                 self._engine.attach_exported_link(link, place)
-            case AttachLink(link=link):
+            case wire.AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
-            case DetachLink(link=link):
+            case wire.DetachLink(link=link):
                 self._replies.extend(self._engine.detach_link(link))
-            case Pause():
+            case wire.Pause():
                 if self._pausing or self._paused:
                     raise ProtocolError("The service got Pause twice.")
                 self._pausing = True
-            case Resume(charged=charged):
+            case wire.Resume(charged=charged):
                 if not self._paused:
                     raise ProtocolError("The service got Resume, and had not paused.")
                 self._engine.meter.merge(charged)
@@ -152,7 +127,7 @@ class Service:
             os.close(answer)
 
     def _compute(self) -> None:
-        """A step, unless a pause is asked for; after a Resume there is a step first, if there is work for one."""
+        """After a Resume there is a step first, if there is work for one."""
         if self._paused:
             return
         if self._engine.has_work and (self._owes_step or not self._pausing):
@@ -160,4 +135,4 @@ class Service:
             self._owes_step = False
         if self._pausing:
             self._pausing, self._paused = False, True
-            self._replies.append(Paused(self._engine.meter.drain(MAX_CHARGES)))
+            self._replies.append(wire.Paused(self._engine.meter.drain(wire.MAX_CHARGES)))

@@ -1,10 +1,5 @@
-"""Prompts at the level `isolated`: this vault generates the whole answer itself, with the engine of the service.
-
-The service gets no message about such a request. The engine shares the vault's blocks with the prompts that are exposed
-to the link and with the session's memory.
-"""
-
-from __future__ import annotations
+"""Prompts at `isolated`: this vault generates the whole answer itself, with the engine of the service. The service gets
+no message about it. Exposed prompts and the session's memory share the vault's blocks."""
 
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
@@ -14,13 +9,10 @@ from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.vault.memory import SessionMemory
 
-MAX_RUNNING = 16
-"""Answers generated at once: each row of logits is as long as the vocabulary, and a vault's memory is small."""
+MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's memory is small
 
 
 class Isolated:
-    """An engine within the vault; its requests are batched together."""
-
     def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
         most = min(settings.max_running, MAX_RUNNING)
         self._engine = PagedEngine(runner, settings.model_copy(update={"max_running": most}), memory)
@@ -31,24 +23,22 @@ class Isolated:
         return request_id in self._open
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request, or raise why it cannot be served."""
+        """Raises why it cannot be served."""
         verdict = self._engine.submit(request)
         if isinstance(verdict, Failed):
             raise raised(verdict)
         self._open.add(request.request_id)
 
     def drop(self, request_id: int) -> None:
-        """End a request in whatever state it is; one that is not here ended already."""
+        """One that is not here ended already."""
         self._engine.cancel(request_id)
         self._open.discard(request_id)
 
     @property
     def next_tokens(self) -> int:
-        """How many tokens the next step computes at most."""
         return min(self._chunk, max(self._engine.remaining, 1)) if self._open else 0
 
     def work(self, most: int) -> list[Tokens | Failed]:
-        """One step for all, of `most` tokens; its messages."""
         messages = self._engine.step(min(most, self._chunk))
         for message in messages:
             if isinstance(message, Failed) or message.finish is not None:

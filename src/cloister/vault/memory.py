@@ -1,10 +1,5 @@
-"""A vault's memory of its past prompts: the blocks that hold their keys and values.
-
-Only prompts computed here are kept: at `partitioned` the keys of an answer live at the service, and the next turn's
-prefill computes them. To the engine that serves `isolated` the memory is the prefix cache, of one tenant.
-"""
-
-from __future__ import annotations
+"""A vault's memory of its past prompts: the blocks that hold their keys and values. At `partitioned` an answer's keys
+live at the service, and the next turn's prefill computes them. To the engine of `isolated` it is the prefix cache."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -22,7 +17,7 @@ Tokens = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Blocks that hold the first `computed` positions of a prompt. The caller releases them like its own."""
+    """`blocks` hold the first `computed` positions of a prompt. The caller releases them like its own."""
 
     blocks: list[int]
     computed: int
@@ -36,7 +31,7 @@ class _Past:
 
 
 class SessionMemory(PrefixCache):
-    """Past prompts, the least recently used first. The memory holds a reference to each of their blocks."""
+    """The least recently used first. The memory holds a reference to each block."""
 
     def __init__(self) -> None:
         self.pool: Pool = BlockPool(0)
@@ -46,10 +41,7 @@ class SessionMemory(PrefixCache):
         self.pool = pool
 
     def recall(self, tokens: Sequence[int], public: int) -> Recalled:
-        """The whole blocks of the longest remembered beginning of this prompt, its last token excepted.
-
-        The last token is always computed: its row brings the logits.
-        """
+        """The whole blocks of the longest remembered beginning; the last token is always computed, for its logits."""
         wanted = np.asarray(tokens[:-1], dtype=np.int64)
         longest, best = 0, None
         for past in self._past:
@@ -64,7 +56,7 @@ class SessionMemory(PrefixCache):
         return Recalled(blocks, longest)
 
     def keep(self, tokens: Sequence[int], public: int, blocks: Sequence[int]) -> None:
-        """Remember a prompt whose keys and values these blocks hold; older ones that it begins with are let go."""
+        """Older prompts that it begins with are let go."""
         length = whole(len(tokens), public)
         if not length:
             return
@@ -97,17 +89,14 @@ class SessionMemory(PrefixCache):
 
 
 def _pages(key: PrefixKey, pages: int) -> list[int]:
-    """The first pages' tokens, as a prompt of one segment (Paging.pack tells segments apart)."""
+    """As a prompt of one segment (Paging.pack tells segments apart)."""
     tokens: list[int] = np.frombuffer(key.tokens, dtype="<i4")[: pages * BLOCK_TOKENS].tolist()
     return tokens
 
 
 def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
-    """How many positions of the past prompt may be used again.
-
-    If both are split into segments at the same position: all whole blocks of their common beginning. Otherwise only
-    those of both first segments: a later segment's keys are rounded by the split (compute.layout.Layout).
-    """
+    """All whole blocks of the common beginning if both are split at the same position; otherwise those of both first
+    segments: a later segment's keys are rounded by the split (compute.layout.Layout)."""
     equal = common(past.tokens, wanted)
     if past.public == public:
         return whole(equal, public)
@@ -122,7 +111,6 @@ def whole(length: int, public: int) -> int:
 
 
 def common(first: npt.ArrayLike, second: npt.ArrayLike) -> int:
-    """How many tokens both begin with."""
     one, other = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]

@@ -1,14 +1,7 @@
-"""Prompts at the level `obfuscated`, before they are prefilled: finds secrets in them, and substitutes for the secrets,
-with the weights that answer too (§5.1). Users mark secrets; with `auto_redact` the vault also looks for them.
-
-The result is λ+1 prompts of one request, in an order that the user and this vault can compute (obfuscation.index); with
-too few substitutes it is an error. Substitutes are found piece by piece, whenever the vault has cores; one request at a
-time, so that no secret of a session gets two sets of them. They are remembered for the session's life: a value that
-came again among new ones would be the real one. So a session has at most `MAX_KNOWN` secrets. The answer to each
-variant is remembered too, for the variant's next turn.
-"""
-
-from __future__ import annotations
+"""Prompts at `obfuscated`, before they are prefilled: finds secrets in them, and substitutes, with the weights that
+answer too (§5.1). The result is λ+1 prompts of one request, in an order that the user and this vault can compute
+(obfuscation.index). Substitutes are remembered for the session's life: a value that came again among new ones would be
+the real one."""
 
 from collections.abc import Generator, Sequence
 from typing import cast
@@ -36,21 +29,17 @@ from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted
 from cloister.obfuscation.variants import check_shape
 from cloister.vault.reading import Reader
 
-SHAPES_LIKE_TOKENS = 16
-"""To look at the whole vocabulary, once, takes about as long as to compute this many tokens."""
-RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8
-"""The same for compiling the rules of detection, once, and for searching a piece of a text."""
-MAX_KNOWN = 256
-"""Secrets of one session. None is forgotten: it would get other substitutes the next time."""
+SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
+RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to search a piece of a text
+MAX_KNOWN = 256  # secrets of one session; none is forgotten: it would get other substitutes the next time
 
+# Yields before each piece its number of tokens; returns the prompts.
 Hiding = Generator[int, None, list[GenerationRequest]]
-"""Yields before each piece the number of tokens to compute; returns the prompts."""
-Column = tuple[str, ...]
-"""One secret's substitutes, variant by variant."""
+Column = tuple[str, ...]  # one secret's substitutes, variant by variant
 
 
 class Obfuscating:
-    """The requests whose variants are not made yet; the first one is under way."""
+    """One request at a time is under way, so that no secret of a session gets two sets of substitutes."""
 
     def __init__(self, reader: Reader, model: Continuations | None, tokenizer: object) -> None:
         self._reader, self._model = reader, model
@@ -60,8 +49,7 @@ class Obfuscating:
         self._waiting: dict[int, Hiding] = {}
         self._left = 0
         self._known: dict[str, Column] = {}
-        self._spelt: dict[str, str] = {}
-        """By secrets in small letters: their substitutes, and how they were written when these were found."""
+        self._spelt: dict[str, str] = {}  # by secret in small letters: how it was written when substitutes were found
         self._asked: dict[int, tuple[str, Order, frozenset[int]]] = {}
         self._answers = Answers()
 
@@ -83,16 +71,14 @@ class Obfuscating:
 
     @property
     def next_tokens(self) -> int:
-        """How many tokens the next piece computes at most."""
         return max(1, self._left) if self._waiting else 0
 
     def allow(self, most: int) -> None:
-        """Limit the next piece to this many tokens."""
         if self._model is not None:
             self._model.at_once = most
 
     def work(self, request_id: int) -> list[GenerationRequest] | None:
-        """Do a piece of this request's work, if it is the first; its prompts, when they are made."""
+        """If the request is the first; its prompts, when they are made."""
         if request_id != self.next_request:
             return None
         try:
@@ -104,7 +90,7 @@ class Obfuscating:
             return prompts
 
     def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:
-        """Remember the answers of a request's sequences, each up to its own end."""
+        """Each up to its own end."""
         turn, order, stops = self._asked.pop(request_id, ("", None, frozenset[int]()))
         if order is None or len(order.places) != len(streams):
             return
@@ -154,14 +140,12 @@ class Obfuscating:
         return self._reader.several(assigned, [_with(prompt, texts) for texts in order.shuffled(variants)])
 
     def _earlier(self) -> list[str]:
-        """The secrets of this session, as they were spelt."""
         return [self._spelt[key] for key in self._known]
 
     def _marked(
         self, assigned: AssignPrompt, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
     ) -> Generator[int, None, list[TaggedText]]:
-        """The texts without their tags. Every other mention of a secret, and of one of this session, counts as marked:
-        words only add secrets."""
+        """Every other mention of a secret, and of one of this session, counts as marked: words only add secrets."""
         param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
         found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
         if params.auto_redact:
@@ -173,7 +157,6 @@ class Obfuscating:
         return add_mentions(regular, self._earlier())
 
     def _detected(self, text: str) -> Generator[int, None, list[Found]]:
-        """The findings in a text, piece by piece."""
         if self._detector is None:
             yield RULES_LIKE_TOKENS
             self._detector = shipped_redaction()
@@ -187,7 +170,7 @@ class Obfuscating:
     def _answer_as_before(
         self, prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText], variants: list[list[str]]
     ) -> None:
-        """Put each variant's earlier answers into its conversation, from the first secret on."""
+        """Each variant has its own earlier answers, from the first secret on."""
         if isinstance(prompt, TextPrompt):
             return
         first = next(at for at, text in enumerate(marked) if text.spans)
@@ -212,7 +195,7 @@ class Obfuscating:
         params: ObfuscationParams,
         secrets: ObfuscationSecrets,
     ) -> Generator[int, None, list[Column]]:
-        """For each entity its substitutes: those it had before, and given or sampled ones for the others."""
+        """Those it had before, and given or sampled ones for the others."""
         keys = [entity.secret.casefold() for entity in entities]
         if secrets.substitutes:
             check_shape(secrets.substitutes, entities)
@@ -270,7 +253,7 @@ def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:
 
 
 def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
-    """The prompt with these texts, and without its secrets."""
+    """Without its secrets."""
     if isinstance(prompt, TextPrompt):
         return replace(prompt, text=texts[0], hidden=None)
     messages = (replace(message, content=text) for message, text in zip(prompt.messages, texts, strict=True))
@@ -278,15 +261,14 @@ def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
 
 
 def _searched(prompt: ChatPrompt | TextPrompt) -> list[bool]:
-    """Whether each text is searched for secrets: not if its user calls it public, nor if it is an answer, which the
-    service wrote."""
+    """Not a text that its user calls public, nor an answer, which the service wrote."""
     if isinstance(prompt, TextPrompt):
         return [not prompt.public]
     return [not message.public and message.role != "assistant" for message in prompt.messages]
 
 
 def _common(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> list[TaggedText]:
-    """The texts that all variants have. From the first secret on, each has its own answers."""
+    """From the first secret on, each variant has its own answers."""
     if isinstance(prompt, TextPrompt):
         return list(marked)
     first = next((at for at, text in enumerate(marked) if text.spans), len(marked))

@@ -1,16 +1,7 @@
-"""Prompts at the levels `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link.
+"""Prompts at `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link (Petridish
+§4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
+first secret are held once for all λ+1 prompts (ADR 11); which of them is real is not known here."""
 
-From then on the service decodes and asks this vault, layer by layer, for the attention over the private span
-(Petridish §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself.
-
-At `obfuscated` one request has λ+1 prompts, each prefilled as if it were alone. Blocks before the first secret hold the
-same keys and values in all of them, and are held once; the rest is computed for each (ADR 11). This module does not
-know which of them is the real one.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -30,7 +21,7 @@ from cloister.vault.memory import SessionMemory, common, whole
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Prompts:
-    """The prompts of one request. `slots` and `logprobs` have an entry for each prompt that is prefilled."""
+    """`slots` and `logprobs` have an entry for each prompt that is prefilled."""
 
     sequences: list[Sequence]
     slots: list[int] = field(default_factory=list)
@@ -45,7 +36,7 @@ class _Prompts:
         return len(self.slots) == len(self.sequences)
 
     def blocks(self) -> int:
-        """How many blocks they take, those that hold a common beginning counted once."""
+        """A common beginning counts once."""
         first, *others = self.sequences
         count = first.layout.blocks(first.prompt_length)
         for other in others:
@@ -54,7 +45,7 @@ class _Prompts:
 
 
 def _shared(one: Sequence, other: Sequence) -> int:
-    """How many positions lie in whole blocks that both prompts begin with; the last token is always computed."""
+    """In whole blocks; the last token is always computed."""
     equal = common(one.tokens[: one.prompt_length], other.tokens[: other.prompt_length - 1])
     return whole(equal, one.layout.public)
 
@@ -65,8 +56,7 @@ class Partitioned:
     def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory, answerer: LinkAnswerer) -> None:
         self._runner = runner
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
-        self._memory = memory
-        self._answerer = answerer
+        self._memory, self._answerer = memory, answerer
         self._chunk = settings.chunk_tokens
         self._most_waiting = settings.max_waiting_per_tenant
         self._waiting: dict[int, _Prompts] = {}
@@ -76,8 +66,9 @@ class Partitioned:
         return request_id in self._waiting or request_id in self._exposed
 
     def add(self, *requests: GenerationRequest) -> None:
-        """Queue the prompts of one request, or raise why it cannot be served."""
-        prompts = _Prompts(list(self._sequences(requests)))
+        """The prompts of one request; raises why it cannot be served."""
+        most, relative = self._runner.max_context, self._runner.relative
+        prompts = _Prompts([Sequence.of(one, arrival=0, max_context=most, relative=relative) for one in requests])
         total = self._memory.pool.total
         if prompts.blocks() > total:
             longest = max(sequence.prompt_length for sequence in prompts.sequences)
@@ -92,12 +83,8 @@ class Partitioned:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
 
-    def _sequences(self, requests: tuple[GenerationRequest, ...]) -> Iterator[Sequence]:
-        for request in requests:
-            yield Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
-
     def drop(self, request_id: int) -> None:
-        """End a request in whatever state it is; one that is not here ended already."""
+        """One that is not here ended already."""
         prompts = self._waiting.pop(request_id, None) or self._exposed.pop(request_id, None)
         if prompts is not None:
             for slot in prompts.slots:
@@ -107,10 +94,7 @@ class Partitioned:
 
     @property
     def next_request(self) -> int | None:
-        """The request whose chunk `work` would compute; None if none waits, or the first lacks blocks or a slot.
-
-        A request that has some of its slots waits for others to end. No deadlock: those have all their slots.
-        """
+        """None if none waits, or the first lacks blocks or a slot. Requests that have all their slots end."""
         for request_id, prompts in self._waiting.items():
             return request_id if self._answerer.free_slot() is not None and self._has_blocks(prompts) else None
         return None
@@ -121,7 +105,7 @@ class Partitioned:
         return 0 if request_id is None else min(self._chunk, self._waiting[request_id].next.remaining)
 
     def work(self, request_id: int, most: int) -> Prefilled | None:
-        """Compute one chunk of a prompt, of `most` tokens; with the last of all, the answers' first tokens."""
+        """With the last chunk of all prompts, the answers' first tokens."""
         prompts = self._waiting[request_id]
         sequence = prompts.next
         logits = self._prefill(sequence, min(most, self._chunk))
@@ -136,7 +120,7 @@ class Partitioned:
         return self._prefilled(request_id, prompts) if prompts.done else None
 
     def _prefilled(self, request_id: int, prompts: _Prompts) -> Prefilled:
-        """The message to the controller. Several sequences end together: none ends with its first token alone."""
+        """Several sequences end together: none ends with its first token alone."""
         left = min(sequence.limit - sequence.prompt_length for sequence in prompts.sequences)
         first = prompts.sequences[0]
         if len(prompts.sequences) > 1:
@@ -160,10 +144,7 @@ class Partitioned:
         return Prefilled(request_id, firsts, max_tokens=left, public=tuple(first.tokens[: first.layout.public]))
 
     def _prefill(self, sequence: Sequence, most: int) -> torch.Tensor:
-        """Compute the prompt's next chunk; with the last, the logits of the answer's first token.
-
-        Rows do not depend on the rest of the batch, so the engine would choose the same first token.
-        """
+        """Rows do not depend on the rest of the batch, so the engine would choose the same first token."""
         start, layout = sequence.computed, sequence.layout
         end = min(start + most, sequence.prompt_length)
         wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
@@ -173,7 +154,7 @@ class Partitioned:
         return logits
 
     def _has_blocks(self, prompts: _Prompts) -> bool:
-        """Whether the next prompt has its blocks, lent and own: all at once, so that no prompt waits half computed."""
+        """All at once, so that no prompt waits half computed."""
         sequence = prompts.next
         if sequence.blocks.all:
             return True
@@ -188,7 +169,7 @@ class Partitioned:
         return True
 
     def _lent(self, prompts: _Prompts, sequence: Sequence) -> tuple[list[int], int]:
-        """Blocks that hold the beginning, and how many positions: of a past prompt, or of this request's first."""
+        """Of a past prompt, or of this request's first."""
         recalled = self._memory.recall(sequence.tokens, sequence.layout.public)
         first = prompts.sequences[0]
         shared = _shared(first, sequence) if first is not sequence else 0

@@ -1,9 +1,6 @@
-"""The vault's process: take prompts, ask for cores, compute a piece, send the result.
-
-One thread of Python, which sleeps while the service decodes: questions on the link are answered by a thread of C. It
-prints nothing, and ends when the controller hangs up or when the service breaks the rules of the link. `prepare` does
-all that a sealed process cannot: take its memory, start its threads.
-"""
+"""The vault's process: take prompts, ask for cores, compute a piece, send the result. One thread of Python; questions
+on the link are answered by a thread of C. It prints nothing, and ends when the controller hangs up or when the service
+breaks the rules of the link."""
 
 from __future__ import annotations
 
@@ -24,18 +21,7 @@ from cloister.engine.request import GenerationRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
-from cloister.messages.controller_vault import (
-    Answered,
-    AssignPrompt,
-    CoresDone,
-    LeaseCores,
-    LinkBroken,
-    PromptAccepted,
-    Release,
-    ToVault,
-    VaultReady,
-    WantCores,
-)
+from cloister.messages import controller_vault as wire
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import Cancel, Failed
 from cloister.messages.lifecycle import Ping, Pong, failed
@@ -49,24 +35,15 @@ from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
-
-READ_AT_ONCE = 8192
-"""A prompt of at most this many bytes is read when it comes. A longer one waits for a core lease: otherwise a tenant
-could use the cores outside its turn."""
-
-LOGITS_BYTES = 2 * 2**20
-"""Of logits at once while substitutes are sampled. Sampling holds about ten times as much, and a vault's memory is
-small."""
-
-BYTES_LIKE_A_TOKEN = 1024
-"""Of a prompt: to read this many takes about as long as to compute a token."""
+READ_AT_ONCE = 8192  # bytes of a prompt that is read when it comes; a longer one waits for its turn at the cores
+LOGITS_BYTES = 2 * 2**20  # at once while substitutes are sampled, which holds about ten times as much
+BYTES_LIKE_A_TOKEN = 1024  # to read this many takes about as long as to compute a token
 
 
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
-    """The caller closes the descriptors. The link answers from the cache that prompts are computed into. Where
-    attention processes answer, the cache lies in the memory of one of them, and the descriptors lead there."""
+    """All that a sealed process cannot do. The caller closes the descriptors."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     cache = decoder.device.vault_cache(decoder.cache_shape, blocks, question_fd)
     runner = runner_for(decoder, cache)
@@ -82,19 +59,17 @@ def prepare(
 
 
 def _sampled_rows(decoder: Decoder) -> int:
-    """Rows of logits at once while substitutes are sampled."""
     return max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
 
 
 def _failed(request_id: int, error: Exception) -> Failed:
-    """The message that ends a request. A vault without memory ends itself."""
     if isinstance(error, MemoryError):
         raise error
     return failed(request_id, error)
 
 
 class NullAnswerer(LinkAnswerer):
-    """The answering end of a vault without a link; its slots are for a rehearsal."""
+    """Of a vault without a link; its slots are for a rehearsal."""
 
     def __init__(self, slots: int = 0) -> None:
         self.slots, self._free = slots, set(range(slots))
@@ -124,8 +99,6 @@ class NullAnswerer(LinkAnswerer):
 
 
 class Vault:
-    """One session's prompts, at whatever level each of them is served."""
-
     def __init__(
         self,
         decoder: Decoder,
@@ -146,33 +119,30 @@ class Vault:
             rows = _sampled_rows(decoder)
             model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
-        self._wanted: WantCores | None = None
-        self._unread: deque[AssignPrompt] = deque()
-        self._cancelled: set[int] = set()
-        """Of those that are not read yet."""
+        self._wanted: wire.WantCores | None = None
+        self._unread: deque[wire.AssignPrompt] = deque()
+        self._cancelled: set[int] = set()  # of those that are not read yet
 
     @property
     def descriptors(self) -> set[int]:
-        """What must stay open when the vault is sealed, beside its control socket."""
         return {self._answerer.fileno()}
 
     def run(self, control: socket.socket) -> None:
-        """Serve until the controller hangs up or the link breaks."""
         try:
             self._run(control)
         finally:
             self._answerer.leave()
 
     def _run(self, control: socket.socket) -> None:
-        control.sendall(encode_frame((VaultReady(VERSION),)))
-        frames: FrameReader[ToVault] = FrameReader(ToVault)
+        control.sendall(encode_frame((wire.VaultReady(VERSION),)))
+        frames: FrameReader[wire.ToVault] = FrameReader(wire.ToVault)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._answerer.fileno(), select.POLLIN)
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if self._answerer.fileno() in ready:
-                control.sendall(encode_frame((LinkBroken(self._answerer.verdict),)))
+                control.sendall(encode_frame((wire.LinkBroken(self._answerer.verdict),)))
                 return
             data = control.recv(RECEIVE_BYTES)
             if not data:
@@ -180,38 +150,37 @@ class Vault:
             if replies := self.handle(frames.feed(data)):
                 control.sendall(encode_frames(tuple(replies)))
 
-    def handle(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
-        """Do what the messages ask. Returns the replies, with WantCores if there is work."""
+    def handle(self, messages: Iterable[wire.ToVault]) -> list[msgspec.Struct]:
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
-    def _do(self, message: ToVault) -> list[msgspec.Struct]:
+    def _do(self, message: wire.ToVault) -> list[msgspec.Struct]:
         match message:
-            case AssignPrompt():
+            case wire.AssignPrompt():
                 return self._take(message)
             case Cancel(request_id=request_id) if self._leave_unread(request_id):
                 return []
-            case Cancel(request_id=request_id) | Release(request_id=request_id):
+            case Cancel(request_id=request_id) | wire.Release(request_id=request_id):
                 self._obfuscating.drop(request_id)
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
                 return []
-            case Answered(request_id=request_id, streams=streams):
+            case wire.Answered(request_id=request_id, streams=streams):
                 self._obfuscating.answered(request_id, streams)
                 return []
-            case LeaseCores(cores=cores, tokens=tokens):
+            case wire.LeaseCores(cores=cores, tokens=tokens):
                 if self._wanted is None:
                     raise ProtocolError("Cores were given to a vault that did not ask for them.")
                 reading, self._wanted = self._wanted.reading, None
                 if reading:
-                    return [*self._read_next(), CoresDone()]
+                    read = self._read(self._unread.popleft()) if self._unread else []
+                    return [*read, wire.CoresDone()]
                 self._kernels.use_cores(cores)
-                return [*self._work(tokens), CoresDone()]
+                return [*self._work(tokens), wire.CoresDone()]
             case Ping():
                 return [Pong()]
 
-    def _take(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
-        """Read the prompt now if it is short; otherwise it waits for its turn."""
+    def _take(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
         unread = {one for waiting in self._unread for one in waiting.request_ids}
         held = self._partitioned, self._isolated, self._obfuscating, unread
         if any(one in there for one in assigned.request_ids for there in held):
@@ -221,12 +190,7 @@ class Vault:
         self._unread.append(assigned)
         return []
 
-    def _read_next(self) -> list[msgspec.Struct]:
-        """The prompt that has waited longest, if there is one."""
-        return self._read(self._unread.popleft()) if self._unread else []
-
-    def _read(self, assigned: AssignPrompt) -> list[msgspec.Struct]:
-        """Read the prompt once, and queue it for each answer that was not cancelled."""
+    def _read(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
         wanted = set(assigned.request_ids) - self._cancelled
         self._cancelled -= set(assigned.request_ids)
         if LEVELS[assigned.level].obfuscates:
@@ -240,7 +204,7 @@ class Vault:
         return [self._queue(generator, request) for request in requests if request.request_id in wanted]
 
     def _leave_unread(self, request_id: int) -> bool:
-        """Whether the request's prompt is not read yet. It is forgotten when all its requests are cancelled."""
+        """It is forgotten when all its requests are cancelled."""
         for assigned in self._unread:
             if request_id in assigned.request_ids:
                 self._cancelled.add(request_id)
@@ -250,17 +214,15 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> PromptAccepted | Failed:
-        """`prompts` are those of one request."""
+    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> wire.PromptAccepted | Failed:
         request_id = prompts[0].request_id
         try:
             generator.add(*prompts)
         except Exception as error:
             return _failed(request_id, error)
-        return PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
+        return wire.PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
 
-    def _hide(self, request_id: int, assigned: AssignPrompt | None = None) -> list[msgspec.Struct]:
-        """Begin or continue to make the variants of a prompt; when they are made, queue them all."""
+    def _hide(self, request_id: int, assigned: wire.AssignPrompt | None = None) -> list[msgspec.Struct]:
         try:
             if assigned is not None:
                 self._obfuscating.add(assigned)
@@ -274,14 +236,13 @@ class Vault:
         if self._wanted is not None:
             return []
         if self._unread:
-            self._wanted = WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
+            self._wanted = wire.WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
         elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens or self._isolated.next_tokens:
-            self._wanted = WantCores(tokens)
+            self._wanted = wire.WantCores(tokens)
         return [] if self._wanted is None else [self._wanted]
 
     def _work(self, most: int) -> list[msgspec.Struct]:
-        """One piece: of the search for substitutes, a chunk of a prompt, or a step of the answers generated here; no
-        more tokens than allowed."""
+        """One piece, of `most` tokens: of the search for substitutes, of a prompt, or of answers generated here."""
         if (hiding := self._obfuscating.next_request) is not None:
             self._obfuscating.allow(most)
             return self._hide(hiding)

@@ -1,7 +1,5 @@
-"""From a prompt's bytes to tokens, or to an error whose message has no words of the prompt.
-
-A sealed prompt is opened here and nowhere else; its key is overwritten as soon as it was tried.
-"""
+"""From a prompt's bytes to tokens, or to an error whose message has no words of the prompt. A sealed prompt is opened
+here and nowhere else; its key is overwritten as soon as it was tried."""
 
 from __future__ import annotations
 
@@ -23,12 +21,11 @@ from cloister.prompts.reading import PromptReading
 if TYPE_CHECKING:
     from cloister.models.decoder import Decoder  # loads torch, which the MPC client does without
 
-TENANT = "vault"
-"""A vault's requests are all of one tenant, whose name it does not get."""
+TENANT = "vault"  # a vault does not get its tenant's name
 
 
 def opened(prompt: bytes | LockedPrompt) -> Prompt:
-    """The prompt; ChannelBroken if the key does not open it."""
+    """ChannelBroken if the key does not open it."""
     if isinstance(prompt, bytes):
         return read_prompt(prompt)
     try:
@@ -39,8 +36,6 @@ def opened(prompt: bytes | LockedPrompt) -> Prompt:
 
 
 class Reader:
-    """Reads the prompts that are assigned to this vault."""
-
     def __init__(self, reading: PromptReading, decoder: Decoder, levels: Collection[str]) -> None:
         self._reading = reading
         self._vocabulary = decoder.vocabulary
@@ -48,7 +43,6 @@ class Reader:
         self._levels = levels
 
     def read(self, assigned: AssignPrompt) -> list[GenerationRequest]:
-        """The requests in tokens, with no more to generate than the context has room for."""
         [first] = self.several(assigned, [self.prompt(assigned)])
         replace = msgspec.structs.replace
         return [
@@ -60,12 +54,11 @@ class Reader:
         ]
 
     def prompt(self, assigned: AssignPrompt) -> Prompt:
-        """The prompt as its user wrote it; an error if the request cannot be served."""
         self._check(assigned.params, assigned.level)
         return opened(assigned.prompt)
 
     def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
-        """The prompts of one request in tokens; their answers may all be as long as the longest leaves room for."""
+        """Their answers may all be as long as the longest prompt leaves room for."""
         params, read = assigned.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
         left = min(params.max_tokens, self._max_context - length)
@@ -77,14 +70,7 @@ class Reader:
             )
         params = msgspec.structs.replace(params, max_tokens=left)
         return [
-            GenerationRequest(
-                assigned.request_id,
-                TENANT,
-                prompt.tokens,
-                params,
-                prompt.public,
-                policy="partition",
-            )
+            GenerationRequest(assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition")
             for prompt in read
         ]
 

@@ -1,9 +1,5 @@
-"""Entry of the vault host: `cloister vault serve` becomes `python -m cloister.vault_host FD`, in the same process.
-
-FD is a memory file with the settings. Nothing printed here comes from a prompt.
-"""
-
-from __future__ import annotations
+"""`cloister vault serve` becomes `python -m cloister.vault_host FD` in the same process; FD is a memory file with the
+settings. Nothing printed here comes from a prompt."""
 
 import asyncio
 from pathlib import Path

@@ -1,9 +1,6 @@
-"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket.
-
-It attests itself to peers that know the key; in place of a channel key its evidence has the TLS certificate that this
-process made when it started. One vault computes at a time; the service that queries the vaults computes on its own
-machine. A fork server that ends takes all vaults with it and is started again; the servers see their connections end.
-"""
+"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. In place of a channel key its
+evidence has the TLS certificate that this process made when it started. One vault computes at a time. A fork server
+that ends takes all vaults with it and is started again."""
 
 from __future__ import annotations
 
@@ -33,39 +30,23 @@ from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
+from cloister.messages import vault_host_bridge as wire
 from cloister.messages.controller_forkserver import Preloaded
 from cloister.messages.controller_vault import CoresDone, WantCores
-from cloister.messages.vault_host_bridge import (
-    Accept,
-    Admitted,
-    Arrived,
-    FromVaultBridge,
-    HostEvidence,
-    UseVault,
-    WantEvidence,
-)
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
 from cloister.process.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
-
 DOORKEEPER = "cloister.link.network.doorkeeper"
-FIRST_MESSAGE_S = 10.0
-"""How long a peer that knows the key may take to ask for a vault."""
-
-CERTIFICATE_HELD_S = 3600.0
-"""What evidence promises. The certificate lives as long as this process; each connection has its own keys."""
-
+FIRST_MESSAGE_S = 10.0  # until a peer that knows the key asks for a vault
+CERTIFICATE_HELD_S = 3600.0  # promised in evidence; the certificate lives as long as this process
 WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Connection:
-    """One connection of a peer that knows the key: its bridge and, once the peer has asked for one, its vault.
-
-    Bridge and vault end together, and with the connection; `on_end` is then called once.
-    """
+    """Its bridge and, once asked for, its vault: they end together, and with the connection."""
 
     def __init__(
         self,
@@ -78,32 +59,26 @@ class Connection:
         on_end: Callable[[Connection], None],
         on_asked: Callable[[Connection, bytes], None],
     ) -> None:
-        self.number = number
-        self._on_asked = on_asked
-        self._forkserver = forkserver
-        self._shape = shape
-        self._core_lease = core_lease
-        self._on_end = on_end
+        self.number, self._on_asked, self._forkserver, self._shape = number, on_asked, forkserver, shape
+        self._core_lease, self._on_end = core_lease, on_end
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
         self._bridge = bridge
-        self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
+        self._channel = Endpoint(line, wire.FromVaultBridge, self._receive, self.close)
         # The server pings both through the connection; this finds one that is stopped.
         self._channel.watch("vault or its bridge", lambda: any(one.stopped for one in (bridge, self._vault) if one))
         self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
-        """For the core lease."""
         self._channel.send(message)
 
     def abort(self) -> None:
-        """It took too long to send its first message, or to give back the cores."""
+        """Too late with its first message, or with the cores."""
         log.warning("A vault kept the cores too long." if self._vault else "A peer knew the key and asked for nothing.")
         self.close()
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Kill both; what the vault held is gone with it."""
         if not self._open:
             return
         self._open = False
@@ -119,14 +94,14 @@ class Connection:
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
-            case WantEvidence() if self._vault is None:
+            case wire.WantEvidence() if self._vault is None:
                 self._on_asked(self, message.nonce)
-            case Admitted() if self._vault is None:
+            case wire.Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = LinkMemory(self._shape)
                 self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
-                    self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
+                    self._channel.send(wire.UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantCores() if self._vault is not None:
                 # A vault host does not learn the tenants: each vault counts as one.
                 self._core_lease.want(self.number, self, message.tokens, str(self.number), reading=message.reading)
@@ -137,11 +112,8 @@ class Connection:
 
 
 class VaultHost:
-    """`start` returns where it listens; it serves until `close`."""
-
     def __init__(self, folder: ModelFolder, settings: VaultHostSettings) -> None:
-        self._folder = folder
-        self._settings = settings
+        self._folder, self._settings = folder, settings
         self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
         self._certificate = certificate_hash(self._credentials)
         self._attested = attested_host_settings(settings)
@@ -162,7 +134,7 @@ class VaultHost:
         self._connections: dict[int, Connection] = {}
         self._weights: int | None = None
         self._preloaded: Preloaded | None = None
-        self._order: Accept | None = None
+        self._order: wire.Accept | None = None
         self._forkserver: ForkServer | None = None
         self._supervisor = Supervisor("fork server", self._start_forkserver)
         self._listener: socket.socket | None = None
@@ -186,14 +158,13 @@ class VaultHost:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
         self._digest = await asyncio.to_thread(digest_of, self._weights)
         request = request_for(self._digest, link_shape(self._preloaded))
-        self._order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
+        self._order = wire.Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
         await self._door_supervisor.start()
         self._supervisor.keep()
         self._door_supervisor.keep()
         return address_of(self._listener)
 
     async def close(self) -> None:
-        """End everything, and wait until it has ended."""
         self._evidence_maker.close()
         await self._gpus.close()
         for task in self._answering:
@@ -230,11 +201,11 @@ class VaultHost:
             connection.close(wait_s)
 
     async def _open_door(self) -> None:
-        """Start the doorkeeper. Connections that arrive while there is none wait in the kernel."""
+        """Connections that arrive while there is no doorkeeper wait in the kernel."""
         assert self._listener is not None and self._order is not None
         doorkeeper, ours = start_module(DOORKEEPER)
         self._doorkeeper = doorkeeper
-        self._door = Endpoint(ours, Arrived, self._arrived, self._door_supervisor.ended)
+        self._door = Endpoint(ours, wire.Arrived, self._arrived, self._door_supervisor.ended)
         self._door.watch("doorkeeper", lambda: doorkeeper.stopped)
         self._door.send(self._order, (self._listener.fileno(),))
 
@@ -243,8 +214,7 @@ class VaultHost:
             self._doorkeeper.kill(WAIT_FOR_THE_KILLED_S)  # first: it would write to a socket that is closed
             self._door.close()
 
-    def _arrived(self, _: Arrived) -> None:
-        """Begin a connection if there is room, else close it."""
+    def _arrived(self, _: wire.Arrived) -> None:
         assert self._door is not None and self._preloaded is not None
         bridge = Child()
         bridge.born(self._door.take_descriptor())
@@ -267,7 +237,7 @@ class VaultHost:
 
     async def _show(self, connection: Connection, nonce: bytes) -> None:
         try:
-            connection.send(HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
+            connection.send(wire.HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
         except Exception as reason:
             log.error("There is no evidence: %s.", where_raised(reason))
             connection.close()

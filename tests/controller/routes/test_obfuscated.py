@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cloister.controller.in_step import InStep
+from cloister.controller.requests import InStep
 from cloister.messages.controller_frontend import Ask, AskView, View
 from cloister.messages.controller_service import GenerateVariants
 from cloister.messages.controller_vault import (

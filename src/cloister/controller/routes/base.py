@@ -1,7 +1,5 @@
 """The contract of a route, and the state that all routes share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from cloister.messages.controller_frontend import Serving
 
 @dataclass
 class Node:
-    """The requests, the sessions with their vaults, and the service while there is one: all routes share them."""
-
     requests: Requests
     sessions: Sessions
     serving: Callable[[], Serving]
@@ -40,8 +36,7 @@ class Route(ABC):
     """The way of one level's requests. A message out of turn raises ProtocolError, which ends its sender."""
 
     level: Level
-    policy: PolicyName = "none"
-    """Which cached prompts its requests may find at the service."""
+    policy: PolicyName = "none"  # which cached prompts its requests may find at the service
 
     def __init__(self, node: Node) -> None:
         self.node = node

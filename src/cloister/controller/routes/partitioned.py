@@ -1,7 +1,5 @@
-"""`partitioned`: a vault prefills the prompt and chooses the first token, then the service decodes and asks the vault
-for the prompt's part of the attention (Petridish §4)."""
-
-from __future__ import annotations
+"""`partitioned` and `obfuscated`: a vault prefills the prompt and chooses the first token, then the service decodes and
+asks the vault for the prompt's part of the attention (Petridish §4)."""
 
 import msgspec
 from msgspec.structs import replace
@@ -10,18 +8,16 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.vault import VaultRoute
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import LEVELS
-from cloister.messages.controller_service import GeneratePartitioned
-from cloister.messages.controller_vault import Prefilled, Release
+from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
+from cloister.messages.controller_vault import Answered, Prefilled, Release
 from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.types import Partition, SamplingParams
 
 
 class PartitionedRoute(VaultRoute):
-    """Frontend → vault → service → frontend."""
-
     level = LEVELS["partitioned"]
-    policy = "partition"
-    """All tokens that the service gets were marked public: it may keep them, and finds them for this tenant alone."""
+    policy = "partition"  # all tokens that the service gets were marked public: it may keep them, for this tenant alone
 
     def check(self) -> None:
         super().check()
@@ -35,7 +31,6 @@ class PartitionedRoute(VaultRoute):
             super().cancel(request)
 
     def release(self, request: Request) -> None:
-        """The vault need not answer for this request from now on."""
         if request.exposed and request.session is not None:
             request.session.vault.send(Release(request.request_id))
 
@@ -96,6 +91,37 @@ class PartitionedRoute(VaultRoute):
     def order(
         self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
     ) -> msgspec.Struct:
-        """The message that has the service generate."""
         [partition] = partitions
         return GeneratePartitioned(request.request_id, request.tenant, public, params, partition, request.salt)
+
+
+class ObfuscatedRoute(PartitionedRoute):
+    """λ+1 sequences of one request ("Confidential Prompting", §5). Nothing here depends on which of them is real."""
+
+    level = LEVELS["obfuscated"]
+
+    def from_service(self, request: Request, message: msgspec.Struct) -> None:
+        super().from_service(request, message)
+        if isinstance(message, Tokens) and message.finish is not None:
+            self._remember(request)
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        super().from_vault(request, message)
+        if isinstance(message, Prefilled) and message.sequences[-1].finish is not None:
+            self._remember(request)
+
+    def order(
+        self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
+    ) -> msgspec.Struct:
+        return GenerateVariants(request.request_id, request.tenant, public, params, partitions, request.salt)
+
+    def _remember(self, request: Request) -> None:
+        """A conversation may go on where its session is kept; whose answers these are, its vault knows."""
+        if request.session is not None and request.session.keep:
+            made = tuple(tuple(request.made[number]) for number in range(request.sequences))
+            request.session.vault.send(Answered(request.request_id, made))
+
+    def check_sequences(self, request: Request, sequences: int) -> None:
+        asked = request.obfuscation or ObfuscationParams()
+        if not 1 + (asked.minimum or asked.fakes) <= sequences <= 1 + asked.fakes:
+            raise ProtocolError("A vault has more or fewer sequences than were asked for.")

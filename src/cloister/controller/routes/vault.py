@@ -1,7 +1,5 @@
 """Common to the levels with a vault: the prompt waits for a vault, is assigned to it, and is read there."""
 
-from __future__ import annotations
-
 import msgspec
 
 from cloister.controller.requests import Request
@@ -9,15 +7,14 @@ from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
 from cloister.controller.vault_queue import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
+from cloister.levels import LEVELS
 from cloister.messages.controller_vault import PromptAccepted
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 
 
 class VaultRoute(Route):
-    """Frontend → vault; what comes next differs by level."""
-
     def assign(self, asked: PendingRequest) -> None:
-        """Send a prompt to its session's vault; QueueFull if no vault is free for it."""
+        """QueueFull if no vault is free for it."""
         ask = asked.ask
         try:
             self.check()
@@ -45,7 +42,7 @@ class VaultRoute(Route):
         session.vault.send(asked.assignment)
 
     def check(self) -> None:
-        """Raise the reason why this level is not served now, if there is one."""
+        """Raise why this level is not served now, if there is a reason."""
         if self.level.name not in self.node.serving().levels:
             raise LevelUnavailable(f"This server does not offer the level {self.level.name}.", param="protection")
 
@@ -64,12 +61,23 @@ class VaultRoute(Route):
                 raise ProtocolError("A vault sent a message out of turn.")
 
     def check_sequences(self, request: Request, sequences: int) -> None:
-        """Raise ProtocolError if a vault may not have this number of sequences for a request."""
         if sequences != 1:
             raise ProtocolError("At this level a request has one sequence.")
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
-        """Pass the message on. A vault that answered the service late or wrongly is ended."""
+        """A vault that answered the service late or wrongly is ended."""
         self.node.requests.advance(request, message)
         if isinstance(message, Failed) and message.code == VaultLost.code and request.session is not None:
             self.node.sessions.end(request.session)
+
+
+class IsolatedRoute(VaultRoute):
+    """The vault decodes alone: the service gets no message about the request."""
+
+    level = LEVELS["isolated"]
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        if isinstance(message, Tokens):
+            self.advance(request, message)
+        else:
+            super().from_vault(request, message)

@@ -1,8 +1,6 @@
-"""A small assembler for the filters of seccomp(2): classic BPF over `struct seccomp_data`.
-
-A program is a row of rules, each for one system call. A rule is tried alternative by alternative; the first whose tests
-all pass decides for `granted`, else the answer is `otherwise`. Calls without a rule get the default.
-"""
+"""A small assembler for the filters of seccomp(2): classic BPF over `struct seccomp_data`. The first alternative of a
+rule whose tests all pass decides for `granted`, else the answer is `otherwise`; calls without a rule get the
+default."""
 
 from __future__ import annotations
 
@@ -13,14 +11,12 @@ from dataclasses import dataclass
 KILL_PROCESS = 0x80000000
 ERRNO = 0x00050000
 ALLOW = 0x7FFF0000
-
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 X32_BIT = 0x40000000
-
 Instruction = tuple[int, int, int, int]
+# Of each word: (offset to load, comparison, whether the test fails when that is true, value).
 Test = tuple[tuple[int, int, bool, int], ...]
-"""Of each word it looks at: (offset to load, comparison, whether the test fails when that is true, value)."""
 
 
 def equals(argument: int, value: int) -> Test:
@@ -34,17 +30,14 @@ def upper_word(argument: int, value: int) -> Test:
 
 
 def is_null(argument: int) -> Test:
-    """The argument, a pointer, is zero in both words."""
     return ((_low(argument), _EQUAL, False, 0), (_low(argument) + 4, _EQUAL, False, 0))
 
 
 def has_any(argument: int, bits: int) -> Test:
-    """At least one of these bits is set in the argument's low word."""
     return ((_low(argument), _ANY_BIT, False, bits),)
 
 
 def lacks(argument: int, bits: int) -> Test:
-    """None of these bits is set in the argument's low word."""
     return ((_low(argument), _ANY_BIT, True, bits),)
 
 

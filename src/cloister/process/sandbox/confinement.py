@@ -1,10 +1,6 @@
-"""What a process that must speak to the network gives up: the gateway, or the key waiting in its place, once it listens
-and has read its files.
-
-It cannot have an empty root or its own network. But root becomes an unprivileged user, and no capability is kept; it
-opens and executes no file, its own code included; it starts no process, opens no connection and signals no process. An
-attacker in control of it can answer users wrongly, but change neither the code nor the keys of another process.
-"""
+"""What a process that must speak to the network gives up once it listens: root's id, capabilities, opening and
+executing files, starting processes, connecting, signalling. An attacker in it can answer users wrongly, but change
+neither the code nor the keys of another process."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from cloister.process.sandbox.layers import Layer
 
 
 def confine_or_refuse(name: str, *, allow_degraded: bool) -> None:
-    """Give all this up; SandboxIncomplete where the kernel lets some of it stay and that was not allowed."""
+    """SandboxIncomplete where the kernel lets some of it stay and that was not allowed."""
     if (missing := confine()) and not allow_degraded:
         raise SandboxIncomplete(
             f"The {name} cannot be confined here: {', '.join(missing)}.",
@@ -28,7 +24,7 @@ def confine_or_refuse(name: str, *, allow_degraded: bool) -> None:
 
 
 def confine() -> tuple[str, ...]:
-    """Give all this up, for good; what could not be given up. Call it while there is one thread: others keep theirs."""
+    """What could not be given up. Call it while there is one thread: others keep theirs."""
     missing: list[str] = []
     lone = len(os.listdir("/proc/self/task")) == 1
     become_nobody()

@@ -1,7 +1,5 @@
-"""The identity and rights of a process: ids, capabilities, no_new_privs, Landlock, the signal at its parent's end.
-
-All of these are kept per thread by Linux and inherited by new threads, so a process settles them before it has any.
-"""
+"""Ids, capabilities, no_new_privs, Landlock, the signal at the parent's end. Linux keeps all of these per thread, and
+new threads inherit them: a process settles them before it has any."""
 
 from __future__ import annotations
 
@@ -16,15 +14,14 @@ from cloister.process.sandbox.kernel import prctl, syscall
 from cloister.process.sandbox.landlock import forbid_files_and_network
 from cloister.process.sandbox.layers import Layer
 
-UNPRIVILEGED = 65534
-"""By convention a user and group that own nothing."""
+UNPRIVILEGED = 65534  # by convention a user and group that own nothing
 _CAPABILITY_VERSION_3 = 0x20080522
 _HIGHEST_CAPABILITY = 63
 _WHOLE_MACHINE = 2**32 - 1
 
 
 def become_nobody() -> None:
-    """Root becomes an unprivileged user for good, and first lifts its limit on locked memory. Others stay."""
+    """For good; it first lifts its limit on locked memory. Others stay."""
     if os.geteuid() != 0:
         return
     with suppress(ValueError, OSError):  # memory_lock will be reported as missing
@@ -53,7 +50,6 @@ def give_up_powers(without: Collection[Layer], writable: Collection[str] = (), r
 
 
 def any_capability() -> bool:
-    """Whether this thread holds, or could regain, any capability at all."""
     return holds_capability() or any(_in_bounding_set(number) for number in range(_HIGHEST_CAPABILITY + 1))
 
 

@@ -1,7 +1,5 @@
-"""Calls into Linux for which Python has no function, by name. Each raises OSError when the kernel says no.
-
-Numbers of the calls are per architecture (arch/x86/entry/syscalls, asm-generic/unistd.h).
-"""
+"""Calls into Linux for which Python has no function, by name. Each raises OSError when the kernel says no. Numbers of
+the calls are per architecture (arch/x86/entry/syscalls, asm-generic/unistd.h)."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ _libc.syscall.restype = ctypes.c_long
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
 MAP_FAILED = ctypes.c_void_p(-1).value
-
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PR_GET_SECCOMP = 21
 PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
@@ -41,7 +37,6 @@ def prctl(option: int, second: int = 0, third: int = 0) -> int:
 
 
 def can_map_page(size: int) -> bool:
-    """Whether the kernel gives one more page of private writable memory; it is given back at once."""
     address = _libc.mmap(None, size, 0x3, 0x22, -1, 0)
     if address == MAP_FAILED:
         return False
@@ -106,7 +101,6 @@ TABLES = {"x86_64": _table(_X86_64 + _BOTH), "aarch64": _table(_AARCH64 + _BOTH)
 
 
 def machine() -> str:
-    """The architecture, where it is one the sandbox knows."""
     name = os.uname().machine
     if name not in TABLES:
         raise OSError(f"no table of system calls for {name}")

@@ -1,5 +1,4 @@
-"""Landlock (landlock(7)): a ruleset that handles every right the kernel knows and grants none, and one that leaves
-reading."""
+"""Landlock (landlock(7)): a ruleset that handles every right and grants none, and one that leaves reading."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from collections.abc import Collection
 from cloister.process.sandbox.kernel import syscall
 
 _VERSION = 1 << 0
+# ABI → how many file rights it knows: thirteen, then refer, truncate, ioctl of devices.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""ABI → how many file rights it knows: the first thirteen, then refer, truncate, ioctl of devices."""
 _TCP_SINCE, _BIND_AND_CONNECT = 4, 0b11
 _SCOPES_SINCE, _ABSTRACT_SOCKETS_AND_SIGNALS = 6, 0b11
 _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
@@ -19,7 +18,6 @@ _RULE_PATH_BENEATH = 1
 
 
 def abi() -> int:
-    """Which version the kernel offers; 0 where it has none."""
     try:
         return syscall("landlock_create_ruleset", None, 0, _VERSION)
     except OSError:
@@ -27,15 +25,12 @@ def abi() -> int:
 
 
 def file_rights(version: int) -> int:
-    """Every right on files that this version knows, one bit each."""
     return (1 << max(count for since, count in _FILE_RIGHTS.items() if since <= version)) - 1
 
 
 def forbid_files_and_network(writable: Collection[str] = (), readable: Collection[str] = ()) -> bool:
-    """For the calling thread and those it starts: no file can be opened, no TCP port used, no other process signalled.
-
-    Needs no_new_privs or a capability. What is open already stays usable. Excepted is what is at or below these paths.
-    """
+    """For this thread and those it starts; what is open already stays usable, and what is at or below these paths.
+    Needs no_new_privs or a capability."""
     version = abi()
     if not version:
         return False
@@ -55,11 +50,8 @@ def forbid_files_and_network(writable: Collection[str] = (), readable: Collectio
 
 
 def only_read(*, network: bool) -> bool:
-    """For the calling thread and those it starts: files can be read, and neither written, made, removed nor executed.
-
-    /dev/null can be written: libraries open it so when they are imported, and it keeps nothing. Without `network` no
-    TCP port can be used and no process outside signalled; what is open already stays usable. Needs no_new_privs.
-    """
+    """For this thread and those it starts; /dev/null can be written, as libraries do when they are imported. Without
+    `network` no TCP port can be used and no process outside signalled. Needs no_new_privs."""
     version = abi()
     if not version:
         return False

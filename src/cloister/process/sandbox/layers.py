@@ -36,15 +36,13 @@ class Layer(StrEnum):
 
 NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
 ON_A_GPU = frozenset({Layer.NO_DEVICES, Layer.GPU_IN_TURNS, Layer.OWN_ATTENTION})
+# Reported when missing; a process serves without them.
 BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP}) | ON_A_GPU
-"""An unprivileged user may not lock much memory. A process that computes on a GPU holds it open; under MPS it computes
-at the same time as others, and attention processes hold the keys of several users' prompts. These layers are reported
-when missing; a process serves without them."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Which layers hold, and which do not; both in the order of `Layer`."""
+    """Both in the order of `Layer`."""
 
     applied: tuple[Layer, ...]
     missing: tuple[str, ...]
@@ -72,16 +70,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Profile:
-    """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
-    on purpose: so that a test can watch a check go red; NO_DEVICES where a process holds a GPU open, GPU_IN_TURNS where
-    it computes there beside others, and OWN_ATTENTION where one holds the keys of several users' prompts."""
+    """`futexes`: shared with others (seccomp.filter_program). `without` leaves layers out: in tests, on a GPU."""
 
     name: Literal["vault", "service", "attention", "sealed_api", "detector"]
     keep_descriptors: Collection[int]
     data_bytes: int
     futexes: int | None = None
-    file_bytes: int = 0
-    """How long a file may be that it was given open; it can open none."""
+    file_bytes: int = 0  # of a file that it was given open; it can open none
     without: frozenset[Layer] = frozenset()
     allow_degraded: bool = False
 
@@ -97,8 +92,7 @@ class Profile:
         return max((2, *self.keep_descriptors)) + 1 + spare
 
 
-_held: set[Layer] = set()
-"""A forked child inherits the list as it inherits most of the layers."""
+_held: set[Layer] = set()  # a forked child inherits the list as it inherits most of the layers
 
 
 def record(*layers: Layer) -> None:

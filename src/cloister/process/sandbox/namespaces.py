@@ -1,10 +1,7 @@
-"""Namespaces: the fork server leaves the host's and empties its root directory; every child leaves the fork server's.
-
-An unprivileged process may create namespaces only below its own user namespace, in which its ids are mapped; and it
-may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it. So the
-fork server runs as pid 1 of a new pid namespace, and the process that was started stays as its keeper. A step that
-fails is missing in the report of a child's `seal`.
-"""
+"""The fork server leaves the host's namespaces and empties its root directory; every child leaves the fork server's. An
+unprivileged process may return to a pid namespace only if its user namespace owns it. So the fork server runs as pid 1
+of a new one, and the process that was started stays as its keeper. A step that fails is missing in the report of
+`seal`."""
 
 from __future__ import annotations
 
@@ -31,29 +28,21 @@ _FLAGS = {
     Layer.UTS_NAMESPACE: 0x04000000,
 }
 _HOST_NAME = b"cloister"
-
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
 _REMOUNT, _BIND, _REC, _PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 _DETACH = 2
 _ANY_DIRECTORY, _ANOTHER_DIRECTORY = b"/proc", b"/usr"
 DRIVERS_READ = "/sys"
 DRIVERS_NAME_THREADS_IN = "/proc"
-MEETING_PLACE = "/meet"
-"""In a root of devices: the folder where a driver finds MPS, through which processes compute at the same time."""
-
+MEETING_PLACE = "/meet"  # where a driver finds MPS
 _forkserver_pids: int | None = None
 _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """For the fork server, while it has one thread only: shed root, enter new namespaces.
-
-    What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
-    host's files until `empty_root`.
-
-    It returns in a new process, pid 1. The caller's process becomes its keeper, which holds nothing open and ends with
-    its child's status: the keeper's parent sees one process come and go, and may kill it.
-    """
+    """While it has one thread: sheds root, and returns as pid 1 of new namespaces. The caller's process becomes its
+    keeper, which holds nothing open and ends with its child's status. What root alone may read must be imported and
+    open before."""
     global _forkserver_pids
     if len(os.listdir("/proc/self/task")) > 1:
         raise SetupError("The fork server has threads already; a user namespace can only be entered by a lone one.")
@@ -85,12 +74,8 @@ def fresh_pid_namespace() -> None:
 def enter_own(
     without: Collection[Layer] = (), devices: Collection[str] = (), *, meets: bool = False
 ) -> Callable[[], None]:
-    """For a forked child, before it has threads: its own namespaces; then the powers in them are given up.
-
-    What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
-    starts later inherits it. Where there are `devices` (`root_of_devices`) it can open them until it calls what is
-    returned; then its root is empty. A child that `meets` MPS in the MEETING_PLACE is known there by its user's id.
-    """
+    """Before it has threads, which inherit what is settled here. Where there are `devices` it can open them until it
+    calls what is returned; then its root is empty. A child that `meets` MPS is known there by its user's id."""
     uid, gid = os.geteuid(), os.getegid()
     if devices:
         _see_own_processes()
@@ -123,10 +108,7 @@ def _see_own_processes() -> None:
 
 
 def _helper_empties_root() -> Callable[[], None]:
-    """A process with this one's namespaces that keeps the power to change them, waits, empties the root and ends.
-
-    Threads that a driver starts meanwhile have no such power, and could not be made to give it up.
-    """
+    """It keeps the power over the namespaces, which a driver's threads lack, empties the root and ends."""
     reader, writer = os.pipe()
     helper = os.fork()
     if not helper:
@@ -151,7 +133,7 @@ def _helper_empties_root() -> Callable[[], None]:
 
 
 def empty_root() -> None:
-    """For the fork server, in its own mount namespace, when all it will ever import or open is imported and open."""
+    """In its own mount namespace, when all it will ever import or open is imported and open."""
     hold_null()
     _change_root(_ANY_DIRECTORY, _NOSUID | _NODEV | _NOEXEC, b"mode=555,size=4k,nr_inodes=1")
     if root_is_empty():
@@ -159,11 +141,7 @@ def empty_root() -> None:
 
 
 def root_of_devices(devices: Collection[str], meeting: str = "") -> None:
-    """Instead of `empty_root`, where children must open these: they, and what their driver reads; nothing else but the
-    folder `meeting`, if there is one, as MEETING_PLACE.
-
-    A child empties it when they are open (`enter_own`).
-    """
+    """Instead of `empty_root`: `devices`, what their driver reads, `meeting`. A child empties it."""
     hold_null()
 
     def furnish() -> None:
@@ -199,7 +177,6 @@ def _change_root(place: bytes, flags: int, options: bytes, furnish: Callable[[],
 
 
 def root_is_empty() -> bool:
-    """Whether nothing is there and nothing can be put there."""
     try:
         return os.listdir("/") == [] and os.getcwd() == "/" and bool(os.statvfs("/").f_flag & os.ST_RDONLY)
     except OSError:

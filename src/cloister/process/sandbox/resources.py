@@ -1,7 +1,5 @@
-"""What a sealed process keeps: the descriptors that its profile names and /dev/null, no environment, limited memory.
-
-It can get no process, thread, file or core, and its memory is not swapped out where the user may lock memory.
-"""
+"""What a sealed process keeps: the descriptors of its profile and /dev/null, no environment, limited memory. It can get
+no process, thread, file or core, and its memory is not swapped out where the user may lock memory."""
 
 from __future__ import annotations
 
@@ -20,21 +18,19 @@ _null: int | None = None
 
 
 def hold_null() -> None:
-    """Opens /dev/null while there is a /dev, for `silence_standard` in a forked child."""
+    """While there is a /dev, for `silence_standard` in a forked child."""
     global _null
     if _null is None:
         _null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
 
 def use_null(descriptor: int) -> None:
-    """Take this /dev/null for `silence_standard` instead: one that is inherited is shared with every sibling, and the
-    flags of an open file are a channel between all who share it."""
+    """Not one that is shared with siblings: the flags of an open file are a channel between all who share it."""
     global _null
     _null = descriptor
 
 
 def silence_standard(keep: Collection[int]) -> None:
-    """Standard input, output and error become /dev/null, except those to keep."""
     if _null is None:
         hold_null()
     assert _null is not None
@@ -44,7 +40,7 @@ def silence_standard(keep: Collection[int]) -> None:
 
 
 def close_all_but(keep: Collection[int]) -> None:
-    """Closes every other descriptor, also those that libraries opened."""
+    """Also those that libraries opened."""
     gap = 0
     for kept in (*sorted(set(keep)), _LAST + 1):
         if kept > gap:
@@ -66,9 +62,8 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
+# No thread can be started after the seal: libraries do not try.
 _FIXED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-"""No thread can be started after the seal: with these variables libraries do not try."""
-
 _environ = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
 
 
@@ -103,11 +98,7 @@ def limit(profile: Profile) -> bool:
 
 
 def data_size() -> int:
-    """Bytes of private writable memory mapped by this process: what RLIMIT_DATA counts.
-
-    /proc is gone, so the limit is moved until one page more just does not fit. This also proves that the kernel
-    enforces it (it can be booted not to).
-    """
+    """What RLIMIT_DATA counts: /proc is gone, so the limit is moved until one page more does not fit."""
     page = mmap.PAGESIZE
     before = resource.getrlimit(resource.RLIMIT_DATA)
     ceiling = _LARGEST if before[1] == resource.RLIM_INFINITY else min(_LARGEST, before[1])
@@ -131,7 +122,7 @@ _CURRENT, _FUTURE, _ON_FAULT = 1, 2, 4
 
 
 class _SystemInformation(ctypes.Structure):
-    """struct sysinfo of sysinfo(2), as far as it is read here; the rest is room for the kernel to write."""
+    """sysinfo(2), as far as it is read here; the rest is room for the kernel to write."""
 
     _fields_ = (
         ("uptime", ctypes.c_long),

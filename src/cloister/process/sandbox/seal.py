@@ -1,8 +1,5 @@
-"""The last step of a child: all layers that are left, in the one order that works; the filter comes last.
-
-Called when the process has its threads, its descriptors and its mappings. Every layer is checked after it was applied;
-one that does not hold is missing, and missing means refused.
-"""
+"""The last step of a child: all layers that are left, in the one order that works; the filter comes last. Every layer
+is checked after it was applied; one that does not hold is missing, and missing means refused."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def _filter(profile: Profile) -> bool:
     return held and seccomp.installed() and not seccomp.devices_answer()
 
 
-_LEFT: dict[Layer, Callable[[Profile], bool]] = {
+_LEFT: dict[Layer, Callable[[Profile], bool]] = {  # in this order: the filter forbids all that comes before it
     Layer.CLOSED_DESCRIPTORS: _close_descriptors,
     Layer.CLEAN_ENVIRONMENT: lambda _: clean_environment(),
     Layer.RLIMITS: limit,
@@ -81,7 +78,6 @@ _LEFT: dict[Layer, Callable[[Profile], bool]] = {
     Layer.GPU_IN_TURNS: lambda _: True,
     Layer.OWN_ATTENTION: lambda _: True,
 }
-"""In this order: the filter forbids all that comes before it."""
 
 
 def _succeeds(apply: Callable[[Profile], bool], profile: Profile) -> bool:

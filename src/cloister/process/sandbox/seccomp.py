@@ -1,8 +1,5 @@
-"""Which system calls a sealed process may make.
-
-Three answers. What a computing process needs is allowed. A plain attack ends the process at once. Everything else gets
-EPERM, so that a library's harmless attempt (opening a file of settings, asking for a thread) fails without killing it.
-"""
+"""Which system calls a sealed process may make. What computing needs is allowed, a plain attack ends the process, and
+everything else gets EPERM, so that a library's harmless attempt fails without killing it."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ _FIONBIO, _FIOCLEX = 0x5421, 0x5451
 _F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS = 1, 2, 3, 1034
 _AT_EMPTY_PATH = 0x1000
 _EPERM = ERRNO | errno.EPERM
-_NVIDIA_VERSION = 0x46D2
-"""An ioctl of the resource manager of NVIDIA's driver (nv-ioctl.h)."""
+_NVIDIA_VERSION = 0x46D2  # an ioctl of the resource manager of NVIDIA's driver (nv-ioctl.h)
 
 _ALLOWED = """
     read write readv writev lseek close fstat shutdown getsockname getpeername getsockopt
@@ -60,11 +56,8 @@ _ATTACKS = """
 
 
 def filter_program(*, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
-    """The filter for this machine's architecture; cached, so that a fork server can assemble it before it forks.
-
-    `futexes` is the upper word of the addresses where other processes may be waited for and woken: those of links.
-    No driver may be called, a GPU's neither: a process that computes there has mapped all it needs before.
-    """
+    """Cached, so that a fork server can assemble it before it forks. `futexes`: the upper word of the addresses of
+    links. No driver may be called, a GPU's neither: a process that computes there has mapped all it needs before."""
     return _assembled(machine(), receives_descriptors, own_pid, futexes)
 
 
@@ -81,17 +74,15 @@ def _assembled(architecture: str, receives_descriptors: bool, own_pid: int, fute
 
 
 def _futex(upper: int | None) -> Rule:
-    """A private futex is the process's own, at any address. A shared one reaches all processes that map that memory, be
-    it only to read: the weights, a library's code. So it must be a link's, and the operation one that a link needs,
-    which has no second address. The kernel wakes by itself at a thread's end (robust lists), but no process can wait
-    there."""
+    """A private futex is the process's own. A shared one reaches all processes that map the memory, be it only to read:
+    so it must be a link's, and the operation one that has no second address. No process can wait where robust lists
+    wake."""
     private = (has_any(1, _FUTEX_PRIVATE),)
     shared = () if upper is None else tuple((equals(1, op), upper_word(0, upper)) for op in (_FUTEX_WAIT, _FUTEX_WAKE))
     return Rule((private, *shared), _EPERM)
 
 
 def _judged(own_pid: int) -> dict[str, Rule]:
-    """Calls whose arguments decide."""
     not_executable = lacks(2, _PROT_EXEC)
     harmless = (not_executable, lacks(3, _MAP_GROWSDOWN))
     return {
@@ -120,7 +111,6 @@ class _Program(ctypes.Structure):
 
 
 def install(receives_descriptors: bool, futexes: int | None) -> bool:
-    """Puts the filter on every thread of this process. Needs no_new_privs."""
     return _install(filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid(), futexes=futexes))
 
 
@@ -148,7 +138,6 @@ def serving_program(architecture: str) -> bytes:
 
 
 def install_serving() -> bool:
-    """Puts that filter on every thread of this process. Needs no_new_privs."""
     return _install(serving_program(machine()))
 
 
