@@ -1,7 +1,6 @@
-"""Check digits of cards, accounts and national ids, and the plans of phone numbers.
+"""Check digits of cards, accounts and national ids, and the plans of phone numbers, of bare characters.
 
-Each check gets the bare characters (no separators) and tells whether they may be such a number. Sources: ISO/IEC 7812-1
-(Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
+Sources: ISO/IEC 7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
 """
 
 # ruff: noqa: E501 (tables)
@@ -12,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 Check = Callable[[str], bool]
 
-CHECKS: dict[str, Check] = {}
-"""By the names that rules use."""
+CHECKS: dict[str, Check] = {}  # by the names that rules use
 
 
 def _named(check: Check) -> Check:
@@ -146,7 +144,6 @@ def br_cpf(number: str) -> bool:
 
 @_digits(9)
 def pt_nif(number: str) -> bool:
-    """Portugal."""
     rest = 11 - _weighted(number[:8], range(9, 1, -1)) % 11
     return number[0] in "1235689" and (0 if rest >= 10 else rest) == int(number[8])
 
@@ -181,20 +178,17 @@ def cn_resident(number: str) -> bool:
 
 @_digits(12)
 def jp_my_number(number: str) -> bool:
-    """Japan: mod 11."""
     rest = _weighted(number[:11], (6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (0 if rest <= 1 else 11 - rest) == int(number[11])
 
 
 @_digits(13)
 def kr_rrn(number: str) -> bool:
-    """South Korea: mod 11."""
     return (11 - _weighted(number[:12], (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)) % 11) % 10 == int(number[12])
 
 
 @_digits(11)
 def tr_kimlik(number: str) -> bool:
-    """Turkey: two check digits."""
     digits = [int(each) for each in number]
     tenth = (7 * sum(digits[0:9:2]) - sum(digits[1:8:2])) % 10
     return digits[0] != 0 and tenth == digits[9] and sum(digits[:10]) % 10 == digits[10]
@@ -202,7 +196,6 @@ def tr_kimlik(number: str) -> bool:
 
 @_digits(11)
 def no_fodselsnummer(number: str) -> bool:
-    """Norway: two check digits mod 11."""
     first = 11 - _weighted(number[:9], (3, 7, 6, 1, 8, 9, 4, 5, 2)) % 11
     second = 11 - _weighted(number[:10], (5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (first % 11, second % 11) == (int(number[9]), int(number[10]))
@@ -263,8 +256,7 @@ PHONE_PLANS = {
     "352": tuple(range(6, 10)), "353": (8, 9), "354": (7,), "358": tuple(range(6, 12)), "359": (8, 9), "370": (8,), "371": (8,),
     "372": (7, 8), "380": (9,), "385": (8, 9), "386": (8,), "420": (9,), "421": (9,), "852": (8,), "880": (10,), "886": (8, 9),
     "961": (7, 8), "962": (8, 9), "964": (10,), "965": (8,), "966": (9,), "971": (8, 9), "972": (8, 9), "974": (8,),
-}  # fmt: skip
-"""Country code → how many digits follow it (ITU-T E.164, national numbering plans)."""
+}  # fmt: skip  # country code → how many digits follow it (ITU-T E.164, national numbering plans)
 
 
 @_named

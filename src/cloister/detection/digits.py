@@ -1,7 +1,5 @@
 """Classifies runs of digits, with any separators: `4 1 1 1 - 1 1 1 1 …` is a card (SafeKV §VIII-A).
-
-Seven digits or more are private, except ranges of years and decimals. Check digits give the category.
-"""
+Seven digits or more are private, except ranges of years and decimals. Check digits give the category."""
 
 from __future__ import annotations
 

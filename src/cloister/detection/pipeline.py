@@ -1,8 +1,5 @@
 """Tiers 1 and 2 on one text: a label for each block, and the findings (SafeKV §V-B).
-
-A block is private if a finding touches it. What follows a private block is private: its keys and values were computed
-from it (§V-D, descendants). The pipeline gets neither requests nor tenants.
-"""
+A block is private if a finding touches it. It gets neither requests nor tenants."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from cloister.messages.controller_detector import Category, Label
 
 
 class Finding(NamedTuple):
-    """A span of the original text; `tier` 1 names its `rule`, tier 2 gives its `score`."""
-
     start: int
     end: int
     tier: int
@@ -33,7 +28,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """One block's label, the tier that decided (0 without a finding), the finding's category, and tier 2's score."""
+    """The tier that decided is 0 without a finding; the score is tier 2's."""
 
     label: Label
     tier: int
@@ -48,7 +43,7 @@ class Examined:
 
 
 class Pipeline:
-    """Labels texts. `rules` and `known_prefixes` may be replaced between texts."""
+    """`rules` and `known_prefixes` may be replaced between texts."""
 
     def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
         self.rules = rules
@@ -84,8 +79,7 @@ class Pipeline:
         verdicts: list[Verdict],
         known: int,
     ) -> list[Finding]:
-        """Fill in tier 2's verdicts, and list the words that score above the threshold. Words that end within the
-        first `known` characters score 0."""
+        """Fill in tier 2's verdicts, and list the words above the threshold. Words in known prefixes score 0."""
         tags = tagger.tag(folded.text)
         if not len(tags.starts) or not len(ends):
             return []
@@ -117,14 +111,13 @@ class Pipeline:
 
 
 def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:
-    """The blocks a span touches."""
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(ends, max(start, end - 1), side="right"))
     return range(min(first, len(ends)), min(last + 1, len(ends)))
 
 
 def inherit(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What follows a private block is private; what follows an uncertain block is at best uncertain."""
+    """What follows a private block is private (§V-D); what follows an uncertain block is at best uncertain."""
     worst, result = Label.PUBLIC, []
     for verdict in verdicts:
         if verdict.label > worst:
@@ -141,10 +134,9 @@ def even_blocks(text: str, characters: int = 64) -> list[int]:
 
 @cache
 def shipped_pipeline(operator_rules: str = "") -> Pipeline:
-    """Tiers 1 and 2 as they come with Cloister, and an operator's rules as TOML."""
     return Pipeline(with_shipped_rules(operator_rules), shipped_tagger())
 
 
 def with_shipped_rules(text: str) -> RuleSet:
-    """The shipped rules and those of an operator's TOML text. RuleBroken if these cannot be used."""
+    """RuleBroken if the operator's TOML cannot be used."""
     return RuleSet((*shipped_rules(), *(read_rules(text) if text else ())))

@@ -1,10 +1,8 @@
-"""Tier 2: a small tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2 uses a model of a billion
-parameters).
+"""Tier 2: a small tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2 uses a billion parameters).
 
     words → sums of hashed features → three dilated convolutions → for each word: not private, or a category
 
 Several small nets, whose logits are averaged, run by numpy on one core. Each sees at most fourteen words to each side.
-scripts/fuse_taggers.py joins the nets of several trainings into one file.
 """
 
 from __future__ import annotations
@@ -22,11 +20,9 @@ from cloister.messages.controller_detector import Category
 
 _CLASSES = ("NONE", "NAME", "LOCATION", "ORGANISATION", "TIME", "TRAIT", "NUMBER", "ACCOUNT", "SECRET")
 CATEGORIES = tuple(Category[name] for name in _CLASSES)
-"""Its classes, in order."""
 
 _WIDTH = 5
-_PIECE, _OVERLAP = 8192, 512
-"""Characters of a piece of a long text, and of the neighbours it overlaps with: more than the nets see."""
+_PIECE, _OVERLAP = 8192, 512  # characters of a piece of a long text, and of its neighbours: more than the nets see
 
 Numbers = NDArray[np.float32]
 
@@ -48,8 +44,6 @@ class Calibration(NamedTuple):
 
 
 class Tagger:
-    """`arrays` as scripts/train_tagger.py writes them."""
-
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         if not _fit(arrays):
             raise SetupError("The tagger's weights are of another version.", hint="Train it: scripts/train_tagger.py.")
@@ -68,7 +62,6 @@ class Tagger:
         self.calibration = Calibration(public, private)
 
     def tag(self, text: str) -> Tags:
-        """Every word of a folded text."""
         if len(text) <= _PIECE + 2 * _OVERLAP:
             return self._tag(text)
         tags = []
@@ -128,6 +121,5 @@ def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
 
 @cache
 def shipped_tagger() -> Tagger:
-    """The tagger that comes with Cloister."""
     with files(__package__).joinpath("tagger.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return Tagger(dict(arrays))

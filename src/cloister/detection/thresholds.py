@@ -1,8 +1,5 @@
 """Thresholds that move (SafeKV §V-D): lower, so that more is private, under load or suspicion. They never rise.
-
-The paper lets tier 3's answers move them too. Here they do not: a tenant can write prompts that tier 3 passes, and the
-thresholds apply to all tenants.
-"""
+Tier 3 does not move them, as in the paper: a tenant can write prompts that tier 3 passes."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from math import exp, log
 
 from cloister.detection.tagger import Calibration
 
-LOAD, SUSPICION = 0.7, 2.0
-"""How far each moves a threshold, in logits, at its fullest."""
+LOAD, SUSPICION = 0.7, 2.0  # how far each moves a threshold, in logits, at its fullest
 
 
 def lowered(calibration: Calibration, load: float = 0.0, suspicion: float = 0.0) -> Calibration:
-    """The thresholds for a request; `load` and `suspicion` from 0 to 1."""
+    """`load` and `suspicion` from 0 to 1."""
     shift = LOAD * load + SUSPICION * suspicion
     public, private = (_moved(each, -shift) for each in calibration)
     return Calibration(public, max(public, private))

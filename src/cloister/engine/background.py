@@ -1,8 +1,4 @@
-"""Requests that are computed only while no other request is active. They wait here; one at a time runs.
-
-Any other request stops the one that runs, so they never share a step; it starts again later. There is no timeout: the
-sender cancels a request that waits too long.
-"""
+"""Requests that are computed only while no other request is active: any other stops the one that runs. No timeout."""
 
 from __future__ import annotations
 
@@ -28,14 +24,14 @@ class Background:
         self.waiting.append(request)
 
     def begin(self) -> GenerationRequest | None:
-        """The next request, which runs from now on; None if there is none."""
+        """The next request, which runs from now on."""
         if self.waiting and self._running is None:
             self._running = self.waiting.popleft()
             return self._running
         return None
 
     def put_back(self) -> GenerationRequest | None:
-        """The running request waits again, first in line; None if none runs."""
+        """The running request waits again, first in line."""
         request, self._running = self._running, None
         if request is not None:
             self.waiting.appendleft(request)
@@ -46,7 +42,6 @@ class Background:
             self._running = None
 
     def drop(self, request_id: int) -> bool:
-        """Remove a waiting request. False if it does not wait."""
         before = len(self.waiting)
         self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
         return len(self.waiting) < before

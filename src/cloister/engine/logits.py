@@ -70,7 +70,6 @@ class Adjustments:
         self._place.clear()
 
     def apply(self, row: torch.Tensor) -> None:
-        """Change one row of logits in place."""
         params = self._params
         if self._penalises:
             tokens, counts = self._tokens[: len(self._place)], self._counts[: len(self._place)]

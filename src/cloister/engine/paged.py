@@ -39,13 +39,10 @@ from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)
 
-SCORES_AT_ONCE = 2048
-"""A prompt's scores in one message: with twenty alternatives each they fit a frame."""
+SCORES_AT_ONCE = 2048  # in one message: with twenty alternatives each they fit a frame
 
 
 class PagedEngine(Engine):
-    """Serves many sequences over one runner."""
-
     def __init__(
         self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None, pace: Pace | None = None
     ) -> None:
@@ -58,8 +55,7 @@ class PagedEngine(Engine):
         self._pace = pace or Pace(settings.chunk_tokens)
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
-        self._sequences: dict[int, list[Sequence]] = {}
-        """The sequences of each request that have not ended."""
+        self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
         self._background = Background()
         self._links: dict[int, str] = {}
@@ -154,7 +150,6 @@ class PagedEngine(Engine):
         return messages
 
     def _begin_background(self) -> None:
-        """No request runs: a background request may begin."""
         if (request := self._background.begin()) is not None:
             sequence = Sequence.of(
                 request, arrival=self._arrivals, max_context=self.max_context, relative=self._runner.relative
@@ -164,7 +159,6 @@ class PagedEngine(Engine):
             self._sequences[request.request_id] = [sequence]
 
     def _make_way(self) -> None:
-        """A request comes: the background request stops, and starts again once no request runs."""
         if (request := self._background.put_back()) is not None:
             for sequence in self._sequences.pop(request.request_id):
                 self._scheduler.remove(sequence)
@@ -239,7 +233,6 @@ class PagedEngine(Engine):
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
-        """The next tokens of all sequences that sample, except those on broken links."""
         sequences: list[Sequence] = []
         at: list[int] = []
         forced: list[Forced] = []
@@ -317,7 +310,6 @@ class PagedEngine(Engine):
         return [sequence for sequences in self._sequences.values() for sequence in sequences]
 
     def _close(self, sequence: Sequence) -> None:
-        """It has ended. A second call for the same sequence does nothing."""
         sequences = self._sequences.get(sequence.request_id, [])
         if sequence not in sequences:
             return
@@ -328,7 +320,6 @@ class PagedEngine(Engine):
         self._background.ended(sequence.request_id)
 
     def _fail(self, sequences: Iterable[Sequence], error: Exception) -> list[Failed]:
-        """A failed sequence fails its request, and all sequences of the request end."""
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
         failures: list[Failed] = []
@@ -351,6 +342,5 @@ class PagedEngine(Engine):
 
 
 def _most_positions(blocks: int, size: int) -> int:
-    """The longest sequence that fits the blocks under every layout: each of three segments may end in a block that
-    holds one position."""
+    """The longest sequence that fits under every layout: each of three segments may end in a block of one position."""
     return max(blocks, (blocks - 2) * size + 2)

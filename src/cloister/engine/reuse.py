@@ -9,10 +9,8 @@ from cloister.messages.generation import Reuse
 from cloister.prefix.base import NOTHING, Found, PrefixCache, PrefixKey
 from cloister.prefix.paging import Paging
 
-ALONE_WAITS_S = 0.05
-"""A sequence without company waits this long for a lower tier. To compute the pages takes longer."""
-MAX_LOOKUPS = 4
-"""Repeated look-ups between a prompt's chunks while a lower tier reads: the monitor counts each as a hit."""
+ALONE_WAITS_S = 0.05  # without company, a sequence waits this long for a lower tier: to compute the pages takes longer
+MAX_LOOKUPS = 4  # between a prompt's chunks while a lower tier reads: the monitor counts each as a hit
 
 
 class PrefixReuse:
@@ -26,8 +24,7 @@ class PrefixReuse:
             self._prefix.prefetch(key, _most_pages(sequence, key))
 
     def find(self, sequence: Sequence, *, alone: bool) -> Found:
-        """Look a prompt up. A sequence that is `alone` waits a little for a lower tier. The caller releases the
-        blocks."""
+        """A sequence that is `alone` waits a little for a lower tier. The caller releases the blocks."""
         if (key := self._lookup_key(sequence)) is None:
             return NOTHING
         found = self._prefix.lookup(key, _most_pages(sequence, key))
@@ -38,7 +35,7 @@ class PrefixReuse:
         return found
 
     def begin(self, sequence: Sequence, found: Found) -> None:
-        """The sequence runs, after the pages that were found. The first time, these count as its hit."""
+        """The first time, the pages found count as the sequence's hit."""
         key, prefix = self._key(sequence), sequence.prefix
         sequence.computed = 0 if key is None else key.paging.positions(len(found.blocks))
         prefix.lookups_left = MAX_LOOKUPS if found.coming else 0
@@ -95,7 +92,6 @@ class PrefixReuse:
         return prefix.key
 
     def _lookup_key(self, sequence: Sequence) -> PrefixKey | None:
-        """As `_key`, but None for a forced pass: it needs every row, so it computes the whole prompt."""
         return None if sequence.owes_prompt_logprobs else self._key(sequence)
 
 

@@ -30,16 +30,13 @@ from cloister.fairness import ServiceMeter
 from cloister.pace import ActiveTenants, Pace
 from cloister.prefix.base import PrefixCache
 
-MAX_FORCED_ROWS = 64
-"""Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
+MAX_FORCED_ROWS = 64  # of logits in one step: keeps the buffer small
 
+# at most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into
 _HEADROOM = 16
-"""At most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into."""
 
 
 class Scheduler:
-    """Waiting and running sequences, and their blocks."""
-
     def __init__(
         self,
         settings: EngineSettings,
@@ -71,7 +68,6 @@ class Scheduler:
         self._active.arrive(sequence.tenant)
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence ended, in any state. Its pages in the prefix cache stay."""
         if self.running.pop(sequence.id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence)
@@ -81,7 +77,7 @@ class Scheduler:
         self.waiting.note_departure()
 
     def schedule(self, most: int | None = None) -> list[Work]:
-        """The next step's work, of at most `most` tokens if given. The caller computes it or removes its sequences."""
+        """The caller computes the work or removes its sequences."""
         self._step += 1
         if self.waiting:
             self._displace()
@@ -94,7 +90,6 @@ class Scheduler:
         return plan + self._prefill(min(budget - len(plan), of_prompts), room - len(plan), links)
 
     def computed(self, work: Work) -> None:
-        """The work's keys and values are in the cache."""
         work.sequence.computed = work.end
         if work.chunk.start < work.sequence.layout.prompt:
             self.reuse.keep(work.sequence)
@@ -107,10 +102,10 @@ class Scheduler:
         return budget, budget
 
     def _turn_to_decode(self, budget: int) -> list[Sequence]:
-        """The sequences one token away from the next; the least served of them if the budget is too small for all.
+        """The sequences that decode; the least served if the budget is too small for all.
 
-        While anyone needs prefill, a quarter of the budget is for that (with a budget under four: every other step), or
-        the equal shares of the tenants that need nothing else.
+        While anyone needs prefill, a quarter of the budget is for that (with a budget under four: every other step), or the
+        equal shares of the tenants that need nothing else.
         """
         prefilling = {s.tenant for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
         prefilling |= self.waiting.tenants
@@ -137,10 +132,7 @@ class Scheduler:
         return decoding
 
     def _prefill(self, budget: int, room: int, links: LinkRows) -> list[Work]:
-        """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first.
-
-        The short prompt of a tenant that has just arrived is not cut into chunks, whatever the budget.
-        """
+        """The least served tenant first. The short prompt of a tenant that has just arrived is not cut into chunks."""
         plan: list[Work] = []
         forced_rows = MAX_FORCED_ROWS
         begun: dict[str, list[Sequence]] = {}
@@ -177,7 +169,6 @@ class Scheduler:
         return begun[tenant][-1] if tenant in begun else self.waiting.head(tenant)
 
     def _chunk(self, sequence: Sequence, budget: int, forced_rows: int) -> tuple[int, Wanted]:
-        """How many tokens to prefill now, and which logits they bring."""
         chunk = min(sequence.remaining, budget)
         if not sequence.owes_prompt_logprobs:
             return chunk, Wanted.LAST
@@ -230,8 +221,8 @@ class Scheduler:
     def _private_doubles(self, newcomer: Sequence | None = None) -> int:
         """How many more blocks would be in use if no two sequences shared private blocks.
 
-        Admission counts these too. Otherwise a tenant that sends one prompt twice would leave others more room than one
-        that sends two prompts, and the others could notice. Public blocks count once.
+        Admission counts these too. Otherwise a tenant that sends one prompt twice would leave others more room than one that
+        sends two prompts, and the others could notice. Public blocks count once.
         """
         running = [*self.running.values(), *([] if newcomer is None else [newcomer])]
         if all(sequence.blocks.lent == sequence.blocks.public for sequence in running):

@@ -44,14 +44,12 @@ class TenantQueues:
         self._count += 1
 
     def return_first(self, sequence: Sequence) -> None:
-        """Take a preempted sequence back, at the front and whatever the limits."""
         line = self._line(sequence.tenant)
         line[sequence.id] = sequence
         line.move_to_end(sequence.id, last=False)
         self._count += 1
 
     def leave(self, sequence: Sequence) -> None:
-        """Leave the line: to run, or for good."""
         line = self._lines[sequence.tenant]
         del line[sequence.id]
         if not line:
@@ -59,7 +57,7 @@ class TenantQueues:
         self._count -= 1
 
     def note_departure(self) -> None:
-        """A request ended: `retry_after` is guessed from the pace of these."""
+        """`retry_after` is guessed from the pace of departures."""
         self._departures.append(time.monotonic())
 
     def _line(self, tenant: str) -> OrderedDict[tuple[int, int], Sequence]:

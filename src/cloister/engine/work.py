@@ -1,5 +1,3 @@
-"""The work of one step: chunks of sequences, and the rows that links carry."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -12,7 +10,7 @@ from cloister.engine.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One sequence's share of a step; `samples` says that its last row yields the next token."""
+    """`samples`: the last row yields the next token."""
 
     sequence: Sequence
     chunk: Chunk
@@ -20,7 +18,6 @@ class Work:
 
     @property
     def end(self) -> int:
-        """Positions that are computed after this step."""
         return self.chunk.start + len(self.chunk.tokens)
 
     @property
@@ -31,14 +28,13 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Rows of logits."""
         if self.chunk.wanted is Wanted.ALL:
             return len(self.chunk.tokens)
         return 1 if self.chunk.wanted is Wanted.LAST else 0
 
 
 class LinkRows:
-    """Counts a step's rows per link: a link's memory holds `most` queries. Rows of a public span make no query."""
+    """A link's memory holds `most` queries. Rows of a public span make no query."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -58,7 +54,7 @@ class LinkRows:
 
 
 def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
-    """Of sequences that decode, at most `most` per link: those that waited longest, the oldest among equals."""
+    """At most `most` per link: those that waited longest, the oldest among equals."""
     rows: Counter[int | None] = Counter()
     chosen: set[tuple[int, int]] = set()
     for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):

@@ -1,8 +1,6 @@
-"""The contract of a prefix cache, and a cache that keeps nothing.
+"""The contract of a prefix cache, which decides by tenant, salt, policy and tokens alone.
 
-A prefix cache keeps computed blocks beyond the life of a sequence, by holding references in the pool. It decides by
-tenant, salt, policy and tokens alone. It has no part in the order of requests: a scheduler that prefers hits reveals
-one tenant's prompts to another. It handles neither text nor keys and values.
+It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ TOKEN_BYTES = 4
 
 
 class Pool(Protocol):
-    """What a cache needs of the engine's block pool (engine.blocks.BlockPool)."""
+    """The part of engine.blocks.BlockPool that a cache needs."""
 
     total: int
 
@@ -42,7 +40,7 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class PrefixKey:
-    """What the cache gets of one request. `tokens` are its pages (Paging.pack); a page fills one block."""
+    """`tokens` are the request's pages (Paging.pack); a page fills one block."""
 
     request_id: int
     tenant: str
@@ -54,10 +52,9 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks that hold a key's first pages, in order; the first `public` of them are visible to all tenants.
+    """Blocks of a key's first pages; the first `public` are visible to all tenants. `coming`: a lower tier reads more.
 
-    They are retained in the pool for the caller, which releases them and must not write to them. If `coming`, a lower
-    tier reads more of them now, and a later lookup may find these.
+    They are retained in the pool for the caller, which releases them and must not write to them.
     """
 
     blocks: tuple[int, ...] = ()
@@ -70,8 +67,7 @@ NOTHING = Found()
 
 @dataclass(slots=True)
 class Counts:
-    """Since the start, over all tenants: nodes that the monitor demoted, pages that were evicted, evicted pages that
-    went to a lower tier, and pages that came back."""
+    """Demoted nodes, evicted pages, evicted pages that went to a lower tier, pages that came back."""
 
     demotions: int = 0
     evictions: int = 0
@@ -80,15 +76,12 @@ class Counts:
 
 
 class PrefixCache(ABC):
-    """Keeps blocks and lends them."""
-
     @property
     def counts(self) -> Counts:
-        """For the operator."""
         return Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        """Use this pool. The engine calls this once, first."""
+        """The engine calls this once, first."""
         return None
 
     @abstractmethod
@@ -96,31 +89,25 @@ class PrefixCache(ABC):
         """The longest beginning that this key may see, `most` pages at most."""
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
-        """This key will be looked up: start to read what a lower tier has of it, without waiting. From now on the key
-        may be labelled."""
+        """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
         return None
 
     def settle(self, seconds: float) -> bool:
-        """Wait until no page moves between tiers, `seconds` at most. False after a timeout."""
+        """Wait until no page moves between tiers. False after a timeout."""
         return True
 
     @abstractmethod
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
-        """Retain what is worth keeping of these blocks, which hold the key's first pages.
-
-        Called whenever more blocks are full, and once more when the sequence leaves.
-        """
+        """Retain what is worth keeping of these blocks. Called whenever more blocks are full, and at the end."""
 
     @abstractmethod
     def evict(self, count: int) -> None:
-        """Release blocks until `count` more are free. A block that no sequence holds must be given up if needed, or
-        requests would wait for ever."""
+        """Free `count` more blocks. A block that no sequence holds must be given up, or requests would wait for ever."""
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        """A detector found the first `public_tokens` tokens of this request public (SafeKV §V-D).
+        """A detector found the first `public_tokens` tokens public (SafeKV §V-D). A label that is not `final` may rise.
 
-        What follows a private page is private too, so one number is enough. After a label that is not `final` another
-        may raise the number. The request finds other tenants' public pages up to this number only.
+        The request finds other tenants' public pages up to this number only.
         """
         return None
 
@@ -130,8 +117,6 @@ class PrefixCache(ABC):
 
 
 class NoReuse(PrefixCache):
-    """Keeps nothing: every sequence computes its own prompt."""
-
     def lookup(self, key: PrefixKey, most: int) -> Found:
         return NOTHING
 

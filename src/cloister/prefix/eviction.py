@@ -2,8 +2,7 @@
 
 The paper orders all nodes by the epoch of their last use. Then a tenant that loses a prompt learns that another tenant
 had a hit. Here a tenant's hits order its own nodes only. Between tenants, the one with more than an equal share goes
-first, then the one whose last request is older, whether or not that request found anything. Public nodes are ordered by
-their last use by any tenant. Among equals, public nodes go first, then compressed chains, then the longest waiting.
+first, then the one whose last request is older. Among equals, public nodes go first, then compressed chains.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cloister.prefix.tree import Tree
 
 
 class EvictionOrder:
-    """The edges of the tree (Node.is_edge) in one queue per tenant. Entries are checked when they are popped."""
+    """The edges of the tree in one queue per tenant. Entries are checked when they are popped."""
 
     def __init__(self, tree: Tree, in_use: Callable[[Node], bool]) -> None:
         self._public = tree.public.tenant
@@ -25,12 +24,10 @@ class EvictionOrder:
         self._serial = count()
 
     def push(self, node: Node) -> None:
-        """The node may be an edge now."""
         if node.serial is None and node.resident and node.in_tree and node.is_edge:
             node.namespace.tenant.queue.push(node, next(self._serial))
 
     def victims(self, tenants: Iterable[Tenant], share: int) -> Iterator[Node]:
-        """Edges to take pages from, one at a time. The caller pushes the node that is an edge afterwards."""
         private = sorted((tenant for tenant in tenants if tenant.queue), key=lambda tenant: tenant.last_request)
         used: list[Node] = []
         try:

@@ -1,8 +1,4 @@
-"""Who sees which pages: a namespace is one tenant under one salt. Tenants count what all their namespaces hold.
-
-Namespaces and tenants are held weakly. The tree and running requests keep them alive; with a tenant's last namespace
-the tenant's record and its encryption key go.
-"""
+"""Who sees which pages: a namespace is one tenant under one salt. Both are held weakly; their keys go with them."""
 
 from __future__ import annotations
 
@@ -24,25 +20,21 @@ TAG_BYTES = 6
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Tenant:
-    """What one tenant has in the tree. All shared pages together have a record too, whose name is empty."""
+    """One tenant's record. All shared pages together have a record too, whose name is empty."""
 
     name: str
-    pages: int = 0
-    """Pages in the pool that only this tenant sees."""
-    last_request: int = 0
-    """The epoch of its last request, whether or not that request found anything."""
-    cipher: AESGCM | None = None
-    """Encrypts its blocks in lower tiers; goes with this record."""
+    pages: int = 0  # in the pool, seen only by this tenant
+    last_request: int = 0  # epoch, whether or not the request found anything
+    cipher: AESGCM | None = None  # of its blocks in lower tiers
     queue: EvictionQueue = field(default_factory=EvictionQueue)
 
     @property
     def is_shared(self) -> bool:
-        """Whether several tenants see its pages."""
         return not self.name
 
 
 class Namespace:
-    """One tenant under one salt. Lower tiers bind blocks to its `tag`."""
+    """Lower tiers bind blocks to the `tag`."""
 
     __slots__ = ("__weakref__", "tag", "tenant")
 
@@ -52,8 +44,6 @@ class Namespace:
 
 
 class Namespaces:
-    """All namespaces in use. Every tenant sees `public`."""
-
     def __init__(self) -> None:
         self.public = Namespace(0, Tenant(""))
         self._namespaces: WeakValueDictionary[tuple[str, str], Namespace] = WeakValueDictionary()

@@ -10,8 +10,7 @@ from cloister.prefix.node import Node
 from cloister.prefix.tier import State, Tier
 from cloister.prefix.tree import Tree
 
-LOST = -(1 << 62)
-"""In Node.blocks: neither the pool nor a lower tier has this page."""
+LOST = -(1 << 62)  # in Node.blocks: neither the pool nor a lower tier has this page
 
 
 class Offload:
@@ -21,7 +20,7 @@ class Offload:
         self._tree, self._tier, self._storage = tree, tier, storage
 
     def store(self, node: Node, start: int) -> list[int]:
-        """Copy pages from `start` on from the pool to the tier. Returns their numbers; fewer if the tier is full."""
+        """Copy pages from `start` on to the tier. Returns their numbers; fewer if the tier is full."""
         stored: list[int] = []
         if self._tier is not None:
             assert self._storage is not None
@@ -34,7 +33,6 @@ class Offload:
         return stored
 
     def fetch(self, node: Node, pages: int) -> Iterator[tuple[int, State]]:
-        """Request from the tier those of the first pages that are not in the pool: each page with its state."""
         assert self._tier is not None
         for page, bound in self._bounds(node, node.resident, pages):
             yield page, self._tier.fetch(~node.blocks[page], bound)
@@ -48,7 +46,6 @@ class Offload:
         return True
 
     def discard(self, locations: Iterable[int]) -> None:
-        """These pages are no longer needed."""
         for location in locations:
             if location != LOST:
                 assert self._tier is not None and location < 0

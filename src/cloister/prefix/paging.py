@@ -1,8 +1,7 @@
 """How a prompt's positions fall into pages. The tree compares pages; each fills one block.
 
-A prompt with a public span is computed in two segments, in separate blocks, and the second segment's keys depend on
-where the first ended (compute.layout.Layout). So the public span's last page is padded, and tokens after the span get
-other numbers than the same tokens in a prompt without one.
+Keys after a public span depend on where the span ended (compute.layout.Layout), so its last page is padded, and tokens
+after it get other numbers than the same tokens in a prompt without a public span.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NO_TOKEN = -1
-AFTER_PUBLIC = 1 << 30
-"""Added to tokens after a public span. No vocabulary is that large."""
+AFTER_PUBLIC = 1 << 30  # added to tokens after a public span: no vocabulary is that large
 
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """A prompt of `prompt` tokens, the first `public` of them a separate segment, in pages of `size`."""
+    """The first `public` tokens are a separate segment; pages have `size` tokens."""
 
     public: int
     prompt: int
@@ -36,7 +34,6 @@ class Paging:
         return self.public_pages + (positions - self.public) // self.size
 
     def positions(self, pages: int) -> int:
-        """How many positions the first pages hold."""
         if not self.public or pages < self.public_pages:
             return pages * self.size
         return self.public + (pages - self.public_pages) * self.size

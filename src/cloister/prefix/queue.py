@@ -17,8 +17,8 @@ class EvictionQueue:
     __slots__ = ("_heap", "_nodes")
 
     def __init__(self) -> None:
+        # epoch of the last use, whether the node is a single turn, serial number
         self._heap: list[tuple[int, bool, int]] = []
-        """Epoch of the last use, whether the node is a single turn, serial number."""
         self._nodes: dict[int, Node] = {}
 
     def __len__(self) -> int:
@@ -36,7 +36,6 @@ class EvictionQueue:
         heappush(self._heap, (node.epoch, not node.compressed, serial))
 
     def pop(self) -> tuple[int, Node]:
-        """The epoch under which the first node was pushed, and the node."""
         epoch, node = self._heap[0][0], self._nodes[self._heap[0][2]]
         self.remove(node)
         return epoch, node

@@ -39,8 +39,7 @@ class Recall:
         return search()
 
     def fetch(self, path: Path) -> int:
-        """Request all pages of a path that are not in the pool; returns how many can be taken now, from the first on.
-        A lost page loses the pages after it too."""
+        """How many pages can be taken now, from the first on. A lost page loses the pages after it too."""
         ready, all_ready = 0, True
         for node, pages in path:
             for page, state in self._offload.fetch(node, pages):
@@ -56,7 +55,7 @@ class Recall:
         return ready
 
     def _bring(self, node: Node, most: int) -> int:
-        """Bring back at most `most` pages, the first that are not in the pool. Returns how many came."""
+        """Returns how many pages came."""
         blocks: list[int] = []
         for location in node.blocks[node.resident : node.resident + most]:
             if (taken := self._pool.allocate(1)) is None:

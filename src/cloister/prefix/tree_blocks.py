@@ -1,8 +1,7 @@
 """The tree over the block pool: which blocks it holds, which it gives up for room.
 
-A block has one reference for each node that it is in. Several nodes share a block only after a public node was demoted
-(inheritance.py); each is another tenant's. The pool wipes a block when its last reference goes, so never while a
-sequence reads it.
+A block has one reference for each node that it is in. Several nodes share a block only after a demotion; each is another
+tenant's. The pool wipes a block when its last reference goes, so never while a sequence reads it.
 """
 
 from __future__ import annotations
@@ -24,22 +23,20 @@ class TreeBlocks:
     def __init__(self, pool: Pool, tree: Tree, offload: Offload, counts: Counts) -> None:
         self._pool, self._tree, self._offload, self._counts = pool, tree, offload, counts
         self.order = EvictionOrder(tree, lambda node: self._in_use(node.blocks[node.resident - 1]))
-        self._nodes_of = array("i", [0]) * pool.total
-        """In how many nodes each block is."""
+        self._nodes_of = array("i", [0]) * pool.total  # in how many nodes each block is
 
     @property
     def pages(self) -> int:
-        """Blocks that the tree holds."""
         return sum(map(bool, self._nodes_of))
 
     def first_kept(self, blocks: Sequence[int], start: int) -> int:
-        """Index of the first block from `start` on that the tree holds already: a block is added only once."""
+        """The first block from `start` on that the tree holds already: a block is added only once."""
         return next((at for at in range(start, len(blocks)) if self._nodes_of[blocks[at]]), len(blocks))
 
     def add(
         self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int], epoch: int
     ) -> Node:
-        """Keep these blocks: in a new node below `parent`, or as the rest of its private chain."""
+        """In a new node below `parent`, or as the rest of its private chain."""
         self._retain(blocks)
         namespace.tenant.pages += len(blocks)
         continues = namespace is parent.namespace is not self._tree.public and parent.rights == (creator,)
@@ -64,7 +61,7 @@ class TreeBlocks:
         return True
 
     def take(self, node: Node, blocks: Sequence[int]) -> None:
-        """Add the node's next pages, in these blocks. The caller's references become the tree's."""
+        """The caller's references become the tree's."""
         self._count(blocks)
         node.blocks[node.resident : node.resident + len(blocks)] = blocks
         node.resident += len(blocks)
@@ -72,14 +69,13 @@ class TreeBlocks:
         self.order.push(node)
 
     def lend(self, node: Node, blocks: Sequence[int]) -> None:
-        """Add the node's next pages, in blocks that have another holder too. A copy in a lower tier goes."""
+        """In blocks that have another holder too. A copy in a lower tier goes."""
         self._offload.discard(node.blocks[node.resident : node.resident + len(blocks)])
         self._pool.retain(blocks)
         self.take(node, blocks)
 
     def inherit(self, parent: Node, heir: Namespace, tokens: bytes, blocks: list[int], epoch: int) -> Node:
-        """A node for the heir, in the same blocks as another node. Both share blocks in the pool; those in a lower
-        tier are the new node's alone."""
+        """In the same blocks as another node. Both share blocks in the pool; those in a lower tier are the new node's."""
         node = self._tree.add(parent, heir, heir, tokens, blocks)
         in_pool = [block for block in blocks if block >= 0]
         self._retain(in_pool)
@@ -88,7 +84,6 @@ class TreeBlocks:
         return node
 
     def split(self, node: Node, pages: int) -> Node:
-        """The node's first pages, as a separate node."""
         if pages == node.pages:
             return node
         head = self._tree.split(node, pages)
@@ -117,7 +112,7 @@ class TreeBlocks:
         self._tree.truncate(node, pages)
 
     def remove(self, node: Node) -> None:
-        """Drop a node and all below it. Its parent may be an edge afterwards, or part of a chain."""
+        """The node's parent may be an edge afterwards, or part of a chain."""
         parent = node.parent
         assert parent is not None
         self.drop(node)
@@ -125,7 +120,6 @@ class TreeBlocks:
             self.order.push(self._tree.compress(parent))
 
     def drop(self, top: Node) -> None:
-        """Take a node and all below it out of the tree, and give up their blocks."""
         for node in reversed(list(self._tree.nodes(top))):
             node.namespace.tenant.pages -= node.resident
             self._give_back(node.blocks[: node.resident])
@@ -133,12 +127,10 @@ class TreeBlocks:
             self._tree.remove(node)
 
     def _in_use(self, block: int) -> bool:
-        """Whether a sequence reads it. A block in several tenants' nodes may leave any of these nodes at any time:
-        otherwise one of the tenants could see that another reads the block now."""
+        """Ignores readers of a block in several tenants' nodes: a tenant could see that another reads it now."""
         return self._nodes_of[block] == 1 and self._pool.references(block) > 1
 
     def _shorten(self, node: Node, count: int) -> None:
-        """Give up at most `count` pages at the node's end."""
         keep = resident = node.resident
         while keep and resident - keep < count and not self._in_use(node.blocks[keep - 1]):
             keep -= 1

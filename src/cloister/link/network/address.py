@@ -56,7 +56,6 @@ class Address:
 
 
 def address_of(listener: socket.socket) -> Address:
-    """Where a socket listens: the port it got, where it asked for any."""
     host, port = listener.getsockname()[:2]
     return Address(host, port)
 

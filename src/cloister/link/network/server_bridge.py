@@ -1,8 +1,5 @@
 """The server bridge: `python -m cloister.link.network.server_bridge FD`, started by the controller for a remote vault.
-
-It acts as the vault on a local link and passes the vault's conversation with the controller on, unread. Prompts pass
-through it; it keeps none, and overwrites the buffers that held one.
-"""
+It acts as the vault on a local link. Prompts pass through it unread; it overwrites the buffers that held one."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ def _serve(control: socket.socket) -> None:
 
 
 def _ask(control: socket.socket, order: AskVaultHost) -> None:
-    """Ask what machine is there, pass the answer on, and end."""
     try:
         connection, channel = _connected(
             Address.parse(order.address), order.credentials, KIND.size + 2 * MAX_PART_BYTES
@@ -82,8 +78,6 @@ def _refuse(control: socket.socket, reason: CloisterError) -> None:
 
 
 class ServerBridge:
-    """Three loops, a thread each; when one ends, all do."""
-
     def __init__(self, control: socket.socket, link: VaultEnd, channel: SecureChannel) -> None:
         self._control = control
         self._link = link
