@@ -1,9 +1,7 @@
 """Tier 3: the serving model judges uncertain blocks, with the conversation as context (SafeKV §V-B.3).
-
 A question is a request for a single token, biased to two answers. "Public" gets a smaller bias, so it wins only if its
 logit is greater by `MARGIN`; any other answer means private. A prompt can talk the judge into "public", but only about
-itself, and its user was free to share it.
-"""
+itself, and its user was free to share it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _SIGNATURES_BYTES = 4096
 
 
 class SignedRules:
-    """`text` is the TOML in force. The first reading must succeed; after a later one fails, `trouble` has the reason."""
+    """`text` is the TOML in force. The first reading must succeed; `trouble` says why a later one failed."""
 
     def __init__(self, path: Path, key: VerifierKey) -> None:
         self._path = path

@@ -1,10 +1,8 @@
 """A runner for devices that replay a recorded step in one launch (CUDA graphs), at fixed row counts and table widths.
-
 A step of few tokens is padded to the next bucket with copies of its first row, which write the same values to the same
 slots. A layer writes all keys and values before any row attends, so tokens of a short prompt are rows like any others.
 Rows are batch-invariant: recorded and unrecorded steps give the same logits, bit for bit. Only recorded steps query
-vaults, with one row per slot: tokens that query are computed one at a time, after all others.
-"""
+vaults, with one row per slot: tokens that query are computed one at a time, after all others."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ class Bucket:
         self._filled = False
 
     def fill(self, batch: Batch) -> None:
-        """Copy a batch of single rows, and pad with its first. Padding does not announce the query to the vault again."""
+        """Pads with the first row. Padding does not announce the query to the vault again."""
         used = batch.tables.shape[1]
         self._staging.wait()
         for name, to in self._on_host.items():
@@ -137,9 +135,7 @@ Numbered = tuple[int, Chunk]
 
 def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[list[Numbered]]]:
     """Parts of chunks before their first vault query; and rounds of single tokens, none of which queries a slot twice.
-
-    Decoded tokens without a query join the first round, so that the weights are read once.
-    """
+    Decoded tokens without a query join the first round, so that the weights are read once."""
     quiet: list[Numbered] = []
     queues: list[deque[Numbered]] = []
     for index, chunk in enumerate(chunks):

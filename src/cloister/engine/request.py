@@ -7,13 +7,11 @@ from cloister.messages.types import Partition, SamplingParams, SilentRepr
 
 
 class GenerationRequest(SilentRepr, Struct, frozen=True):
-    """A request as the engine takes it. `tenant` is for fairness, and for whose cached blocks are found.
-
-    The first `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
-    decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found. `partitions`
-    has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens alone, and may be
-    empty. A `background` request is computed only while no other waits or runs.
-    """
+    """A request as the engine takes it. `tenant` is for fairness, and for whose cached blocks are found. The first
+    `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
+    decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.
+    `partitions` has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens
+    alone, and may be empty. A `background` request is computed only while no other waits or runs."""
 
     request_id: int
     tenant: str

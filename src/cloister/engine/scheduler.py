@@ -1,5 +1,4 @@
 """Decides what the next step computes: iteration-level batching with chunked prefill, fair among tenants.
-
 Each step first continues the sequences that decode, then prefills in chunks with the rest of the token budget. While
 several tenants are active, steps are short, so that one tenant's prompt does not delay another's token (pace.Pace).
 Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, the
@@ -7,13 +6,11 @@ youngest sequence of the tenant most served is preempted: its blocks are freed, 
 later. Each segment of a sequence's layout has separate blocks, so the answer's first token begins a block. A link
 carries a bounded number of rows in a step; a sequence that finds its link full waits for a later step.
 The scheduler handles neither logits nor sampling parameters.
-
 Why every sequence ends: a sequence enters with blocks for all its tokens, so it yields a token before it can be
 preempted because its own blocks run out, and a sequence that preempts another yields one too. A tenant that displaces
 others enters at once, stays within an equal share, and displaces only tenants above their share that were served more,
 so two tenants cannot displace each other in turn. A full link has given some sequence a row. And any single sequence
-fits the pool.
-"""
+fits the pool."""
 
 from __future__ import annotations
 
@@ -102,11 +99,9 @@ class Scheduler:
         return budget, budget
 
     def _turn_to_decode(self, budget: int) -> list[Sequence]:
-        """The sequences that decode; the least served if the budget is too small for all.
-
-        While anyone needs prefill, a quarter of the budget is for that (with a budget under four: every other step), or the
-        equal shares of the tenants that need nothing else.
-        """
+        """The sequences that decode; the least served if the budget is too small for all. While anyone needs prefill, a
+        quarter of the budget is for that (with a budget under four: every other step), or the equal shares of the
+        tenants that need nothing else."""
         prefilling = {s.tenant for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
         prefilling |= self.waiting.tenants
         ready = [s for s in self.running.values() if s.remaining == 1 and not s.owes_prompt_logprobs]
@@ -219,11 +214,9 @@ class Scheduler:
         return len({block for sequence in self.running.values() for block in sequence.blocks.all})
 
     def _private_doubles(self, newcomer: Sequence | None = None) -> int:
-        """How many more blocks would be in use if no two sequences shared private blocks.
-
-        Admission counts these too. Otherwise a tenant that sends one prompt twice would leave others more room than one that
-        sends two prompts, and the others could notice. Public blocks count once.
-        """
+        """How many more blocks would be in use if no two sequences shared private blocks. Admission counts these too.
+        Otherwise a tenant that sends one prompt twice would leave others more room than one that sends two prompts, and
+        the others could notice. Public blocks count once."""
         running = [*self.running.values(), *([] if newcomer is None else [newcomer])]
         if all(sequence.blocks.lent == sequence.blocks.public for sequence in running):
             return 0

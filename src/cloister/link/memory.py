@@ -61,7 +61,7 @@ class LinkShape:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
-        """In the process's region for links: a sealed process can sleep on no word elsewhere. Each side writes one piece."""
+        """In the region for links: a sealed process can sleep on no word elsewhere. Each side writes one piece."""
         pieces = (
             Mapping(question, self.question_bytes, writable=asks, region=links()),
             Mapping(answer, self.answer_bytes, writable=not asks, region=links()),

@@ -1,9 +1,7 @@
 """Where links lie in a process: 4 GiB of addresses that nothing else is mapped to.
-
 A futex on shared memory reaches every process that maps the same memory: between sealed siblings the weights would be a
 channel. The seccomp filter sees a futex's address only. So links have this region, and a sealed process may share no
-futex elsewhere. It may not mremap, and has no other descriptor to map than a link's.
-"""
+futex elsewhere. It may not mremap, and has no other descriptor to map than a link's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The contract of a prefix cache, which decides by tenant, salt, policy and tokens alone.
-
-It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another.
-"""
+It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ class PrefixKey:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Blocks of a key's first pages; the first `public` are visible to all tenants. `coming`: a lower tier reads more.
-
-    They are retained in the pool for the caller, which releases them and must not write to them.
-    """
+    They are retained in the pool for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0
@@ -102,13 +98,11 @@ class PrefixCache(ABC):
 
     @abstractmethod
     def evict(self, count: int) -> None:
-        """Free `count` more blocks. A block that no sequence holds must be given up, or requests would wait for ever."""
+        """Free `count` more blocks. A block that no sequence holds must go, or requests would wait for ever."""
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
         """A detector found the first `public_tokens` tokens public (SafeKV §V-D). A label that is not `final` may rise.
-
-        The request finds other tenants' public pages up to this number only.
-        """
+        The request finds other tenants' public pages up to this number only."""
         return None
 
     def forget(self, tenant: str) -> None:

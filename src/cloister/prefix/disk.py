@@ -1,7 +1,6 @@
 """The tier on a disk: encrypted blocks in a file without a name (adr/0009), whose keys are in this process's memory.
-
-Each tenant has a key, which goes when the tenant is forgotten; a public block's key goes with the block. A block is bound
-to the model, its namespace and all tokens up to its end. A block that cannot be read, or was changed, is a miss.
+Each tenant has a key, which goes when the tenant is forgotten; a public block's key goes with the block. A block is
+bound to the model, its namespace and all tokens up to its end. A block that cannot be read, or was changed, is a miss.
 One thread encrypts, writes, reads and decrypts in the order of the calls, so a slot may be reused at once; it survives
 every error. Blocks in flight are bounded; they are plain before encryption, and after decryption until they are taken.
 """
@@ -35,7 +34,7 @@ ABANDONED_S = 2.0  # a block that was read and not taken within this time makes 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Stored:
-    """`data` is the content while that is in memory; `wanted`: read it back. A block keeps its key in a new namespace."""
+    """`data`: the content while in memory; `wanted`: read it back. A block keeps its key in a new namespace."""
 
     key: AESGCM | bytes
     bound: bytes

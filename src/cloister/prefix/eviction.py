@@ -1,9 +1,7 @@
 """Which pages go first when blocks run short: the last pages of the least recently used nodes (SafeKV §VI-B2, §VI-B3).
-
 The paper orders all nodes by the epoch of their last use. Then a tenant that loses a prompt learns that another tenant
 had a hit. Here a tenant's hits order its own nodes only. Between tenants, the one with more than an equal share goes
-first, then the one whose last request is older. Among equals, public nodes go first, then compressed chains.
-"""
+first, then the one whose last request is older. Among equals, public nodes go first, then compressed chains."""
 
 from __future__ import annotations
 

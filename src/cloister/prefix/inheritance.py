@@ -1,8 +1,6 @@
-"""Demotion: a public node becomes private, and each tenant with a right to it keeps it and its own nodes below.
-
-Every heir gets a node in the same blocks, so the hits of one reveal nothing to the others. SafeKV (§V-C) gives a demoted
-node to the tenant that brought it; then three other tenants could take a common prefix from all its users.
-"""
+"""Demotion: a public node becomes private, and each tenant with a right to it keeps it and its own nodes below. Every
+heir gets a node in the same blocks, so the hits of one reveal nothing to the others. SafeKV (§V-C) gives a demoted node
+to the tenant that brought it; then three other tenants could take a common prefix from all its users."""
 
 from __future__ import annotations
 

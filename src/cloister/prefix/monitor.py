@@ -1,10 +1,8 @@
 """Finds probing of public nodes: rolling windows, entropy of users per hit, drift (SafeKV §V-C, Equation 3).
-
 A node that one tenant made and used, and that other tenants suddenly try, looks probed and is demoted. Exposure is
 bounded (MonitorSettings.exposure). In a node's first window, each other tenant gets at most `repeats` hits. If `broad`
 others hit it in that window, it is popular and is not demoted. Otherwise it later serves `probes` hits of others in
-all, whatever identities they use. A demoted node stays private for `barred_s`.
-"""
+all, whatever identities they use. A demoted node stays private for `barred_s`."""
 
 from __future__ import annotations
 

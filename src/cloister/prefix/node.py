@@ -1,8 +1,6 @@
 """A node of the prefix tree: a run of whole pages and their blocks; its namespace says which tenants see it.
-
 A shared node lists the namespaces with a right to it: their own requests computed or found these pages. SafeKV (§VI-A:
-`creator_id`) keeps the first alone; then a node goes with the tenant that brought it, although others still use it.
-"""
+`creator_id`) keeps the first alone; then a node goes with the tenant that brought it, although others still use it."""
 
 from __future__ import annotations
 

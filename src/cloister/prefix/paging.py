@@ -1,8 +1,6 @@
 """How a prompt's positions fall into pages. The tree compares pages; each fills one block.
-
 Keys after a public span depend on where the span ended (compute.layout.Layout), so its last page is padded, and tokens
-after it get other numbers than the same tokens in a prompt without a public span.
-"""
+after it get other numbers than the same tokens in a prompt without a public span."""
 
 from __future__ import annotations
 

@@ -8,9 +8,7 @@ from cloister.levels import PolicyName
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A salt narrows every policy: only requests with the same salt find each other, and nothing public.
-
-    A request's mark `public` only permits its service to read a text: a tenant may mark a guess at another's words.
-    """
+    A request's mark `public` only permits its service to read a text: a tenant may mark a guess at another's words."""
 
     name: PolicyName
     reuses: bool = True

@@ -1,9 +1,7 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
-
 A page without a label is private, and a late label costs hits only. A request finds and touches public pages inside its
 own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
-eviction or demotion.
-"""
+eviction or demotion."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The radix tree over pages: search, split, path compression, publication (§VI). It moves no keys and values.
-
 Every path is public nodes first, then private nodes of one namespace, so a request that may not see a page cannot reach
-the pages below it. A node that changes leaves its eviction queue; the caller puts it back (EvictionOrder.push).
-"""
+the pages below it. A node that changes leaves its eviction queue; the caller puts it back (EvictionOrder.push)."""
 
 from __future__ import annotations
 

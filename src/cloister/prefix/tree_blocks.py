@@ -1,8 +1,6 @@
-"""The tree over the block pool: which blocks it holds, which it gives up for room.
-
-A block has one reference for each node that it is in. Several nodes share a block only after a demotion; each is another
-tenant's. The pool wipes a block when its last reference goes, so never while a sequence reads it.
-"""
+"""The tree over the block pool: which blocks it holds, which it gives up for room. A block has one reference for each
+node that it is in. Several nodes share a block only after a demotion; each is another tenant's. The pool wipes a block
+when its last reference goes, so never while a sequence reads it."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ class TreeBlocks:
         self.take(node, blocks)
 
     def inherit(self, parent: Node, heir: Namespace, tokens: bytes, blocks: list[int], epoch: int) -> Node:
-        """In the same blocks as another node. Both share blocks in the pool; those in a lower tier are the new node's."""
+        """Shares another node's blocks in the pool; those in a lower tier are the new node's alone."""
         node = self._tree.add(parent, heir, heir, tokens, blocks)
         in_pool = [block for block in blocks if block >= 0]
         self._retain(in_pool)

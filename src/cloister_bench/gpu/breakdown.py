@@ -31,7 +31,7 @@ def _kernels(decoder: FusedDecoder) -> GpuKernels:
 
 
 def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
-    """Microseconds of each product in a layer."""
+    """Of each product in a layer."""
     layers, kernels = decoder._layers, _kernels(decoder)
     padded, times = max(8, users), {}
     for name in PRODUCTS:
@@ -49,7 +49,7 @@ def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
 
 
 def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int = 16) -> dict[str, float]:
-    """Microseconds of what is no product, in a layer; of `head` and `greatest`, in a step."""
+    """Of what is no product, in a layer; of `head` and `greatest`, in a step."""
     kernels, layers = _kernels(decoder), decoder._layers
     each = -(-prompt // 16) + ROOM
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))

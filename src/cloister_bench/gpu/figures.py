@@ -1,5 +1,3 @@
-"""Figures of a document of `bench gpu`. Knows numbers and labels only."""
-
 from __future__ import annotations
 
 from functools import partial
@@ -26,7 +24,6 @@ def _setting(row: Row) -> str:
 
 
 def draw_steps(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Partitioned over open, at each isolation setting, for short prompts and for long ones."""
     for panel, prompt in zip(axes, (64, 2048), strict=True):
         mine = [{**row, "name": _setting(row)} for row in rows if row["prompt"] == prompt]
         lines(panel, mine, "users", "ratio", "name", {})
@@ -41,7 +38,6 @@ def draw_steps(rows: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def draw_shapes(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Partitioned over open for models of all sizes."""
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
     counts = sorted({row["users"] for row in rows})
     for at, users in enumerate(counts):

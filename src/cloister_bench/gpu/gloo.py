@@ -1,9 +1,7 @@
 """The paper's design (Petridish §5), rebuilt for comparison: plain torch kernels, and in every layer the queries go
 through the host, by GLOO, to a process for each user, which sends back what it attended to.
-
 As there: Q is projected first and sent at once; keys, values and the attention over the answer's tokens are computed
-meanwhile; then all are waited for and merged (Theorem 1). Random numbers stand for weights, keys and values.
-"""
+meanwhile; then all are waited for and merged (Theorem 1). Random numbers stand for weights, keys and values."""
 
 from __future__ import annotations
 
@@ -131,8 +129,6 @@ class GlooService:
 
 
 class Marks:
-    """The GPU's events between the parts of steps."""
-
     def __init__(self) -> None:
         self._marks: list[tuple[str, torch.cuda.Event]] = []
 

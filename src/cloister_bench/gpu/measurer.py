@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MAX_CONTEXT = 4096
-PEERS = ("gloo", "transformers")
-"""Parts that have a process each: another program, and processes forked before the GPU is open."""
+PEERS = ("gloo", "transformers")  # has a process of its own: another program
 NO_MPS = "NVIDIA's MPS is not there"
 TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
 
@@ -64,8 +63,6 @@ def random_decoder(shape: str) -> FusedDecoder:
 
 
 class _Shape:
-    """A shape's weights on the GPU, and attention processes for it."""
-
     def __init__(self, shape: str, settings: Collection[int]) -> None:
         from cloister_bench.gpu.attention import AttentionProcesses
 

@@ -1,7 +1,4 @@
-"""NVIDIA's MPS for the bench and the processes it starts. A node starts its own (controller/mps.py).
-
-Without it processes take turns, and none can wait for another.
-"""
+"""NVIDIA's MPS for the bench: without it processes take turns, and none can wait for another."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ NAMES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 
 
 def pipe_folder() -> str:
-    """Where clients find it, while it runs; else empty."""
+    """Empty while MPS does not run."""
     return os.environ.get(NAMES[0], "")
 
 

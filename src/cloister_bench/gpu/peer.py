@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def measure_generate(config: PlainConfig, users: int, prompt: int, answer: int, *, compiled: bool) -> Iterator[Row]:
-    """Whole requests, prefill included. `compiled`: with the decoding step compiled, as `generate` does by itself."""
+    """Whole requests, prefill included. `compiled`: as `generate` does by itself."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     shape = LlamaConfig(**{name: value for name, value in asdict(config).items() if name not in NOT_LLAMA})

@@ -1,8 +1,5 @@
-"""The seven parts of the paper's Figure 7, made of kernels that were timed alone.
-
-Kernels overlap in a step, so they take longer alone than together. Q, K and V are one product, shared out by columns.
-The kernel that waits for the attention processes also merges: both count as waiting.
-"""
+"""The seven parts of the paper's Figure 7, made of kernels that were timed alone, so they take longer than together.
+Q, K and V are one product, shared out by columns. The kernel that waits also merges: both count as waiting."""
 
 from __future__ import annotations
 
@@ -16,13 +13,11 @@ PHASES = (
     "merge",
     "output_projection_and_mlp",
     "other",
-)
-"""By the names of `bench spd`; `other`: norms, head and choice of a token."""
+)  # by the names of `bench spd`; `other`: norms, head and choice of a token
 
 
 def phases(us: Mapping[str, float], layers: int, queries: float, step_ms: float, *, asks: bool) -> dict[str, float]:
-    """The seven parts, in ms of a step. `queries`: the share of Q in the product of Q, K and V. What a step has beside
-    the kernels' own times is waiting where it asks, and else goes to `other`."""
+    """In ms of a step. `queries`: the share of Q in the product. The rest is waiting where it asks, else `other`."""
     ms = layers / 1e3
     parts = dict.fromkeys(PHASES, 0.0)
     parts["q_projection"] = us["qkv"] * queries * ms

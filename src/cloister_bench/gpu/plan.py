@@ -11,21 +11,17 @@ from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES
 Part = Literal["floor", "steps", "requests", "gloo", "transformers", "breakdown", "variants"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
-PER_USER = 0
-"""Attention processes: one for each user."""
+PER_USER = 0  # attention processes: one for each user
 DEFAULT_PROCESSES = 8
-MOST_ISOLATED = 8
-"""Users who decode alone, in turn: with more it takes as much longer."""
-MOST_CLIENTS = 46
-"""Of MPS, which has 48 (compute/gpu/mailbox.py)."""
+MOST_ISOLATED = 8  # users who decode alone, in turn: with more it takes as much longer
+MOST_CLIENTS = 46  # of MPS, which has 48 (compute/gpu/mailbox.py)
 
-Load = tuple[int, int]
-"""Tokens of prompt and answer."""
+Load = tuple[int, int]  # tokens of prompt and answer
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured in one go. `processes`: the isolation settings at which prompts are partitioned."""
+    """`processes`: the isolation settings at which prompts are partitioned."""
 
     shape: str
     part: Part
@@ -37,7 +33,7 @@ class Case:
     compiled: bool = False
 
     def settings(self) -> list[int]:
-        """Attention processes at each setting, none twice: no more than users, and than there can be clients."""
+        """None twice: no more than users, and than there can be clients."""
         counts = (self.users if each == PER_USER else min(each, self.users) for each in self.processes)
         return [count for count in dict.fromkeys(counts) if count < MOST_CLIENTS]
 

@@ -14,8 +14,7 @@ from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Row, Table, Target, find, number, targets_table
 
 ROWS = ("floor", "steps", "requests", "gloo", "transformers", "breakdown", "variants", "memory", "not offered")
-MEAN_ANSWERED = 40
-"""Of an answer's tokens while steps are timed: what the floor counts beside the prompt."""
+MEAN_ANSWERED = 40  # of an answer's tokens while steps are timed: what the floor counts beside the prompt
 
 
 def _of_8b(document: Document, part: str, **having: Any) -> Row:
@@ -46,7 +45,7 @@ def _floor(users: int) -> Callable[[Document], float | None]:
 
 
 def _generate(users: int) -> Callable[[Document], float | None]:
-    """Of `open`'s throughput over the better of generate's, compiled or not."""
+    """Over the better of generate's, compiled or not."""
 
     def measured(document: Document) -> float | None:
         load = {"shape": LLAMA_3_8B, "users": users, "prompt": 64, "answer": 64}
@@ -99,12 +98,9 @@ TARGETS = (
 
 @dataclass
 class Results(documents.Results):
-    """Rows as they were measured, by part; and what was not."""
-
     plan: Plan
     rows: list[Row] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Not begun for lack of time."""
+    left_out: list[str] = field(default_factory=list)  # not begun for lack of time
     targets = TARGETS
 
     def add(self, row: Row) -> None:
@@ -126,7 +122,7 @@ class Results(documents.Results):
 
 
 def _beside_the_floor(row: Row, rate: float | None) -> Row:
-    """A step also says how long its bytes alone take, at the bandwidth of a copy in the same run."""
+    """How long a step's bytes alone take, at the bandwidth of a copy in the same run."""
     if rate is None or "ms" not in row or row.get("design") == ISOLATED:
         return row
     floor = step_bytes(SHAPES[row["shape"]], row["users"], row["prompt"] + MEAN_ANSWERED) / rate * 1e3
@@ -145,7 +141,6 @@ def judged(document: Document) -> Document:
 
 
 def tables(document: Document) -> list[Table]:
-    """Steps and requests of each shape, the peers', where a step goes, and the targets."""
     shapes = dict.fromkeys(row["shape"] for row in document["steps"])
     found = [_steps(document, shape) for shape in shapes]
     found += [_requests(document), _variants(document), _peers(document), _breakdown(document)]

@@ -16,8 +16,6 @@ from cloister_bench.suite.measurement import Measurement, Watcher
 
 
 class Measures(Protocol):
-    """A process that computes (`session.Session`)."""
-
     def measure(self, case: Case) -> Iterator[Row]: ...
 
     def close(self) -> None: ...
@@ -27,8 +25,7 @@ Start = Callable[[Case], Measures]
 
 
 class Bench(Measurement[Results]):
-    """`start` begins a process for a case's shape, or for a peer's case. A case in hand is always ended; those that are
-    not begun within the plan's minutes are said."""
+    """A case in hand is always ended; those that are not begun within the plan's minutes are said."""
 
     def __init__(
         self,

@@ -49,5 +49,5 @@ def weight_bytes(config: PlainConfig) -> int:
 
 
 def step_bytes(config: PlainConfig, users: int, context: int) -> int:
-    """The fewest bytes a step must read: every weight once, every key and value once."""
+    """Every weight once, every key and value once."""
     return weight_bytes(config) + users * context * token_bytes(config)

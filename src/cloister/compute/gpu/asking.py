@@ -1,7 +1,4 @@
-"""What the kernels of one recorded step need to ask vaults: which boxes, which gates, and since when to wait.
-
-The numbers come from the service's end of its links (link.py); what they mean is in link.cuh.
-"""
+"""What the kernels of one recorded step need to ask vaults: boxes, gates, and since when to wait (link.cuh)."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ class AskState:
     """The service's memory on the device for its questions, the same in every step."""
 
     layers: int
-    steps: torch.Tensor
-    """The number of the step, and again where all processes that are asked stay for it."""
+    steps: torch.Tensor  # the step's number, and again where all processes that are asked stay for it
     started: torch.Tensor
     late: torch.Tensor
     patience_ns: int
@@ -34,23 +30,18 @@ class StepAsks:
     def __init__(self, state: AskState, asks: torch.Tensor) -> None:
         self._state, self._asks, self._boxes, self._gates = state, asks, asks[0], asks[1]
         self.stays = asks.shape[1] <= STAYING_ROWS
-        """Whether attention processes may stay on the GPU for the step: its products leave them room."""
 
     def warning(self, layer: int) -> tuple[Argument, ...]:
-        """What `add_and_norm` needs to announce that a layer begins."""
         return (self._gates if self.stays else None, self._state.steps, i32(layer))
 
     def opening(self, layer: int) -> tuple[Argument, ...]:
-        """What the product that gives a layer's queries needs to open its gates."""
         state, rows = self._state, self._asks.shape[1]
         return (state.started, self._gates, state.steps, *map(i32, (rows, layer, state.layers)))
 
     def posting(self, layer: int) -> tuple[Argument, ...]:
-        """What `rotate_and_store` needs to post a layer's queries."""
         return (self._boxes, self._state.steps, i32(layer), i32(self._state.layers))
 
     def gathering(self, layer: int) -> tuple[Argument, ...]:
-        """What `merge_with_vaults` needs to take the answers."""
         state = self._state
         return (self._boxes, state.steps, i32(layer), i32(state.layers), state.late, state.patience_ns)
 

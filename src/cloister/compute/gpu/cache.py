@@ -1,7 +1,5 @@
 """The paged KV cache in a GPU's memory: [block][layer][keys, values][kv head][16 · dim].
-
-Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh).
-"""
+Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh)."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from cloister.compute.base import CacheShape, KVCache
 from cloister.compute.layout import BLOCK_TOKENS
 
 DTYPE = torch.bfloat16
-COPIED = 32
-"""Blocks at once."""
+COPIED = 32  # blocks at once
 
 
 class GpuCache(KVCache):
@@ -47,11 +44,10 @@ class GpuCache(KVCache):
 
     @property
     def block_stride(self) -> int:
-        """Values from one block to the next."""
         return self._held.stride(0)
 
     def layer(self, index: int) -> torch.Tensor:
-        """A layer's keys and values in every block: [block, keys or values, kv head, 16 · dim]."""
+        """[block, keys or values, kv head, 16 · dim]"""
         return self._held[:, index]
 
 

@@ -1,7 +1,4 @@
-"""The sizes of an arena: what a vault exposes in its slots, and its KV cache.
-
-As answer.cuh reads it (`exposed`). Nothing is mapped here.
-"""
+"""The sizes of an arena: what a vault exposes in its slots, and its KV cache, as answer.cuh reads it (`exposed`)."""
 
 from __future__ import annotations
 
@@ -13,15 +10,13 @@ import torch
 from cloister.compute.layout import BLOCK_TOKENS
 
 PAGE = 4096
-BEFORE = 4
-"""Words before the rotation: the length and three that are unused."""
-MOST_GROUPS, GROUP_TOKENS = 255, 512
-"""A ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)."""
+BEFORE = 4  # words before the rotation: the length and three that are unused
+MOST_GROUPS, GROUP_TOKENS = 255, 512  # a ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaShape:
-    """What is exposed, one prompt in each slot, and behind it the cache. Prompts may have blocks in common."""
+    """Prompts may have blocks in common."""
 
     blocks: int
     dim: int

@@ -1,7 +1,5 @@
 """The GPU behind the contract: lays out weights and rows, launches the kernels, keeps scratch memory.
-
-Addresses go to the GPU only from tensors this module has checked for device, size and order.
-"""
+Addresses go to the GPU only from tensors this module has checked for device, size and order."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 QUERIES = 16
 BEFORE_AND_AFTER = 2
 MOST_HIDDEN = 4 * 512 * 8
-PART = 4
-"""Floats of a part beside its attention."""
+PART = 4  # floats of a part beside its attention
 
 
 class GpuKernels(Kernels):
@@ -43,10 +40,8 @@ class GpuKernels(Kernels):
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
         self._prepared: tuple[Batch, Batch] | None = None
-        self.crowded = False
-        """Whether others may stay on the processors at any time (program.py)."""
-        self._asking: StepAsks | None = None
-        """Where the rows of the step at hand find the parts of their private spans, if vaults hold those."""
+        self.crowded = False  # others may stay on the processors at any time (program.py)
+        self._asking: StepAsks | None = None  # where the rows of the step at hand find the parts of their private spans
 
     # ---- weights
 
@@ -105,7 +100,7 @@ class GpuKernels(Kernels):
         return out
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """RMSNorm, rounded to bf16 as every product would."""
+        """Rounded to bf16 as every product would."""
         if not len(x):
             return torch.empty_like(x)
         width = x.shape[-1]
@@ -181,7 +176,6 @@ class GpuKernels(Kernels):
         self._prepared = None
 
     def workspace(self, layer: Layer, rows: int) -> Workspace:
-        """The scratch memory for this many rows of a model with such layers."""
         shape, products = layer.shape, (layer.qkv, layer.out, layer.down)
         check(layer)
         pitches = [tiles_of(packed) * TILE for packed in products]
@@ -320,7 +314,6 @@ class GpuKernels(Kernels):
         return self._parts[size]
 
     def suit(self, dim: int) -> None:
-        """Use the program for heads of this width from now on."""
         if dim not in DIMS:
             raise unsuited(f"A head of {dim}")
         self._program = program.program(dim)
@@ -331,7 +324,7 @@ class GpuKernels(Kernels):
         return self._program.processors
 
     def _on_gpu(self, batch: Batch, cache: KVCache) -> Batch:
-        """The batch in the GPU's memory, checked once: no row can reach outside the cache."""
+        """Checked once: no row can reach outside the cache."""
         if batch.positions.is_cuda:
             return batch
         if self._prepared is None or self._prepared[0] is not batch:

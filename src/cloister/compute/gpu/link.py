@@ -1,8 +1,5 @@
-"""The service's end of its links on the GPU: which attention process a recorded step asks.
-
-The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by one
-attention process (arena.py) before that is sealed.
-"""
+"""The service's end of its links on the GPU: which attention process a recorded step asks (link.cuh).
+The service makes all mailboxes before it is sealed; each is mapped by one attention process before that is sealed."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ from cloister.errors import SetupError
 
 
 class GpuAsker(RecordedAsker):
-    """A row whose answer is late by more than the patience is marked on the device and asks no more; its result is
-    void, and its link is broken. The number of a step is used once in a service's life."""
+    """A late row is marked on the device and asks no more; its result is void, and its link is broken.
+    The number of a step is used once in a service's life."""
 
     def __init__(self, model: AttentionShape, patience_ms: int, slots: MailboxSlots) -> None:
         self._slots, self.capacity = slots, slots.each
@@ -44,8 +41,7 @@ class GpuAsker(RecordedAsker):
         self._found_late = torch.zeros(MOST_ASKED, dtype=torch.int32).pin_memory()
         count = slots.placement.attention_processes
         self._mailboxes = [SharedMemory.create(self.shape.size) for _ in range(count)]
-        self._attached: dict[int, int] = {}
-        """Link slots by link."""
+        self._attached: dict[int, int] = {}  # link slots by link
         self._aims = Aims(self.shape, self._boxes)
         self._asked: dict[int, int] = {}
         self._failed: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""What the kernels are launched with, checked: products as sums, batches in the GPU's memory, layers that suit them."""
+"""What the kernels are launched with, checked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cloister.compute.layer import Layer
 from cloister.compute.layout import Batch
 from cloister.errors import ModelUnsupported
 
+# that attention reads; tokens are embedded before, and are not copied again
 BATCH = ("positions", "slots", "span", "tables", "segments", "counts", "rotations", "tile_row", "tile_rows")
-"""The tensors of a batch that attention reads; its tokens are embedded before, and are not copied again."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,7 +33,7 @@ def described(sums: Sums | None, rows: int) -> tuple[Argument, ...]:
 
 
 def on_device(batch: Batch, cache: KVCache) -> Batch:
-    """The batch in the GPU's memory. No row of it reaches outside the cache."""
+    """No row of it reaches outside the cache."""
     if batch.remotes:
         raise ValueError("only recorded steps reach a vault")
     if int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:

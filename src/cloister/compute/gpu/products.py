@@ -1,7 +1,4 @@
-"""How a product is laid out and launched on a GPU: tiles of weights, ranges of k, blocks, threads and shared memory.
-
-As linear.cuh makes its kernels. Numbers only: nothing is launched here, and no GPU is needed.
-"""
+"""How a product is laid out and launched on a GPU, as linear.cuh makes its kernels. Nothing is launched here."""
 
 from __future__ import annotations
 
@@ -13,25 +10,22 @@ from cloister.compute.layer import Packed
 TILE = 64
 STEP = 64
 TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
-"""Of weights, and of rows."""
+STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}  # of weights, and of rows
 TILES_OF_MANY, STAGES_OF_MANY = 2, 4
-BARRIERS = 128
-"""Bytes before the stages."""
+BARRIERS = 128  # bytes before the stages
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
 
 
 class ProductLaunch(NamedTuple):
-    """The kernel of a product with a padded number of rows, and what it is launched with."""
+    """With a padded number of rows."""
 
     name: str
     grid: tuple[int, int]
     threads: int
     shared: int
-    splits: int
-    """Ranges of k that the result is still in."""
+    splits: int  # ranges of k that the result is still in
 
 
 def tiles_of(packed: Packed) -> int:
@@ -39,10 +33,7 @@ def tiles_of(packed: Packed) -> int:
 
 
 def splits_of(packed: Packed) -> int:
-    """Into how many ranges k is cut: by the weight's shape alone, so that it is the same for any number of rows.
-
-    Enough that few rows keep a large GPU busy; none for a gated weight, whose sums are gated where they are made.
-    """
+    """By the weight's shape alone, so that it is the same for any number of rows. None for a gated weight."""
     if packed.gate:
         return 1
     return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))

@@ -6,13 +6,12 @@ from dataclasses import dataclass, fields
 
 import torch
 
-FEW = (8, 16, 32, 64, 96, 128)
-"""Row counts the kernels for few rows are made for."""
+FEW = (8, 16, 32, 64, 96, 128)  # row counts the kernels for few rows are made for
 MANY = 128
 
 
 def padded_rows(rows: int) -> int:
-    """How many rows the products compute for these; the results of the padding are not read."""
+    """The results of the padding are not read."""
     for few in FEW:
         if rows <= few:
             return few
@@ -27,8 +26,6 @@ def capacity(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """The sizes of a model that a workspace depends on. `sums` counts the values of a row in all ranges of k."""
-
     hidden: int
     queries: int
     inner: int

@@ -44,7 +44,7 @@ def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, all
 
 
 def say(reason: Exception) -> None:
-    """One line for the operator, none for a ConnectionError: the local process that ended has an owner that reports it."""
+    """One line for the operator; none for a ConnectionError: the owner of the local process reports its end."""
     if isinstance(reason, ConnectionError):
         return
     words = str(reason) if isinstance(reason, CloisterError) else f"ended by {where_raised(reason)}"

@@ -6,8 +6,7 @@
     handshake | what the server wants (messages.between_bridges)
 
 Both ends follow link.h: each keeps its own count of questions, and copies what it received before it trusts a number in
-it. They always say that they sleep, so that the other side always wakes them.
-"""
+it. They always say that they sleep, so that the other side always wakes them."""
 
 from __future__ import annotations
 
@@ -107,7 +106,7 @@ class ServiceEnd(_LinkEnd):
         super().__init__(shape, question, answer, asks=True)
 
     def ask(self, record: memoryview, give_up: Callable[[], bool]) -> tuple[bytes, memoryview] | None:
-        """The answer's head and parts. None if the link was closed, or if `give_up` is true while the vault is silent."""
+        """The answer's head and parts. None if the link was closed, or if `give_up` while the vault is silent."""
         number, layer, rows, rest = _numbers_of(record)
         split = rows * ASK_BYTES
         if not self._may_be_asked(number, layer, rows) or len(rest) != split + rows * self._query_bytes:

@@ -1,9 +1,7 @@
 """A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
-
 Keys are ephemeral: the shared key, learnt later, does not open what was recorded. There are no session tickets, no
 resumption and no older version. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
-and the channel is dead from then on.
-"""
+and the channel is dead from then on."""
 
 from __future__ import annotations
 
