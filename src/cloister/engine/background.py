@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import QueueFull
 
 MAX_WAITING = 4
@@ -12,25 +12,25 @@ MAX_WAITING = 4
 
 class Background:
     def __init__(self) -> None:
-        self.waiting: deque[GenerationRequest] = deque()
-        self._running: GenerationRequest | None = None
+        self.waiting: deque[EngineRequest] = deque()
+        self._running: EngineRequest | None = None
 
-    def __contains__(self, request: GenerationRequest) -> bool:
+    def __contains__(self, request: EngineRequest) -> bool:
         return any(each.request_id == request.request_id for each in self.waiting)
 
-    def add(self, request: GenerationRequest) -> None:
+    def add(self, request: EngineRequest) -> None:
         if len(self.waiting) >= MAX_WAITING:
             raise QueueFull("Too many requests wait in the background.")
         self.waiting.append(request)
 
-    def begin(self) -> GenerationRequest | None:
+    def begin(self) -> EngineRequest | None:
         """The next request, which runs from now on."""
         if self.waiting and self._running is None:
             self._running = self.waiting.popleft()
             return self._running
         return None
 
-    def put_back(self) -> GenerationRequest | None:
+    def put_back(self) -> EngineRequest | None:
         """The running request waits again, first in line."""
         request, self._running = self._running, None
         if request is not None:

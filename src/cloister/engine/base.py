@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 
@@ -22,7 +22,7 @@ class Engine(ABC):
     def has_work(self) -> bool: ...
 
     @abstractmethod
-    def submit(self, request: GenerationRequest) -> Accepted | Failed:
+    def submit(self, request: EngineRequest) -> Accepted | Failed:
         """Queue a request, or refuse it at once."""
 
     @abstractmethod

@@ -16,20 +16,13 @@ from cloister.config import EngineSettings
 from cloister.engine.background import Background
 from cloister.engine.base import Engine
 from cloister.engine.blocks import BlockPool
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence, check
 from cloister.engine.work import Work
-from cloister.errors import (
-    CloisterError,
-    InvalidRequest,
-    ProtocolError,
-    ServiceUnavailable,
-    VaultLost,
-    where_raised,
-)
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
@@ -74,7 +67,7 @@ class PagedEngine(Engine):
     def has_work(self) -> bool:
         return bool(self._sequences or self._over or self._background.waiting)
 
-    def submit(self, request: GenerationRequest) -> Accepted | Failed:
+    def submit(self, request: EngineRequest) -> Accepted | Failed:
         entered: list[Sequence] = []
         try:
             self._check(request)
@@ -224,7 +217,7 @@ class PagedEngine(Engine):
             seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 
-    def _check(self, request: GenerationRequest) -> None:
+    def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):

@@ -12,7 +12,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.errors import PromptTooLong
 from cloister.messages.generation import Failed
@@ -64,7 +64,7 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
     for ways in (WAYS[:1], WAYS):
         for number, params in enumerate(ways):
             prompt = tuple(token % runner.vocabulary for token in range(length))
-            reply = engine.submit(GenerationRequest(number, "rehearsal", prompt, params))
+            reply = engine.submit(EngineRequest(number, "rehearsal", prompt, params))
             if isinstance(reply, Failed):
                 raise RuntimeError("the device's rehearsal was refused")
         most = max(1, length // 2)  # so that a prompt comes in two chunks, the first of which wants no logits

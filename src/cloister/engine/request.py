@@ -6,7 +6,7 @@ from cloister.levels import PolicyName
 from cloister.messages.types import Partition, SamplingParams, SilentRepr
 
 
-class GenerationRequest(SilentRepr, Struct, frozen=True):
+class EngineRequest(SilentRepr, Struct, frozen=True):
     """A request as the engine takes it. `tenant` is for fairness, and for whose cached blocks are found. The first
     `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
     decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
 from cloister.engine.logits import Adjustments
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
@@ -106,7 +106,7 @@ class Sequence:
     @classmethod
     def of(
         cls,
-        request: GenerationRequest,
+        request: EngineRequest,
         *,
         arrival: int,
         max_context: int,
@@ -137,7 +137,7 @@ class Sequence:
 
     @classmethod
     def all_of(
-        cls, request: GenerationRequest, *, arrival: int, max_context: int, relative: bool = False
+        cls, request: EngineRequest, *, arrival: int, max_context: int, relative: bool = False
     ) -> list[Sequence]:
         """One, or one for each partition."""
         count = max(1, len(request.partitions))
@@ -198,7 +198,7 @@ class Sequence:
             output.finish = "length"
 
 
-def layout_of(request: GenerationRequest, relative: bool, number: int = 0) -> Layout:
+def layout_of(request: EngineRequest, relative: bool, number: int = 0) -> Layout:
     """`relative`: the answer is rotated from 0 on."""
     length = len(request.prompt)
     if request.partitions:
@@ -216,7 +216,7 @@ def behind(layout: Layout) -> int:
     return max(layout.prompt, layout.origin + layout.rotation)
 
 
-def check(request: GenerationRequest, *, vocabulary: int, max_context: int, relative: bool) -> None:
+def check(request: EngineRequest, *, vocabulary: int, max_context: int, relative: bool) -> None:
     """Raise InvalidRequest if this can never be served. Whether there is room now is the scheduler's decision."""
     params = request.params
     if request.partitions:
@@ -238,14 +238,14 @@ def check(request: GenerationRequest, *, vocabulary: int, max_context: int, rela
         )
 
 
-def _check_spans(request: GenerationRequest) -> None:
+def _check_spans(request: EngineRequest) -> None:
     if request.public + request.answered > len(request.prompt):
         raise InvalidRequest("The prompt has fewer tokens than its spans.", param="prompt")
     if request.answered and (request.partitions or request.public + request.answered == len(request.prompt)):
         raise InvalidRequest("A replayed answer needs a prompt before it.", param="prompt")
 
 
-def _check_partitions(request: GenerationRequest, vocabulary: int) -> None:
+def _check_partitions(request: EngineRequest, vocabulary: int) -> None:
     if len({partition.link for partition in request.partitions}) > 1:
         raise InvalidRequest("A request's sequences are on one link.", param="partitions")
     if any(partition.first >= vocabulary for partition in request.partitions):

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from cloister.engine.base import Engine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.messages.controller_service import (
     MAX_CHARGES,
@@ -41,15 +41,15 @@ from cloister.prefix.monitor import Alert
 from cloister.process.blocking import BlockingEndpoint
 
 
-def request_of(message: Generate) -> GenerationRequest:
+def request_of(message: Generate) -> EngineRequest:
     """The message as the engine's request."""
     head = message.request_id, message.tenant
     if isinstance(message, GeneratePrompt):
         narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
-        return GenerationRequest(*head, message.prompt, message.params, message.public, **narrowed)
+        return EngineRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, GenerateVariants) else (message.partition,)
     public = len(message.public)
-    return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
+    return EngineRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
 
 
 class Service:

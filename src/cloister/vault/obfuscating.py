@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.engine.continuations import Continuations
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
@@ -44,7 +44,7 @@ RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8
 MAX_KNOWN = 256
 """Secrets of one session. None is forgotten: it would get other substitutes the next time."""
 
-Hiding = Generator[int, None, list[GenerationRequest]]
+Hiding = Generator[int, None, list[EngineRequest]]
 """Yields before each piece the number of tokens to compute; returns the prompts."""
 Column = tuple[str, ...]
 """One secret's substitutes, variant by variant."""
@@ -92,7 +92,7 @@ class Obfuscating:
         if self._model is not None:
             self._model.at_once = most
 
-    def work(self, request_id: int) -> list[GenerationRequest] | None:
+    def work(self, request_id: int) -> list[EngineRequest] | None:
         """Do a piece of this request's work, if it is the first; its prompts, when they are made."""
         if request_id != self.next_request:
             return None
@@ -101,7 +101,7 @@ class Obfuscating:
             return None
         except StopIteration as end:
             self.drop(request_id)
-            prompts: list[GenerationRequest] = end.value
+            prompts: list[EngineRequest] = end.value
             return prompts
 
     def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:

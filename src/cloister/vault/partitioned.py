@@ -18,7 +18,7 @@ import torch
 from cloister.compute.base import LinkAnswerer
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
@@ -75,7 +75,7 @@ class Partitioned:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting or request_id in self._exposed
 
-    def add(self, *requests: GenerationRequest) -> None:
+    def add(self, *requests: EngineRequest) -> None:
         """Queue the prompts of one request, or raise why it cannot be served."""
         prompts = _Prompts(list(self._sequences(requests)))
         total = self._memory.pool.total
@@ -92,7 +92,7 @@ class Partitioned:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
 
-    def _sequences(self, requests: tuple[GenerationRequest, ...]) -> Iterator[Sequence]:
+    def _sequences(self, requests: tuple[EngineRequest, ...]) -> Iterator[Sequence]:
         for request in requests:
             yield Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
 

@@ -20,7 +20,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
@@ -250,7 +250,7 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> PromptAccepted | Failed:
+    def _queue(self, generator: Isolated | Partitioned, *prompts: EngineRequest) -> PromptAccepted | Failed:
         """`prompts` are those of one request."""
         request_id = prompts[0].request_id
         try:

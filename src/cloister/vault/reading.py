@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.channel.sealing import open_prompt
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt
@@ -47,7 +47,7 @@ class Reader:
         self._max_context = decoder.max_context
         self._levels = levels
 
-    def read(self, assigned: AssignPrompt) -> list[GenerationRequest]:
+    def read(self, assigned: AssignPrompt) -> list[EngineRequest]:
         """The requests in tokens, with no more to generate than the context has room for."""
         [first] = self.several(assigned, [self.prompt(assigned)])
         replace = msgspec.structs.replace
@@ -64,7 +64,7 @@ class Reader:
         self._check(assigned.params, assigned.level)
         return opened(assigned.prompt)
 
-    def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
+    def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
         """The prompts of one request in tokens; their answers may all be as long as the longest leaves room for."""
         params, read = assigned.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
@@ -77,7 +77,7 @@ class Reader:
             )
         params = msgspec.structs.replace(params, max_tokens=left)
         return [
-            GenerationRequest(
+            EngineRequest(
                 assigned.request_id,
                 TENANT,
                 prompt.tokens,

@@ -16,9 +16,8 @@ from cloister.engine.graph_runner import Bucket
 from cloister.levels import OPEN, PARTITIONED
 from cloister.models.fused import FusedDecoder
 from cloister_bench.gpu.attention import AttentionProcesses
-from cloister_bench.gpu.clock import graphed, median_ms
-from cloister_bench.gpu.phases import phases
-from cloister_bench.gpu.steps import greatest, measure_steps
+from cloister_bench.gpu.results import phases
+from cloister_bench.gpu.steps import graphed, greatest, measure_steps, median_ms
 
 Row = dict[str, Any]
 PRODUCTS = ("qkv", "out", "gate_up", "down")

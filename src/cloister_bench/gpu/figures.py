@@ -4,9 +4,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cloister.levels import PARTITIONED
-from cloister_bench.gpu.phases import PHASES
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES
-from cloister_bench.gpu.results import bar_name, broken_down, timed_steps
+from cloister_bench.gpu.results import PHASES, bar_name, timed_steps
 from cloister_bench.gpu.shapes import LLAMA_3_8B
 from cloister_bench.suite.documents import Document, Drawing, Row, legend_beside, lines, stacked_bars
 
@@ -96,5 +95,5 @@ FIGURES = {
     "gpu-steps": _figure(_steps, draw_steps, grid=(1, 2)),
     "gpu-shapes": _figure(_shapes, draw_shapes),
     "gpu-requests": _figure(_requests, draw_requests),
-    "gpu-breakdown": _figure(broken_down, draw_breakdown),
+    "gpu-breakdown": _figure(lambda document: document["breakdown"], draw_breakdown),
 }

@@ -3,8 +3,10 @@ Keys and values of prompts are drawn at random, not computed: a step takes as lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,14 +21,42 @@ from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
-from cloister_bench.gpu.clock import median_ms
 
 Row = dict[str, Any]
+COPIED = 1 << 32
 ANSWER_BLOCKS = 8
 COMPARED, WARM, TIMED = 8, 5, 48
 IN_TURN = 6
 # steps whose logits are compared, and that are timed: as many as the answer's blocks have room for
 WIDTHS = (32, 64, 128, 256, 512)
+
+
+def median_ms(run: Callable[[], object], warm: int = 5, count: int = 30) -> float:
+    for _ in range(warm):
+        run()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
+    events[0].record()
+    for event in events[1:]:
+        run()
+        event.record()
+    torch.cuda.current_stream().synchronize()
+    return float(median(a.elapsed_time(b) for a, b in pairwise(events)))
+
+
+def graphed(run: Callable[[], object]) -> Callable[[], object]:
+    """Recorded, so that no launch is in the time."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def bandwidth() -> float:
+    """Bytes read and written per second by a copy of 4 GiB."""
+    a, b = (torch.empty(COPIED, dtype=torch.uint8, device="cuda").random_() for _ in range(2))
+    return 2 * COPIED / (median_ms(lambda: b.copy_(a), 2, 8) / 1e3)
 
 
 def greatest(kernels: GpuKernels, logits: torch.Tensor) -> torch.Tensor:
