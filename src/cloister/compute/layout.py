@@ -3,6 +3,7 @@ A row knows its sequence only through its block table."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cloister.compute.token_tensor import token_tensor
+
+def token_tensor(tokens: Sequence[int], device: torch.device | None = None, *, room: int = 0) -> torch.Tensor:
+    """int64, zeros behind where there is `room` for more. The caller overwrites it, and no copy is left behind. torch's
+    wheels for ARM allocate by mimalloc, which no tunable of glibc's reaches (process/hardening.py), so freed memory is
+    not overwritten; and `torch.tensor` and numpy make copies on the way."""
+    memory = torch.zeros(max(len(tokens), room), dtype=torch.int64)
+    struct.pack_into(f"={len(tokens)}q", memory.numpy().data, 0, *tokens)
+    if device is None or device.type == "cpu":
+        return memory
+    placed = memory.to(device)
+    memory.zero_()
+    return placed
+
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Integers = npt.NDArray[np.int64]
@@ -91,7 +104,7 @@ class RemoteRows:
 class Batch:
     """A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, read in one pass.
     `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h. At the end of a `with` statement
-    the tokens are overwritten: no allocator does it (token_tensor.py)."""
+    the tokens are overwritten: no allocator does it (token_tensor)."""
 
     rows: int
     tokens: torch.Tensor

@@ -13,8 +13,7 @@ import numpy as np
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
-from cloister.detection.thresholds import lowered
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, lowered, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
 
 

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from cloister.detection.checksums import CHECKS
-from cloister.detection.digits import kind_of_digits
+from cloister.detection.checksums import CHECKS, kind_of_digits
 from cloister.detection.folding import fold
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import MAX_RULES_BYTES, Category
@@ -28,7 +27,8 @@ _Word = Annotated[str, Meta(min_length=2, max_length=200)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """`run`: digits, classified by `digits.py`. `secret`: which part of a match is the secret (`redaction`)."""
+    """`run`: digits, classified by `checksums.kind_of_digits`. `secret`: which part of a match is the secret
+    (`redaction`)."""
 
     id: _Name
     category: _Name

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from cloister.compute.layer import Draws
-from cloister.compute.token_tensor import token_tensor
+from cloister.compute.layout import token_tensor
 from cloister.messages.types import SamplingParams, TokenLogprob
 
 LANES = 128

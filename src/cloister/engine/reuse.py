@@ -6,8 +6,7 @@ from cloister.engine.blocks import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse
-from cloister.prefix.base import NOTHING, Found, PrefixCache, PrefixKey
-from cloister.prefix.paging import Paging
+from cloister.prefix.base import NOTHING, Found, Paging, PrefixCache, PrefixKey
 
 ALONE_WAITS_S = 0.05  # without company, a sequence waits this long for a lower tier: to compute the pages takes longer
 MAX_LOOKUPS = 4  # between a prompt's chunks while a lower tier reads: the monitor counts each as a hit

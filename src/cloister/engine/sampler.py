@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import DrawRows, Draws
-from cloister.compute.token_tensor import token_tensor
+from cloister.compute.layout import token_tensor
 from cloister.engine.logits import Adjustments, adjusts, argmax, columns, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
 from cloister.messages.types import TokenLogprob

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from cloister.prefix.namespaces import Namespace
 from cloister.prefix.node import Node
-from cloister.prefix.offload import LOST
 from cloister.prefix.tree import Tree
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree_blocks import LOST, TreeBlocks
 
 MAX_HEIRS = 16  # bounds what one block costs in the tree; later tenants compute its pages again
 

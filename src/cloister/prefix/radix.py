@@ -13,12 +13,11 @@ from cloister.prefix.labels import Labels
 from cloister.prefix.monitor import Monitor, Watched
 from cloister.prefix.namespaces import Namespace, Namespaces
 from cloister.prefix.node import Node
-from cloister.prefix.offload import Offload
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
 from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree_blocks import Offload, TreeBlocks
 
 LOOKUPS_PER_EPOCH = 32
 

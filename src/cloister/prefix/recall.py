@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from cloister.prefix.base import Counts, Pool
 from cloister.prefix.node import Node
-from cloister.prefix.offload import LOST, Offload
 from cloister.prefix.tier import State
 from cloister.prefix.tree import Path
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree_blocks import LOST, Offload, TreeBlocks
 
 
 class Recall:

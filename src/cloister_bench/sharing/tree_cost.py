@@ -18,8 +18,7 @@ from statistics import median
 from time import process_time
 
 from cloister.engine.blocks import BlockPool
-from cloister.prefix.base import PrefixKey
-from cloister.prefix.paging import Paging
+from cloister.prefix.base import Paging, PrefixKey
 from cloister.prefix.radix import RadixCache
 
 PAGE_TOKENS = 16

@@ -15,13 +15,13 @@ import torch
 from cuda.bindings import driver
 
 from cloister.compute.base import AttentionShape
-from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import PART, GpuKernels
 from cloister.compute.gpu.mailbox import (
     GATE_BYTES,
     GATE_WORD,
     MOST_ASKED,
     MOST_PATIENCE_MS,
+    ArenaShape,
     MailboxShape,
     percentage_of,
 )

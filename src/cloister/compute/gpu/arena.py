@@ -12,9 +12,8 @@ import torch
 from cloister.compute.base import AttentionHost, AttentionShape, CacheShape, LinkAnswerer
 from cloister.compute.gpu.answering import AnswerStream, Arenas, Blocks
 from cloister.compute.gpu.cache import GpuCache
-from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuKernels
-from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, MailboxSlots
+from cloister.compute.gpu.mailbox import EXPOSED, ArenaShape, MailboxShape, MailboxSlots
 from cloister.compute.gpu.memory import SharedMemory, reserved, whole
 
 

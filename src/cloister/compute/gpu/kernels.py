@@ -11,14 +11,23 @@ import torch
 
 from cloister.compute.base import Kernels, KVCache, Step
 from cloister.compute.gpu import program
-from cloister.compute.gpu.asking import RecordedAsker, StepAsks
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
-from cloister.compute.gpu.exposure import GROUP_TOKENS
+from cloister.compute.gpu.link import RecordedAsker, StepAsks
+from cloister.compute.gpu.mailbox import GROUP_TOKENS
 from cloister.compute.gpu.operands import Sums, check, described, on_device, unsuited
-from cloister.compute.gpu.products import STEP, TILE, launch_of, splits_of, tiles_of
+from cloister.compute.gpu.products import (
+    STEP,
+    TILE,
+    Widths,
+    Workspace,
+    capacity,
+    launch_of,
+    padded_rows,
+    splits_of,
+    tiles_of,
+)
 from cloister.compute.gpu.program import i32
 from cloister.compute.gpu.source import DIMS
-from cloister.compute.gpu.workspace import Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 
