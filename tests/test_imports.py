@@ -180,5 +180,7 @@ def test_other_packages_use_the_surface_of_detection_alone() -> None:
 
 def test_the_services_loop_depends_on_the_contract_of_engines_alone() -> None:
     modules = {module for module, _ in imported_modules(ast.parse((SOURCE / "service/process.py").read_text()))}
-    contract = {"cloister.engine.base.Engine", "cloister.engine.request.EngineRequest"}
-    assert {module for module in modules if module.startswith("cloister.engine")} == contract
+    assert {module for module in modules if module.startswith("cloister.engine")} == {
+        "cloister.engine.base.Engine",
+        "cloister.engine.request.EngineRequest",
+    }

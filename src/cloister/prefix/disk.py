@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cloister.errors import where_raised
-from cloister.prefix.namespaces import Namespace
+from cloister.prefix.node import Namespace
 from cloister.prefix.tier import Slots, State, Tier
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
-from cloister.prefix.namespaces import Tenant
-from cloister.prefix.node import Node
+from cloister.prefix.node import Node, Tenant
 from cloister.prefix.tree import Tree
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from cloister.prefix.namespaces import Namespace
+from cloister.prefix.node import Namespace
 from cloister.prefix.tier import Slots, State, Tier
 
 

@@ -4,8 +4,7 @@ to the tenant that brought it; then three other tenants could take a common pref
 
 from __future__ import annotations
 
-from cloister.prefix.namespaces import Namespace
-from cloister.prefix.node import Node
+from cloister.prefix.node import Namespace, Node
 from cloister.prefix.tree import Tree
 from cloister.prefix.tree_blocks import LOST, TreeBlocks
 

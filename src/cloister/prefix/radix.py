@@ -11,8 +11,7 @@ from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, Pref
 from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
 from cloister.prefix.monitor import Monitor, Watched
-from cloister.prefix.namespaces import Namespace, Namespaces
-from cloister.prefix.node import Node
+from cloister.prefix.node import Namespace, Namespaces, Node
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
 from cloister.prefix.tier import Tier

@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import count
 from typing import Generic, TypeVar
 
-from cloister.prefix.namespaces import Namespace, Tenant
+from cloister.prefix.node import Namespace, Tenant
 
 Entry = TypeVar("Entry")
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloister.prefix.namespaces import Namespace
-from cloister.prefix.node import Node
+from cloister.prefix.node import Namespace, Node
 
 # from the root on, each with how many of its pages match; only the last may match in part
 Path = list[tuple[Node, int]]

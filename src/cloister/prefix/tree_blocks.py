@@ -10,8 +10,7 @@ from hashlib import sha256
 
 from cloister.prefix.base import Counts, Pool, Storage
 from cloister.prefix.eviction import EvictionOrder
-from cloister.prefix.namespaces import Namespace, Tenant
-from cloister.prefix.node import Node
+from cloister.prefix.node import Namespace, Node, Tenant
 from cloister.prefix.tier import State, Tier
 from cloister.prefix.tree import Path, Tree
 
