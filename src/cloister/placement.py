@@ -20,7 +20,6 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def on_mps(cls, attention_processes: int) -> Self:
-        """As many vaults as there are clients left."""
         return cls(attention_processes, MPS_CLIENTS - 1 - attention_processes)
 
     @property
@@ -39,7 +38,6 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
         return self.uses_mps
 
     def answers(self, role: Role) -> bool:
-        """Whether processes of this role answer the service for prompts."""
         return role == ("attention" if self.uses_mps else "vault")
 
     def yields(self, role: Role) -> bool:

@@ -42,7 +42,6 @@ class KVCache(ABC):
 
     @property
     def block_bytes(self) -> int:
-        """What `read` gives and `write` takes, for every block."""
         return self.shape.block_bytes(self.dtype)
 
     @abstractmethod
@@ -91,7 +90,6 @@ class LinkAsker(ABC):
         return []
 
     def attach_slot(self, link: int, slot: int) -> None:
-        """As `attach`, for the vault that has this link slot (placement.py)."""
         raise SetupError("This device has no link slots.")
 
     @abstractmethod
@@ -126,8 +124,7 @@ class LinkAnswerer(ABC):
         """Why it stopped answering: empty if the link was closed."""
 
     @abstractmethod
-    def free_slot(self) -> int | None:
-        """None if all are taken."""
+    def free_slot(self) -> int | None: ...
 
     @abstractmethod
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
@@ -149,12 +146,10 @@ class AttentionHost(ABC):
     def export(self) -> list[int]: ...
 
     @abstractmethod
-    def start(self) -> None:
-        """Before the process is sealed."""
+    def start(self) -> None: ...
 
     @abstractmethod
-    def fileno(self) -> int:
-        """Becomes readable when it stops answering."""
+    def fileno(self) -> int: ...
 
     @abstractmethod
     def clear(self, vault: int) -> None: ...
@@ -186,7 +181,6 @@ class Kernels(ABC):
         return 1
 
     def use_cores(self, cores: int) -> None:
-        """Compute on at most this many of the team's threads from now on."""
         return None
 
     def take_short_turns(self) -> None:
@@ -194,7 +188,6 @@ class Kernels(ABC):
         return None
 
     def drop_scratch(self) -> None:
-        """Free memory that is kept for the next step."""
         return None
 
     def forget(self) -> None:
@@ -203,12 +196,10 @@ class Kernels(ABC):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time so far in each phase of the layers; empty where it is not measured."""
         return {}
 
     @property
     def draw_rows(self) -> DrawRows | None:
-        """The kernels' own draw of a token from each row of logits, where they have one."""
         return None
 
     @abstractmethod
@@ -223,20 +214,17 @@ class Kernels(ABC):
         """x · Wᵀ + bias, through the gate if there is one; with `add_to`, added to it in place."""
 
     @abstractmethod
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """Over the last dimension."""
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor: ...
 
     @abstractmethod
-    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
-        """Keys and values are [rows, kv heads, dim]."""
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None: ...
 
     @abstractmethod
     def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
         """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim]."""
 
     @abstractmethod
-    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
-        """All layers over the residual stream x, in place."""
+    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None: ...
 
 
 class Device(ABC):
@@ -246,13 +234,11 @@ class Device(ABC):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What `open` must be able to open."""
         return ()
 
     placement: Placement = Placement()
 
     def can_share(self, model: AttentionShape) -> bool:
-        """Whether processes with this model can compute here at the same time."""
         return False
 
     def share(self, mps_folder: str, attention_processes: int) -> None:
@@ -291,7 +277,6 @@ class Device(ABC):
         return run
 
     def partition_refusal(self, model: AttentionShape) -> str:
-        """Why this model's attention cannot be partitioned here; empty if it can."""
         return "This device has no links to vaults."
 
     def asker(self, model: AttentionShape, patience_ms: int) -> LinkAsker:
@@ -299,7 +284,6 @@ class Device(ABC):
         raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
 
     def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
-        """The caller closes the descriptors."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
 
     def vault_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:

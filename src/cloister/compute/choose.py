@@ -28,7 +28,6 @@ def fetch_kernels() -> None:
 
 
 def built_libraries() -> dict[Path, str]:
-    """The libraries that this machine may load, built if they are not there, and how each was built."""
     kinds = (True, False) if has_two() else (True,)
     return {build_library(tiles=tiles): built_with(tiles=tiles) for tiles in kinds}
 
@@ -54,7 +53,6 @@ def choose_device(settings: EngineSettings) -> Device:
 
 
 def gpu_device() -> Device:
-    """Not open yet."""
     if why := find.refusal():
         raise SetupError(why, hint=GPU_HINT)
     from cloister.compute.gpu.device import GpuDevice  # needs packages that a machine without a GPU may lack

@@ -70,7 +70,6 @@ def on_host(cache: KVCache) -> HostCache:
 
 
 def _bytes_of(part: torch.Tensor) -> memoryview:
-    """The memory of a block's keys or values, which lie together."""
     return part.view(torch.uint8).numpy().data.cast("B")
 
 

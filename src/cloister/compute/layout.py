@@ -37,8 +37,6 @@ QUERIES_PER_TILE = 16
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A slot of a vault, behind a link."""
-
     link: int
     slot: int
 
@@ -61,7 +59,6 @@ class Layout:
     remote: Remote | None = None
 
     def blocks(self, positions: int) -> int:
-        """How many blocks hold this many positions, from the first."""
         public, prompt = min(self.public, positions), min(self.prompt, positions)
         return _blocks(public) + _blocks(prompt - public) + _blocks(positions - prompt)
 
@@ -147,7 +144,6 @@ class _Spans:
         self.segments: list[int] = []  # for each span the numbers of SEGMENTS segments, with zeros behind
 
     def add(self, chunk: Chunk) -> None:
-        """One span for each segment that the chunk is in."""
         layout, start, end = chunk.layout, chunk.start, chunk.start + len(chunk.tokens)
         public, prompt = layout.public, layout.prompt
         if start < public:
@@ -173,7 +169,6 @@ class _Spans:
 
 
 def _seen_by_the_generated(layout: Layout) -> tuple[int, ...]:
-    """The prompt's segments, as far as they are here, and its own."""
     public, private, rotation = layout.public, layout.prompt - layout.public, layout.rotation
     rotated = int(rotation != 0)
     block = _blocks(public)
@@ -196,7 +191,6 @@ class _Rows(NamedTuple):
 
 
 def _rows(lengths: _Integers, firsts: _Integers, tile: int) -> _Rows:
-    """Given the numbers of the first row of each span."""
     span = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     step = np.arange(len(span)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     position, within, block = firsts[:, span]
@@ -269,7 +263,6 @@ def _remote_rows(chunks: Sequence[Chunk]) -> tuple[RemoteRows, ...]:
 
 
 def _padded(tables: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """As wide as the longest, with zeros behind."""
     lengths = [len(table) for table in tables]
     width = max(lengths)
     blocks = _array(list(chain.from_iterable(tables)), np.int32)

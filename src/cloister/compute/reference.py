@@ -106,7 +106,6 @@ class ReferenceKernels(Kernels):
             self.linear(gated, layer.down, add_to=x)
 
     def _queries(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
         shape = layer.shape
         projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
         heads = projected.view(len(x), -1, shape.dim)
@@ -129,7 +128,6 @@ class ReferenceDevice(Device):
 
 
 def parts_of(q: torch.Tensor, row: int, layer: int, step: Step, scale: float, window: int) -> list[Part]:
-    """What one row finds in each of its segments held here, to be merged."""
     batch, angles = step.batch, step.angles
     span, position = int(batch.span[row]), int(batch.positions[row])
     parts = []
@@ -157,7 +155,6 @@ def part_in(
 
 
 def rotated_on(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """One row's rotated heads, rotated further by these angles."""
     none = cosine.new_empty(0, 0)
     return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
 

@@ -35,7 +35,6 @@ _PHONES = {"phone", "us_phone"}
 
 
 def kind_of_digits(run: str) -> Kind | None:
-    """None if they are not private."""
     run = run.strip()
     digits = "".join(each for each in run if "0" <= each <= "9")
     if len(digits) < FEWEST or _PLAIN.fullmatch(run) or _YEARS.fullmatch(run) or not digits.strip("0"):
@@ -60,7 +59,6 @@ def _named(check: Check) -> Check:
 
 
 def _digits(length: int) -> Callable[[Check], Check]:
-    """A check of numbers with this many digits, not all equal."""
 
     def register(check: Check) -> Check:
         CHECKS[check.__name__] = found = lambda number: _plain(number, length) and check(number)
@@ -88,7 +86,6 @@ def luhn(number: str) -> bool:
 
 @_named
 def card(number: str) -> bool:
-    """A payment card: the major networks' first digits and lengths."""
     return 12 <= len(number) <= 19 and number[0] in "23456" and luhn(number)
 
 
@@ -152,7 +149,6 @@ _IT_ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", (
 
 @_named
 def it_codice(number: str) -> bool:
-    """Italy, codice fiscale: sixteen characters, the last a check letter."""
     number = number.upper()
     if len(number) != 16 or not (number.isascii() and number.isalnum() and number[:6].isalpha()):
         return False
@@ -161,7 +157,6 @@ def it_codice(number: str) -> bool:
 
 
 def _divides(name: str, modulus: int, weights: Sequence[int]) -> None:
-    """A check that the modulus divides the weighted sum of all digits."""
     CHECKS[name] = lambda number: _plain(number, len(weights)) and _weighted(number, weights) % modulus == 0
 
 
@@ -172,13 +167,11 @@ _divides("us_routing", 10, (3, 7, 1) * 3)  # United States, ABA routing number
 
 @_digits(11)
 def be_nrn(number: str) -> bool:
-    """Belgium, rijksregisternummer: 97 minus the remainder; since 2000 with a 2 in front."""
     return any(97 - int(front + number[:9]) % 97 == int(number[9:]) for front in ("", "2"))
 
 
 @_digits(11)
 def br_cpf(number: str) -> bool:
-    """Brazil, CPF: two check digits mod 11."""
     checks = (_weighted(number[:count], range(count + 1, 1, -1)) * 10 % 11 % 10 for count in (9, 10))
     return [*checks] == [int(digit) for digit in number[9:]]
 
@@ -200,7 +193,6 @@ _VERHOEFF_P = (
 
 @_digits(12)
 def in_aadhaar(number: str) -> bool:
-    """India, Aadhaar: twelve digits under Verhoeff's scheme."""
     check = 0
     for place, digit in enumerate(reversed(number)):
         check = int(_VERHOEFF_D[check][int(_VERHOEFF_P[place % 8][int(digit)])])
@@ -209,7 +201,6 @@ def in_aadhaar(number: str) -> bool:
 
 @_named
 def cn_resident(number: str) -> bool:
-    """China: eighteen places, ISO 7064 mod 11-2."""
     number = number.upper()
     if len(number) != 18 or not number[:17].isdigit():
         return False
@@ -244,13 +235,11 @@ def no_fodselsnummer(number: str) -> bool:
 
 @_digits(11)
 def ru_snils(number: str) -> bool:
-    """Russia, SNILS: nine digits and their weighted sum mod 101."""
     return _weighted(number[:9], range(9, 0, -1)) % 101 % 100 == int(number[9:])
 
 
 @_named
 def fi_hetu(number: str) -> bool:
-    """Finland: ddmmyy, a sign for the century, three digits, a check character."""
     number = number.upper()
     if len(number) != 11 or not (number[:6] + number[7:10]).isdigit() or number[6] not in "+-ABCDEFYXWVU":
         return False
@@ -259,7 +248,6 @@ def fi_hetu(number: str) -> bool:
 
 @_named
 def gb_nino(number: str) -> bool:
-    """United Kingdom, National Insurance: letters that are used, six digits, A to D."""
     number = number.upper()
     if len(number) != 9 or not number[2:8].isdigit() or number[8] not in "ABCD" or not number[:2].isalpha():
         return False
@@ -269,7 +257,6 @@ def gb_nino(number: str) -> bool:
 
 @_digits(10)
 def gb_nhs(number: str) -> bool:
-    """United Kingdom, NHS number: mod 11."""
     return (11 - _weighted(number[:9], range(10, 1, -1)) % 11) % 11 == int(number[9])
 
 

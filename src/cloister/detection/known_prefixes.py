@@ -14,8 +14,6 @@ _WORDS = "Qxvz"  # stands for a user's words
 
 
 class Templated(Protocol):
-    """A tokenizer with a chat template (prompts.tokenizer)."""
-
     def render_chat(self, messages: list[dict[str, Any]], /) -> list[int]: ...
     def decode(self, tokens: list[int], /) -> str: ...
 
@@ -39,5 +37,4 @@ def prefixes_of(tokenizer: Templated) -> tuple[str, ...]:
 
 
 def known_until(text: str, prefixes: Iterable[str] = SYSTEM_PROMPTS) -> int:
-    """Length of the longest known prefix of the text; 0 without one."""
     return max((len(prefix) for prefix in prefixes if text.startswith(prefix)), default=0)

@@ -96,7 +96,6 @@ def _tagged(tagger: Tagger, text: str) -> list[Found]:
 
 
 def _whole(text: str, start: int, end: int, name: str) -> Found:
-    """Without signs at the edges, extended to whole words."""
     while start < end and not text[start].isalnum():
         start += 1
     while start < end and not text[end - 1].isalnum():

@@ -125,7 +125,6 @@ class RuleSet:
         return matches
 
     def _judged(self, number: int, data: bytes) -> tuple[Category, str] | None:
-        """None if the match fails a check."""
         rule = self.rules[number]
         if rule.run:
             kind = kind_of_digits(data.decode("utf-8", "replace"))

@@ -123,7 +123,6 @@ class Tagger:
 
 
 def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
-    """Whether the arrays are there and have the shapes that the others give them."""
     if not {"scale", "dilations", "out"} <= arrays.keys() or arrays["out"].ndim != 3 or not arrays["out"].size:
         return False
     (nets, hidden, classes), columns = arrays["out"].shape, arrays["scale"].size

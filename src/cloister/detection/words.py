@@ -82,7 +82,6 @@ def _hash(kind: int, values: Hashes) -> Places:
 
 
 def _whole(letters: Hashes, starts: Places, lengths: Places) -> Hashes:
-    """All letters of each word, weighted by their place."""
     word = np.repeat(starts, np.diff(starts, append=len(letters)))
     within = np.minimum(np.arange(starts[0], len(letters)) - word, _POWERS_OF - 1)
     weighted = letters[starts[0] :] * _powers()[within]
@@ -90,7 +89,6 @@ def _whole(letters: Hashes, starts: Places, lengths: Places) -> Hashes:
 
 
 def _from(padded: Hashes, starts: Places, lengths: Places, count: int) -> Hashes:
-    """Fewer where the word has fewer."""
     return _joined([np.where(lengths > place, padded[starts + place], 0) for place in range(count)])
 
 
@@ -107,7 +105,6 @@ def _joined(letters: list[Hashes]) -> Hashes:
 
 
 def _cased(codes: Codes, kinds: Kinds, lower: Codes, starts: Places, lengths: Places) -> Places:
-    """Capitals: none, all, the first alone, or else."""
     capital = (codes != lower) & (kinds == LETTER)
     capitals = np.add.reduceat(capital.astype(np.int64), starts)
     return np.select([capitals == 0, capitals == lengths, (capitals == 1) & capital[starts]], [0, 1, 2], default=3)
@@ -139,7 +136,6 @@ def _signs(codes: Codes) -> Hashes:
 
 
 def _trigrams(padded: Hashes, starts: Places, lengths: Places) -> tuple[Places, Places]:
-    """Every three letters within a word; one (shorter) for words of fewer."""
     counts = np.maximum(lengths - 2, 1)
     first = np.concatenate(([0], np.cumsum(counts)))
     place = np.repeat(starts - first[:-1], counts) + np.arange(first[-1])

@@ -22,16 +22,14 @@ class Engine(ABC):
     def has_work(self) -> bool: ...
 
     @abstractmethod
-    def submit(self, request: EngineRequest) -> Accepted | Failed:
-        """Queue a request, or refuse it at once."""
+    def submit(self, request: EngineRequest) -> Accepted | Failed: ...
 
     @abstractmethod
     def cancel(self, request_id: int) -> Tokens | None:
         """End a request in any state. Returns its last message, or None if there is no such request."""
 
     @abstractmethod
-    def step(self, most: int | None = None) -> list[Tokens | Failed]:
-        """Compute once, at most `most` tokens if given."""
+    def step(self, most: int | None = None) -> list[Tokens | Failed]: ...
 
     @abstractmethod
     def take_failure(self) -> bool:

@@ -29,7 +29,6 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Add a reference to blocks that have one."""
         for block in blocks:
             if self._references[block] == 0:
                 raise RuntimeError(f"Block {block} is free and cannot be retained.")

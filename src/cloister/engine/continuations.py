@@ -51,7 +51,6 @@ class Continuations:
             self._decoder.kernels.forget()
 
     def limit(self, usual: int) -> int:
-        """Tokens of one step."""
         return usual if self.at_once is None else max(1, min(usual, self.at_once))
 
     @property
@@ -59,7 +58,6 @@ class Continuations:
         return self._rows or ROWS
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
-        """Log-probabilities after each chunk that wants them."""
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
             hidden = self._decoder.hidden(batch, self._cache)
         ends = np.cumsum([len(chunk.tokens) for chunk in chunks]) - 1

@@ -79,7 +79,6 @@ class Bucket:
         self._filled = True
 
     def wipe(self) -> None:
-        """Overwrite what was filled since the last call."""
         if self._filled:
             self._staging.wait()
             self._staging.memory.zero_()
@@ -124,7 +123,6 @@ def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None)
 
 
 def each_alone(batch: Batch) -> Batch:
-    """The same rows, each in a separate span and tile."""
     each = torch.arange(batch.rows, dtype=torch.int32)
     per_span = {name: getattr(batch, name)[batch.span] for name in ("tables", "segments", "counts", "rotations")}
     return replace(batch, span=each, tile_row=each, tile_rows=torch.ones_like(each), **per_span)
@@ -231,7 +229,6 @@ class GraphRunner(ModelRunner):
             bucket.wipe()
 
     def _bucket(self, batch: Batch) -> tuple[Bucket, Callable[[], torch.Tensor]]:
-        """The filled bucket of this batch, and a function that computes its logits."""
         key = self._key(batch)
         if key in self._recorded:
             self._recorded[key][0].fill(batch)

@@ -105,7 +105,6 @@ class PagedEngine(Engine):
 
     @property
     def remaining(self) -> int:
-        """Tokens that could be computed now, over all sequences."""
         return sum(sequence.remaining for sequence in self._all)
 
     def step(self, most: int | None = None) -> list[Tokens | Failed]:
@@ -272,7 +271,6 @@ class PagedEngine(Engine):
     def _messages(
         self, sequence: Sequence, token: int | None = None, logprob: TokenLogprob | None = None
     ) -> list[Tokens]:
-        """A sequence's new token; the first time also its prompt's scores, if requested."""
         scores: list[tuple[TokenLogprob, ...] | None] = [None]
         cached = shared = 0
         output = sequence.output

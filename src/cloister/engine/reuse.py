@@ -18,7 +18,6 @@ class PrefixReuse:
         self.counts: dict[PolicyName, Reuse] = {}
 
     def expect(self, sequence: Sequence) -> None:
-        """The sequence waits: lower tiers start to read its pages."""
         if (key := self._lookup_key(sequence)) is not None:
             self._prefix.prefetch(key, _most_pages(sequence, key))
 
@@ -46,7 +45,6 @@ class PrefixReuse:
                 self._count(key.policy, prefix.found)
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Take the pages that a lower tier has read since the sequence began."""
         prefix, held = sequence.prefix, sequence.blocks
         key = prefix.key
         if not prefix.lookups_left or key is None:
@@ -67,14 +65,12 @@ class PrefixReuse:
             prefix.found_public += max(0, key.paging.positions(found.public) - before)
 
     def keep(self, sequence: Sequence) -> None:
-        """Insert the pages of a prompt that are computed by now."""
         prefix = sequence.prefix
         if prefix.key is not None and (pages := prefix.key.paging.pages(sequence.computed)) > prefix.kept:
             self._prefix.insert(prefix.key, sequence.blocks.all[:pages])
             prefix.kept = pages
 
     def _count(self, policy: PolicyName, found: int, already: int | None = None) -> None:
-        """A request found `found` tokens, beside the `already` counted ones."""
         counts = self.counts.get(policy, Reuse())
         if already is not None:
             counts = Reuse(counts.hits - (already > 0), counts.misses - (not already), counts.tokens)

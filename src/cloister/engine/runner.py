@@ -31,8 +31,7 @@ class Runner(ABC):
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
 
     @abstractmethod
-    def wipe(self, blocks: Sequence[int]) -> None:
-        """Overwrite these blocks, and all intermediate results."""
+    def wipe(self, blocks: Sequence[int]) -> None: ...
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -31,8 +31,6 @@ from cloister.prefix.base import PrefixCache
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`samples`: the last row yields the next token."""
-
     sequence: Sequence
     chunk: Chunk
     samples: bool
@@ -67,7 +65,6 @@ class LinkRows:
                 self._taken[part.sequence.link] += part.asked_rows
 
     def fitting(self, sequence: Sequence, chunk: int) -> int:
-        """How many of the sequence's next `chunk` tokens may be computed in this step."""
         if sequence.link is None:
             return chunk
         left = self._most - self._taken[sequence.link]
@@ -132,7 +129,6 @@ class Scheduler:
         self.waiting.note_departure()
 
     def schedule(self, most: int | None = None) -> list[Work]:
-        """The caller computes the work or removes its sequences."""
         self._step += 1
         if self.waiting:
             self._displace()
@@ -150,7 +146,6 @@ class Scheduler:
             self.reuse.keep(work.sequence)
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
-        """How many tokens the step may have, and how many of them may be of prompts."""
         if most is None and not self._active.several:
             return self._most, self._pace.long
         budget = min(self._most, max(self._pace.short, self.meter.active) if most is None else most)
@@ -173,7 +168,6 @@ class Scheduler:
         return ready
 
     def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
-        """Give each sequence a block for its next position if it needs one; preempted ones drop out."""
         while True:
             short = [s for s in decoding if len(s.blocks.all) < s.layout.blocks(s.computed + 1)]
             if self._secured(len(short) + self._private_doubles()):
@@ -249,7 +243,6 @@ class Scheduler:
         self.meter.charge(sequence.tenant, inputs=inputs, outputs=int(samples))
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
         if len(self.running) >= self._max_running:
             return False
         found = self.reuse.find(sequence, alone=not self.running and len(self.waiting) == 1)
@@ -333,7 +326,6 @@ class Scheduler:
         sequence.computed = 0
 
     def _secured(self, blocks: int) -> bool:
-        """Whether this many blocks are free, after evicting from the prefix cache if needed."""
         if self._pool.free < blocks:
             self._prefix.evict(blocks - self._pool.free)
         return self._pool.free >= blocks

@@ -139,7 +139,6 @@ class Sequence:
     def all_of(
         cls, request: EngineRequest, *, arrival: int, max_context: int, relative: bool = False
     ) -> list[Sequence]:
-        """One, or one for each partition."""
         count = max(1, len(request.partitions))
         group = Group(count) if count > 1 else None
         return [
@@ -169,12 +168,10 @@ class Sequence:
 
     @property
     def may_grow(self) -> bool:
-        """Neither max_tokens nor the context is used up."""
         return len(self.tokens) < self.limit
 
     @property
     def owes_prompt_logprobs(self) -> bool:
-        """The forced pass over the prompt still lacks rows."""
         scored = len(self.output.prompt_logprobs)
         return self.params.prompt_logprobs is not None and scored < self.prompt_length - 1
 

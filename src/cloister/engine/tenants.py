@@ -29,14 +29,12 @@ class Background:
         self.waiting.append(request)
 
     def begin(self) -> EngineRequest | None:
-        """The next request, which runs from now on."""
         if self.waiting and self._running is None:
             self._running = self.waiting.popleft()
             return self._running
         return None
 
     def put_back(self) -> EngineRequest | None:
-        """The running request waits again, first in line."""
         request, self._running = self._running, None
         if request is not None:
             self.waiting.appendleft(request)
@@ -76,7 +74,6 @@ class TenantQueues:
         return next(iter(self._lines[tenant].values()))
 
     def enter(self, sequence: Sequence) -> None:
-        """Join the end of the tenant's line, or raise QueueFull."""
         if self._count >= self._limit:
             raise QueueFull(f"{self._count} requests wait already.", retry_after=self._retry_after(self._count))
         mine = len(self._lines.get(sequence.tenant, ()))

@@ -57,7 +57,6 @@ class LinkShape:
         return ROWS_AT + self.capacity * self.part_bytes
 
     def head(self) -> bytes:
-        """What both pieces begin with."""
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
@@ -91,7 +90,6 @@ class Mapping:
         return ctypes.string_at(self.address + offset, size)
 
     def word(self, offset: int) -> c_uint32:
-        """An aligned 32-bit word in place."""
         if offset % 4 or not 0 <= offset <= self.size - 4:
             raise IndexError("outside the mapping")
         return c_uint32.from_address(self.address + offset)

@@ -55,11 +55,9 @@ class Region:
 
     @property
     def upper_word(self) -> int:
-        """Of every address inside."""
         return self._start >> 32
 
     def map(self, descriptor: int, size: int, protection: int) -> int:
-        """Where it lies, until `release`."""
         pages = _whole_pages(size)
         free = self._free.setdefault(pages, [])
         if not free:

@@ -31,7 +31,6 @@ class Paging:
         return -(-self.public // self.size)
 
     def pages(self, positions: int) -> int:
-        """How many pages the first positions complete: full pages, and the public span's last."""
         positions = min(positions, self.prompt)
         if not self.public or positions < self.public:
             return positions // self.size
@@ -43,7 +42,6 @@ class Paging:
         return self.public + (pages - self.public_pages) * self.size
 
     def pack(self, tokens: Sequence[int]) -> bytes:
-        """All whole pages of these tokens, four bytes for each."""
         if not self.public:
             whole = tokens[: self.prompt // self.size * self.size]
         else:
@@ -54,8 +52,6 @@ class Paging:
 
 
 class Pool(Protocol):
-    """The part of engine.blocks.BlockPool that a cache needs."""
-
     total: int
 
     @property
@@ -116,19 +112,16 @@ class PrefixCache(ABC):
         return Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        """The engine calls this once, first."""
         return None
 
     @abstractmethod
-    def lookup(self, key: PrefixKey, most: int) -> Found:
-        """The longest beginning that this key may see, `most` pages at most."""
+    def lookup(self, key: PrefixKey, most: int) -> Found: ...
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
         """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
         return None
 
     def settle(self, seconds: float) -> bool:
-        """Wait until no page moves between tiers. False after a timeout."""
         return True
 
     @abstractmethod

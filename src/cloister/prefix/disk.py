@@ -203,7 +203,6 @@ class DiskTier(Tier):
         return stored.cipher.encrypt(stored.nonce, data, stored.bound)
 
     def _bring(self, stored: _Stored) -> None:
-        """Read a block back. A changed block is lost."""
         try:
             data = stored.cipher.decrypt(stored.nonce, self._read(stored.slot), stored.bound)
         except InvalidTag:
@@ -225,7 +224,6 @@ class DiskTier(Tier):
             return False
 
     def _read(self, slot: int) -> bytes:
-        """The slot's bytes, possibly fewer."""
         try:
             os.lseek(self._file, slot * self._size, os.SEEK_SET)
             return os.read(self._file, self._size)

@@ -74,7 +74,6 @@ class HostTier(Tier):
             self._below.close()
 
     def _out(self, number: int) -> bytes:
-        """Take a block's content out, and overwrite its slot."""
         held = self._slots.get(number)
         assert held is not None
         start = held[0] * self._size

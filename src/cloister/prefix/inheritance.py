@@ -29,7 +29,6 @@ class Inheritance:
                     self._blocks.order.push(each)
 
     def _leave_to(self, heir: Namespace, above: Node, node: Node, barred_until: float | None) -> None:
-        """Give one heir its part of a node and of all below it, under a node that it can reach."""
         barred = barred_until if node.namespace is self._tree.public else node.watched
         at = 0
         while at < node.pages:
@@ -66,5 +65,4 @@ class Inheritance:
 
 
 def _first_lost(blocks: list[int], start: int) -> int:
-    """The first page from `start` on that neither the pool nor a lower tier has."""
     return next((at for at in range(start, len(blocks)) if blocks[at] == LOST), len(blocks))

@@ -24,7 +24,6 @@ class Labels:
         self._public: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
 
     def expect(self, key: PrefixKey) -> None:
-        """A label may come for this key."""
         if key.request_id in self._waiting or key in self._public:
             return
         while len(self._waiting) >= MAX_UNLABELLED:

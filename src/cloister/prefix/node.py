@@ -35,7 +35,6 @@ class EvictionQueue:
 
     @property
     def first_epoch(self) -> int:
-        """The epoch under which the first node was pushed."""
         return self._heap[0][0]
 
     def push(self, node: Node, serial: int) -> None:
@@ -50,7 +49,6 @@ class EvictionQueue:
         return epoch, node
 
     def remove(self, node: Node) -> None:
-        """Do nothing if the node does not wait here."""
         if node.serial is None:
             return
         del self._nodes[node.serial]
@@ -81,8 +79,6 @@ class Tenant:
 
 
 class Namespace:
-    """Lower tiers bind blocks to the `tag`."""
-
     __slots__ = ("__weakref__", "tag", "tenant")
 
     def __init__(self, number: int, tenant: Tenant) -> None:

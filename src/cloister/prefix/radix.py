@@ -177,7 +177,6 @@ class RadixCache(PrefixCache):
         return path
 
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
-        """The key's public span as known by now."""
         if key.salt:
             return 0
         return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)

@@ -12,8 +12,6 @@ from cloister.prefix.tree_blocks import LOST, Offload, TreeBlocks
 
 
 class Recall:
-    """`make_room(n)` evicts up to n pages."""
-
     def __init__(
         self, pool: Pool, blocks: TreeBlocks, offload: Offload, counts: Counts, make_room: Callable[[int], None]
     ) -> None:
@@ -21,7 +19,6 @@ class Recall:
         self._make_room = make_room
 
     def recalled(self, path: Path, search: Callable[[], Path]) -> Path:
-        """Put into the pool what lower tiers have ready of a path, and start to fetch the rest."""
         ready, path = self.fetch(path), search()  # pages that were lost are cut off
         if not ready:
             return path
@@ -54,7 +51,6 @@ class Recall:
         return ready
 
     def _bring(self, node: Node, most: int) -> int:
-        """Returns how many pages came."""
         blocks: list[int] = []
         for location in node.blocks[node.resident : node.resident + most]:
             if (taken := self._pool.allocate(1)) is None:

@@ -29,8 +29,7 @@ class Tier(ABC):
         """Make room for up to `most` more blocks by dropping older ones. Returns how many fit."""
 
     @abstractmethod
-    def store(self, namespace: Namespace, bound: bytes, data: bytes) -> int | None:
-        """Returns the block's number, or None if there is no room."""
+    def store(self, namespace: Namespace, bound: bytes, data: bytes) -> int | None: ...
 
     @abstractmethod
     def fetch(self, number: int, bound: bytes) -> State:
@@ -72,7 +71,6 @@ class Slots(Generic[Entry]):
         return len(self._free)
 
     def add(self, tenant: Tenant, entry: Entry) -> tuple[int, int]:
-        """The entry's number and its slot. There must be a free slot."""
         number, slot = next(self._numbers), self._free.pop()
         self._entries[number] = tenant, slot, entry
         self._of.setdefault(tenant, {})[number] = None

@@ -23,7 +23,6 @@ class Tree:
         return self._search(self.root, 0, viewer, tokens, end, min(end, public * self.page))
 
     def _search(self, node: Node, at: int, viewer: Namespace, tokens: bytes, end: int, public: int) -> Path:
-        """From byte `at` to byte `end`, below a node; in public nodes up to byte `public`."""
         path: Path = []
         while at < end and node.children:
             first = tokens[at : at + self.page]
@@ -137,7 +136,6 @@ class Tree:
         node.shared_rights = node.watched = None
 
     def nodes(self, below: Node | None = None) -> Iterator[Node]:
-        """All nodes, or one and all below it, parents first."""
         waiting = [below] if below is not None else list(self.root.children.values())
         while waiting:
             node = waiting.pop()
@@ -160,7 +158,6 @@ class Tree:
         parent.children[self._key(node, node.namespace)] = node
 
     def _leave(self, node: Node) -> Node:
-        """Take a node away from its parent, which is returned, and from its eviction queue."""
         parent = node.parent
         assert parent is not None
         node.namespace.tenant.queue.remove(node)

@@ -56,7 +56,6 @@ class Offload:
                 self._tier.discard(~location)
 
     def _bounds(self, node: Node, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Each page with a digest of all tokens up to its end."""
         if start < end:
             size = self._tree.page
             digest = sha256(self._tree.tokens_before(node) + node.tokens[: start * size])
@@ -84,7 +83,6 @@ class TreeBlocks:
     def add(
         self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int], epoch: int
     ) -> Node:
-        """In a new node below `parent`, or as the rest of its private chain."""
         self._retain(blocks)
         namespace.tenant.pages += len(blocks)
         continues = namespace is parent.namespace is not self._tree.public and parent.rights == (creator,)
@@ -150,7 +148,6 @@ class TreeBlocks:
                 return
 
     def cut(self, node: Node, pages: int) -> None:
-        """Drop a node's pages from here on, none of which is in the pool, and all nodes below it."""
         for child in list(node.children.values()):
             self.drop(child)
         if not pages:

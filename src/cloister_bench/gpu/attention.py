@@ -53,7 +53,6 @@ class AttentionProcesses:
                 lines.append(ours)
 
     def open(self, count: int) -> bool:
-        """True if none of them had opened the GPU."""
         share = percentage_of(count)
         lines, opened = self._lines.get(share, []), self._opened[share]
         if count > len(lines):
@@ -91,13 +90,11 @@ class AttentionProcesses:
             line.recv(16)
 
     def close(self) -> None:
-        """They end when their sockets close."""
         for line in chain(*self._lines.values()):
             line.close()
 
 
 def _attend(link: socket.socket, processes: int) -> NoReturn:
-    """For each case it makes arenas and answers, until the bench stops it."""
     try:
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
@@ -111,7 +108,6 @@ def _attend(link: socket.socket, processes: int) -> NoReturn:
 
 
 def _opened(device: GpuDevice, link: socket.socket) -> bool:
-    """If the device does not open, the bench gets the reason."""
     try:
         device.open("attention")
         torch.cuda.synchronize()

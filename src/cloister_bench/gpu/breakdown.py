@@ -30,7 +30,6 @@ def _kernels(decoder: FusedDecoder) -> GpuKernels:
 
 
 def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
-    """Of each product in a layer."""
     layers, kernels = decoder._layers, _kernels(decoder)
     padded, times = max(8, users), {}
     for name in PRODUCTS:

@@ -98,7 +98,6 @@ class _Scene:
         self.cosine, self.sine = torch.cat((angle.cos(),) * 2), torch.cat((angle.sin(),) * 2)
 
     def attended(self, chunks: Sequence[tuple[int, int]], window: int = 0, extra_blocks: int = 0) -> torch.Tensor:
-        """More blocks split the work more."""
         given = [self.blocks + [0] * extra_blocks] * len(chunks)
         made = [
             Chunk([0] * (end - start), start, blocks, self.layout)
@@ -116,7 +115,6 @@ class _Scene:
         return self.device.kernels.attention(self.q[rows], 1, step, self.dim**-0.5, window).clone()
 
     def right(self, window: int = 0) -> torch.Tensor:
-        """Plain softmax over all that a row sees, in float64."""
         group, prompt = self.heads // self.kv_heads, self.layout.prompt
         keys, values = (_rounded(x).repeat_interleave(group, dim=1) for x in (self.keys, self.values))
         own, on = _rounded(self.q), _rounded(_rotated(self.q, self.cosine, self.sine))

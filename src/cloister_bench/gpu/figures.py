@@ -58,7 +58,6 @@ def draw_requests(rows: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def draw_breakdown(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """The paper's Figure 7."""
     parts = {name.replace("_", " "): [row["phases_ms"][name] for row in rows] for name in PHASES}
     stacked_bars(axes[0], [bar_name(row) for row in rows], parts)
     axes[0].set(xlabel="ms in a step")

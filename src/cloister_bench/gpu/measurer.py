@@ -30,7 +30,6 @@ TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
 
 
 def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measure]:
-    """What prepares a process for this case and others of its shape."""
     if case.part == "transformers":  # another program
         return lambda: _peer
     settings = {count for each in plan.cases() if each.shape == case.shape for count in each.settings()}

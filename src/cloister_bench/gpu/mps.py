@@ -19,13 +19,11 @@ NAMES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 
 
 def pipe_folder() -> str:
-    """Empty while MPS does not run."""
     return os.environ.get(NAMES[0], "")
 
 
 @contextmanager
 def mps() -> Iterator[bool]:
-    """Whether it is there, for this process's children while this lasts."""
     daemon = shutil.which(DAEMON)
     if daemon is None:
         yield False

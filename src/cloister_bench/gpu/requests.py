@@ -27,8 +27,6 @@ RUNS = 4  # the first records and is not counted
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The service's end, and each vault's cache with what exposes it."""
-
     asker: LinkAsker
     vaults: list[tuple[KVCache, LinkAnswerer]]
     # of one attention process on the GPU beside its arenas, where these are the first
@@ -138,7 +136,6 @@ def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answe
 
 
 def timed(load: Load, answer: Callable[[], Answered], runs: int = RUNS) -> tuple[Row, list[list[int]]]:
-    """Of the runs that count, the middle one; and its tokens."""
     answer()
     middle = sorted((answer() for _ in range(runs - 1)), key=lambda one: one.seconds)[(runs - 1) // 2]
     rate = load.users * load.answer / middle.seconds

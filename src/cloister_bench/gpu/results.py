@@ -133,7 +133,6 @@ def _rounded(value: Any) -> Any:
 
 
 def judged(document: Document) -> Document:
-    """A document of any run, with the verdicts of today's targets."""
     return {**document, "targets": [target.verdict(document) for target in TARGETS]}
 
 

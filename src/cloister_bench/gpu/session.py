@@ -60,7 +60,6 @@ class Session:
             raise SessionLost(f"The process that computes does not answer ({type(failure).__name__}).") from None
 
     def close(self) -> None:
-        """It ends when its socket closes, or is killed."""
         self._file.close()
         self._line.close()
         ended = os.pidfd_open(self._pid)

@@ -44,7 +44,6 @@ def median_ms(run: Callable[[], object], warm: int = 5, count: int = 30) -> floa
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
-    """Recorded, so that no launch is in the time."""
     run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -108,7 +107,6 @@ class Recorded:
         self.step = decoder.device.record(run)
 
     def logits(self) -> torch.Tensor:
-        """Of the first steps."""
         return torch.stack([self.step()[: self._rows].clone() for _ in range(COMPARED)])
 
     def ms(self, count: int = TIMED) -> float:
@@ -135,7 +133,6 @@ def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
 
 
 def isolated_ms(decoder: Decoder, cache: GpuCache, chunks: Sequence[Chunk]) -> float:
-    """Every user alone, one after the other, each reading all weights."""
     alone = [Recorded(decoder, cache, [chunk]) for chunk in chunks]
     return median_ms(lambda: [one.step() for one in alone], 1, IN_TURN)
 

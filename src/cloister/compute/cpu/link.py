@@ -57,7 +57,6 @@ class CpuAsker(LinkAsker):
             known.close()
 
     def begin(self, remotes: Sequence[RemoteRows]) -> AskingStruct:
-        """What the kernels need to ask these rows' vaults, layer by layer, through one step."""
         self._asked, self._keep = {}, []
         for remote in remotes:
             if len(remote.rows) > self.capacity:

@@ -265,7 +265,6 @@ class NativeKernels(Kernels):
         return cache
 
     def _asking(self, step: Step) -> Any:
-        """The same through all layers."""
         batch = step.batch
         if not batch.remotes:
             return None

@@ -66,7 +66,6 @@ class Arenas:
 
 
 def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
-    """Have this stream's next work wait until a word of memory has this value."""
     equal = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     (error,) = driver.cuStreamWaitValue32(driver.CUstream(stream.cuda_stream), address, value, equal)
     if error:
@@ -114,7 +113,6 @@ class AnswerStream:
             self.drain()
 
     def keep_launching(self) -> None:
-        """From now on, until `leave`."""
         threading.Thread(target=self._keep_launching, daemon=True).start()
         self._running.wait()
 
@@ -158,7 +156,6 @@ class AnswerStream:
             os.eventfd_write(self._event, 1)
 
     def _set_gates(self, value: int) -> None:
-        """Of all layers, and behind them the step's."""
         first, count = self._mailbox.address + GATE_WORD, self._shape.layers + 1
         (error,) = driver.cuMemsetD2D32(first, GATE_BYTES, value, 1, count)
         if error:
@@ -224,7 +221,6 @@ class _Queue:
                 self._flying.append(self._landed.popleft())
 
     def drain(self) -> None:
-        """The caller has opened the gates."""
         self._stream.synchronize()
         self._landed += self._flying
         self._flying.clear()

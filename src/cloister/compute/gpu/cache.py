@@ -20,7 +20,6 @@ class GpuCache(KVCache):
     dtype = DTYPE
 
     def __init__(self, shape: CacheShape, blocks: int, memory: torch.Tensor | None = None) -> None:
-        """In the given memory, or in new memory of this process."""
         self.shape, self.blocks = shape, blocks
         size = (blocks, shape.layers, 2, shape.kv_heads, BLOCK_TOKENS * shape.dim)
         self._held = torch.zeros(size, dtype=DTYPE, device="cuda") if memory is None else memory.view(DTYPE).view(size)

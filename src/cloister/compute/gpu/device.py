@@ -119,7 +119,6 @@ class GpuDevice(Device):
             raise _full() from failure
 
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """It runs twice now: once to make what it needs, once recorded."""
         run()
         kept: list[torch.Tensor] = []
         repeat = capture(lambda: kept.append(run()))

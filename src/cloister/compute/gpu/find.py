@@ -25,8 +25,6 @@ _LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.device")
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Machine code of the kernels by the width of heads; or why there is no GPU."""
-
     refusal: str = ""
     code: dict[int, bytes] = {}
 

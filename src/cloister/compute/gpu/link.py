@@ -38,8 +38,6 @@ class AskState:
 
 
 class StepAsks:
-    """Which vaults the rows of one recorded step ask (mailbox.aimed)."""
-
     def __init__(self, state: AskState, asks: torch.Tensor) -> None:
         self._state, self._asks, self._boxes, self._gates = state, asks, asks[0], asks[1]
         self.stays = asks.shape[1] <= STAYING_ROWS
@@ -59,7 +57,6 @@ class StepAsks:
         return (self._boxes, state.steps, i32(layer), i32(state.layers), state.late, state.patience_ns)
 
     def begin_step(self, launch: Callable[..., None]) -> None:
-        """The first launch of a step: tell the attention processes which rows it asks."""
         state, rows = self._state, self._asks.shape[1]
         memory = (state.steps, state.started, state.late)
         launch("begin_step", (1,), MOST_ASKED, self._asks, i32(rows), *memory, i32(state.layers), i32(self.stays))
@@ -69,8 +66,7 @@ class RecordedAsker(LinkAsker):
     """A link's asking end whose questions the GPU's kernels ask themselves."""
 
     @abstractmethod
-    def step(self, asks: torch.Tensor) -> StepAsks:
-        """For the kernels of a step whose batch has these numbers in the GPU's memory (`aim`)."""
+    def step(self, asks: torch.Tensor) -> StepAsks: ...
 
 
 class GpuAsker(RecordedAsker):

@@ -28,7 +28,6 @@ class ArenaShape:
 
     @property
     def words(self) -> int:
-        """Of a slot."""
         return BEFORE + 2 * self.dim + self.blocks
 
     @property
@@ -41,13 +40,11 @@ class ArenaShape:
 
     @property
     def groups(self) -> int:
-        """Of the longest prompt, at most."""
         return min(MOST_GROUPS, -(-self.blocks * BLOCK_TOKENS // GROUP_TOKENS))
 
     def written(
         self, blocks: Sequence[int], start: int, end: int, rotation: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
-        """The words that expose positions start..end-1, which begin these blocks."""
         length = end - start
         fits = 1 <= length <= self.groups * GROUP_TOKENS and -(-length // BLOCK_TOKENS) <= len(blocks) <= self.blocks
         if not fits or not 0 <= min(blocks) <= max(blocks) < self.blocks:
@@ -88,7 +85,6 @@ class MailboxSlots:
         return len(self.placement.slots_of(0)) * self.each
 
     def at(self, link_slot: int) -> tuple[int, range]:
-        """The number of the mailbox, and the slots there."""
         mailbox, index = self.placement.process_of(link_slot)
         return mailbox, range(index * self.each, (index + 1) * self.each)
 
@@ -129,7 +125,6 @@ class MailboxShape:
 
     @property
     def gates(self) -> int:
-        """The size of all that is before the boxes."""
         return -(-(self.asked + MOST_ASKED * WORD) // PAGE) * PAGE
 
     @property
@@ -185,7 +180,6 @@ class Aims:
         self._found = torch.empty(0)
 
     def forget(self) -> None:
-        """A link was attached or detached."""
         self._key = None
 
     def of(self, remotes: Sequence[RemoteRows], rows: int) -> tuple[torch.Tensor, dict[int, str]]:

@@ -49,7 +49,6 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int, at: int | None = None) -> SharedMemory:
-        """Zeros."""
         size = whole(size)
         described = driver.CUmemAllocationProp()
         described.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -79,7 +78,6 @@ class SharedMemory:
 
     @property
     def bytes(self) -> torch.Tensor:
-        """The memory itself, valid as long as this is."""
         return torch.as_tensor(_Described(self.address, self.size), device="cuda")
 
     def _allow(self, flags: Any) -> None:
@@ -103,7 +101,6 @@ class _Described:
 
 
 def reserved(size: int) -> int:
-    """Consecutive addresses, with no memory behind them yet."""
     return int(_call(driver.cuMemAddressReserve, size, 0, 0, 0))
 
 

@@ -18,8 +18,6 @@ BATCH = ("positions", "slots", "span", "tables", "segments", "counts", "rotation
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sums:
-    """A product whose ranges of k are still apart: [range][row][pitch]."""
-
     values: torch.Tensor
     bias: torch.Tensor | None
     splits: int

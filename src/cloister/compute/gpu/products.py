@@ -14,7 +14,6 @@ MANY = 128
 
 
 def padded_rows(rows: int) -> int:
-    """The results of the padding are not read."""
     for few in FEW:
         if rows <= few:
             return few
@@ -77,8 +76,6 @@ LEAST_STEPS = 4
 
 
 class ProductLaunch(NamedTuple):
-    """With a padded number of rows."""
-
     name: str
     grid: tuple[int, int]
     threads: int

@@ -26,8 +26,6 @@ def i32(value: int) -> np.int32:
 
 
 class _Current:
-    """torch's current stream, as cuda-core asks for one."""
-
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, torch.cuda.current_stream().cuda_stream
 

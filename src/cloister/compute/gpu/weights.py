@@ -38,7 +38,6 @@ class SharedWeights:
         return self._memory.export()
 
     def find(self, part: torch.Tensor) -> torch.Tensor | None:
-        """None if the part is not the file's."""
         offset = part.data_ptr() - self._file.data_ptr()
         if offset < 0 or offset + part.nbytes > self._file.nbytes or not part.is_contiguous():
             return None

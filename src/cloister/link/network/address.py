@@ -37,7 +37,6 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def connect(self, patience_s: float) -> socket.socket:
-        """OSError if it fails."""
         if isinstance(self.host, str):
             return without_delay(socket.create_connection((self.host, self.port), timeout=patience_s))
         connection = _vsock()

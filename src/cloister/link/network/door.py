@@ -48,7 +48,6 @@ class Door(Generic[Peer]):
         self._silent_until = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled; unproved connections are then dropped."""
         loop = asyncio.get_running_loop()
         try:
             while True:

@@ -66,13 +66,11 @@ def show_evidence(channel: SecureChannel, document: bytes) -> None:
 
 
 def next_request(channel: SecureChannel) -> VaultRequest | EvidenceRequest | None:
-    """None if the peer ends instead."""
     record = channel.receive()
     return None if record is None else _decoded(record, VaultRequest | EvidenceRequest)  # type: ignore[return-value]
 
 
 def check_request(channel: SecureChannel, theirs: VaultRequest, ours: VaultRequest) -> None:
-    """Returns if the server wants what we have."""
     if theirs == ours:
         return
     if theirs.version != ours.version:

@@ -61,8 +61,6 @@ class _LinkEnd:
 
 
 class VaultEnd(_LinkEnd):
-    """Acts as the vault: takes the service's questions, leaves answers for it."""
-
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         super().__init__(shape, question, answer, asks=False)
         self._open: tuple[int, int] | None = None
@@ -100,8 +98,6 @@ class VaultEnd(_LinkEnd):
 
 
 class ServiceEnd(_LinkEnd):
-    """Acts as the service: puts questions to a vault, takes its answers."""
-
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         super().__init__(shape, question, answer, asks=True)
 

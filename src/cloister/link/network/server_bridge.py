@@ -54,7 +54,6 @@ def _ask(control: socket.socket, order: AskVaultHost) -> None:
 
 
 def _reach(order: Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
-    """A connection to the vault host behind which a vault is being made, or why there is none."""
     if not order.credentials.pinned:
         raise VaultLost("No vault host may be spoken to before its evidence was checked.")
     address = Address.parse(order.address)
@@ -84,12 +83,10 @@ class ServerBridge:
         self._channel = channel
 
     def questions(self) -> None:
-        """Service → vault, until the link is closed."""
         while (question := self._link.next_question()) is not None:
             self._channel.send(*question)
 
     def from_controller(self) -> None:
-        """Controller → vault, until the controller hangs up."""
         mark, buffer = KIND.pack(CONTROL), memoryview(bytearray(CONTROL_BYTES))
         while received := self._control.recv_into(buffer):
             self._channel.send(mark, buffer[:received])
@@ -97,7 +94,6 @@ class ServerBridge:
         self._channel.end()
 
     def from_vault(self) -> None:
-        """Vault → service and controller, until the other side ends."""
         while (record := self._channel.receive()) is not None:
             kind = kind_of(record)
             if kind == ANSWER:

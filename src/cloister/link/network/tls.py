@@ -197,7 +197,6 @@ class SecureChannel:
         self._filled = 0
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone, as far as can be seen without reading on."""
         try:
             return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:

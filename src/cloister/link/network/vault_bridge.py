@@ -26,7 +26,6 @@ MAX_UNSENT_FRAMES = 4096
 
 
 def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
-    """The whole life of a bridge; it has as long as the vault host lets it."""
     line: BlockingEndpoint[UseVault | HostEvidence] = BlockingEndpoint(host, ToVaultBridge)
     while isinstance(asked := next_request(channel), EvidenceRequest):
         line.send(WantEvidence(asked.nonce))
@@ -91,7 +90,6 @@ class VaultBridge:
             self._vault.sendall(self._unsent.get())
 
     def from_vault(self) -> None:
-        """Vault → controller, and the cores between vault and vault host, until either hangs up."""
         said: FrameReader[msgspec.Struct] = FrameReader(FromVault)
         granted: FrameReader[LeaseCores] = FrameReader(LeaseCores)
         poll = select.poll()

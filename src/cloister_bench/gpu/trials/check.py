@@ -50,7 +50,6 @@ WATCHDOG_S = 120
 
 
 def partition(found: list[Row], save: Callable[[], None]) -> None:
-    """Under MPS, against `open`: the same bits, and its time."""
     by_users = {users: {min(users, count) for count in ATTENTION if count <= users or count == 8} for users, _ in CASES}
     processes = AttentionProcesses(set.union(*by_users.values()))  # before the GPU is open
     decoder = random_decoder(LLAMA_3_8B)

@@ -26,7 +26,6 @@ Answer = list[tuple[str, float, list[tuple[str, float]]]]
 
 
 def make_random(folder: Path, like: Path) -> None:
-    """Random weights, and the other's configuration and tokenizer."""
     import torch
 
     from cloister.models.weights import ShardWriter
@@ -55,7 +54,6 @@ def end_with_parent() -> None:
 
 @contextmanager
 def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
-    """The running server's address, and how long it took to come up."""
     command = [sys.executable, "-m", "cloister", "serve", "--model", str(model), "--port", "0", "--mpc", "off"]
     began = time.monotonic()
     with log.open("wb") as output:
@@ -99,8 +97,6 @@ def gpu_memory() -> list[str]:
 
 
 class Client:
-    """The real `openai` client."""
-
     def __init__(self, url: str) -> None:
         from openai import OpenAI
 
@@ -110,7 +106,6 @@ class Client:
         self.levels = [level["id"] for level in self.about["protection"] if level["enabled"]]
 
     def chat(self, text: str, level: str, way: dict[str, Any] | None = None, retries: int = 2, **more: Any) -> Any:
-        """`more` goes into the body."""
         asked: dict[str, Any] = {"max_tokens": 24, "temperature": 0, **(way or {})}
         return self._openai.with_options(max_retries=retries).chat.completions.create(
             model=self.model,
@@ -124,7 +119,6 @@ class Client:
         return [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in found.content]
 
     def seconds(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
-        """In a new session or in one that is kept."""
         began = time.monotonic()
         usage = self._openai.completions.create(
             model=self.model,

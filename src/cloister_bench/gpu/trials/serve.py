@@ -47,7 +47,6 @@ Found = dict[str, Any]
 
 
 def together(ask: Callable[[int], Answer], right: Sequence[Answer]) -> list[Found]:
-    """Ask for all at once; where the answers differ from the right ones."""
     with ThreadPoolExecutor(len(right)) as many:
         answers = list(many.map(ask, range(len(right))))
     differing = [(number, divergence(answer, right[number])) for number, answer in enumerate(answers)]
@@ -81,7 +80,6 @@ def check_answers(client: Client, rounds: int) -> Found:
 
 
 def secret_prompt(spans: int, user: int) -> tuple[str, str]:
-    """With this many secrets, marked and not."""
     text = f"Letter {user}. Please answer politely. " + " ".join(SECRETS[:spans]) + " What should I see?"
     return text.format(*(f"<redacted>{value}</redacted>" for value in VALUES[0])), text.format(*VALUES[0])
 
@@ -156,7 +154,6 @@ def prompt_of(user: int, tokens: int, turn: int) -> list[int]:
 
 
 def throughput(client: Client, users: int) -> list[Found]:
-    """In new sessions, and in kept ones, whose vaults are there in the last round."""
     rows, turn = [], 0
     for prompt, new in CASES:
         for level, kept in (("open", False), ("partitioned", False), ("partitioned", True)):

@@ -28,7 +28,6 @@ WAYS = ("access", "import", "copy", "kernel")
 
 
 def forked(role: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
-    """Our end of its socket."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if not pid:
