@@ -13,7 +13,7 @@ import numpy as np
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, lowered, shipped_tagger
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, lowered, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
 
 
@@ -61,7 +61,7 @@ class Pipeline:
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self._tagger is not None:
             known = known_until(text, self.known_prefixes)
-            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known)
+            findings += _tagged(self._tagger.tag(folded.text), folded, ends, calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):
@@ -69,44 +69,38 @@ class Pipeline:
                         verdicts[block] = Verdict(Label.PRIVATE, 1, finding.category, verdicts[block].score)
         return Examined(verdicts, sorted(findings))
 
-    def _tagged(
-        self,
-        tagger: Tagger,
-        folded: Folded,
-        ends: Sequence[int],
-        calibration: Calibration,
-        verdicts: list[Verdict],
-        known: int,
-    ) -> list[Finding]:
-        """Fill in tier 2's verdicts, and list the words above the threshold. Words in known prefixes score 0."""
-        tags = tagger.tag(folded.text)
-        if not len(tags.starts) or not len(ends):
-            return []
-        starts, until = tags.starts, tags.ends
-        if folded.origin is not None:
-            starts, until = folded.origin[starts], folded.origin[until]
-        tags.scores[until <= known] = 0.0
-        bounds = np.asarray(ends)
-        first = np.minimum(np.searchsorted(bounds, starts, side="right"), len(bounds) - 1)
-        last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)
-        best = np.full(len(bounds), -1, dtype=np.int64)
-        order = np.argsort(tags.scores, kind="stable")
-        best[first[order]] = order  # the last assignment stays: the word with the highest score
-        for word in np.flatnonzero(last > first):
-            for block in range(first[word] + 1, last[word] + 1):
-                if best[block] < 0 or tags.scores[word] > tags.scores[best[block]]:
-                    best[block] = word
-        for block in np.flatnonzero(best >= 0).tolist():
-            score, category = float(tags.scores[best[block]]), CATEGORIES[tags.classes[best[block]]]
-            if score >= calibration.public:
-                label = Label.PRIVATE if score >= calibration.private else Label.UNCERTAIN
-                verdicts[block] = Verdict(label, 2, category, score)
-            else:
-                verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
-        named = np.flatnonzero(tags.scores >= calibration.public)
-        kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
-        spans = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
-        return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in spans]
+
+def _tagged(
+    tags: Tags, folded: Folded, ends: Sequence[int], calibration: Calibration, verdicts: list[Verdict], known: int
+) -> list[Finding]:
+    """Fill in tier 2's verdicts, and list the words above the threshold. Words in known prefixes score 0."""
+    if not len(tags.starts) or not len(ends):
+        return []
+    starts, until = tags.starts, tags.ends
+    if folded.origin is not None:
+        starts, until = folded.origin[starts], folded.origin[until]
+    tags.scores[until <= known] = 0.0
+    bounds = np.asarray(ends)
+    first = np.minimum(np.searchsorted(bounds, starts, side="right"), len(bounds) - 1)
+    last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)
+    best = np.full(len(bounds), -1, dtype=np.int64)
+    order = np.argsort(tags.scores, kind="stable")
+    best[first[order]] = order  # the last assignment stays: the word with the highest score
+    for word in np.flatnonzero(last > first):
+        for block in range(first[word] + 1, last[word] + 1):
+            if best[block] < 0 or tags.scores[word] > tags.scores[best[block]]:
+                best[block] = word
+    for block in np.flatnonzero(best >= 0).tolist():
+        score, category = float(tags.scores[best[block]]), CATEGORIES[tags.classes[best[block]]]
+        if score >= calibration.public:
+            label = Label.PRIVATE if score >= calibration.private else Label.UNCERTAIN
+            verdicts[block] = Verdict(label, 2, category, score)
+        else:
+            verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
+    named = np.flatnonzero(tags.scores >= calibration.public)
+    kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
+    spans = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
+    return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in spans]
 
 
 def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:
