@@ -1,9 +1,5 @@
-"""Where a node's processes compute: one object that the fork server and the controller ask.
-
-There are three ways: on the host; on a GPU in turns; and on a GPU at the same time, as clients of NVIDIA's MPS. The
-fork server's device decides once, and the controller gets the decision with `Preloaded`. This module holds numbers: it
-knows no CUDA, no process and no request.
-"""
+"""Where a node's processes compute: on the host, on a GPU in turns, or on a GPU at once, as clients of NVIDIA's MPS.
+The fork server's device decides once. This module holds numbers: it knows no CUDA, no process and no request."""
 
 from __future__ import annotations
 
@@ -13,42 +9,35 @@ from msgspec import Meta, Struct
 
 Role = Literal["service", "vault", "attention"]
 
-MPS_CLIENTS = 46
-"""Processes on the GPU at once: the service, attention processes and vaults. MPS itself allows 48."""
+MPS_CLIENTS = 46  # on the GPU at once: the service, attention processes and vaults; MPS itself allows 48
 
 
 class Placement(Struct, frozen=True, forbid_unknown_fields=True):
-    """The default is the host, and a GPU in turns: a process is killed by a signal, and a vault answers its own link,
-    which is a memory file."""
+    """The default is the host, and a GPU in turns: a vault answers its own link, which is a memory file."""
 
     attention_processes: Annotated[int, Meta(ge=0, le=16)] = 0
-    vaults: Annotated[int, Meta(ge=0, le=MPS_CLIENTS)] = 0
-    """Vaults at once; 0: the device sets no limit."""
+    vaults: Annotated[int, Meta(ge=0, le=MPS_CLIENTS)] = 0  # at once; 0: the device sets no limit
 
     @classmethod
     def on_mps(cls, attention_processes: int) -> Self:
-        """As many vaults as there are clients left."""
         return cls(attention_processes, MPS_CLIENTS - 1 - attention_processes)
 
     @property
     def uses_mps(self) -> bool:
-        """Whether every process is a client of MPS. A signal that kills one while its kernel runs ends all of them."""
+        """A signal that kills one client while its kernel runs ends all of them."""
         return self.attention_processes > 0
 
     @property
     def links_on_device(self) -> bool:
-        """Whether links are made of the device's memory: mailboxes of the service, arenas of attention processes. A
-        sealed process can map no more of it, so both exist before a vault is forked."""
+        """Mailboxes and arenas exist before a vault is forked: a sealed process can map no more device memory."""
         return self.uses_mps
 
     @property
     def ends_with_service(self) -> bool:
-        """Whether vaults and attention processes end when the service ends: their links were in its memory, and a fault
-        of the device is over only when all clients have left."""
+        """Links were in the service's memory, and a fault of the device is over only when all clients have left."""
         return self.uses_mps
 
     def answers(self, role: Role) -> bool:
-        """Whether processes of this role answer the service for prompts."""
         return role == ("attention" if self.uses_mps else "vault")
 
     def yields(self, role: Role) -> bool:
@@ -56,13 +45,11 @@ class Placement(Struct, frozen=True, forbid_unknown_fields=True):
         return self.uses_mps and role == "vault"
 
     def process_of(self, slot: int) -> tuple[int, int]:
-        """The attention process behind a link slot, and which of its vaults that is. Neighbouring slots have different
-        processes."""
+        """Its attention process, and which of its vaults that is. Neighbouring slots have different processes."""
         if not 0 <= slot < self.vaults:
             raise ValueError("no such link slot")
         index, process = divmod(slot, self.attention_processes)
         return process, index
 
     def slots_of(self, process: int) -> range:
-        """The link slots of one attention process."""
         return range(process, self.vaults, self.attention_processes)

@@ -18,7 +18,7 @@ from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_service import AttachLink, FromSealedService
 from cloister.messages.controller_vault import AssignPrompt, LeaseCores, Prefilled
@@ -65,7 +65,7 @@ def said_by(messages: list[Any]) -> list[tuple[int, float]]:
 def opened() -> list[tuple[int, float]]:
     decoder = decoder_on(ReferenceDevice(ReferenceKernels(torch.float32)))
     engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, SETTINGS.kv_cache_mib)), SETTINGS)
-    engine.submit(GenerationRequest(1, "t", PROMPT, PARAMS))
+    engine.submit(EngineRequest(1, "t", PROMPT, PARAMS))
     messages: list[Any] = []
     while engine.has_work:
         messages += engine.step()
@@ -94,7 +94,7 @@ def partitioned(device: FakeDevice) -> list[tuple[int, float]]:
     made = prepare_service(decoder_on(device), SETTINGS)
     threading.Thread(target=made.run, args=(theirs,), daemon=True).start()
     partition = Partition(7, first.slot, first.token, first.origin, first.rotation)
-    request = GenerationRequest(1, "t", (), PARAMS, partitions=(partition,))
+    request = EngineRequest(1, "t", (), PARAMS, partitions=(partition,))
     socket.send_fds(ours, [encode_frame((AttachLink(7), request))], [question_in, answer_out])
     frames: FrameReader[Any] = FrameReader(FromSealedService)
     messages: list[Any] = []

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.compute.token_tensor import token_tensor
+from cloister.compute.layout import token_tensor
 
 
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=50), st.integers(0, 60))

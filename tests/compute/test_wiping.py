@@ -11,7 +11,7 @@ from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner
 from cloister.messages.types import SamplingParams
 from tests.models.architectures import CONFIGS, random_decoder
@@ -30,7 +30,7 @@ def test_an_ended_sequence_leaves_neither_keys_nor_scratch() -> None:
     cache = HostCache(decoder.cache_shape, 16, kernels.dtype)
     engine = PagedEngine(ModelRunner(decoder, cache), EngineSettings(chunk_tokens=16))
     for number in (1, 2):
-        engine.submit(GenerationRequest(number, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))
+        engine.submit(EngineRequest(number, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))
         engine.step()
         assert held(kernels, cache)
         while number == 1 and engine.has_work:
@@ -56,7 +56,7 @@ def test_scratch_that_is_dropped_is_gone_and_comes_back() -> None:
     engine = PagedEngine(
         ModelRunner(decoder, HostCache(decoder.cache_shape, 16, kernels.dtype)), EngineSettings(chunk_tokens=16)
     )
-    engine.submit(GenerationRequest(1, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))
+    engine.submit(EngineRequest(1, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))
     engine.step()
     assert kernels._buffers
     kernels.drop_scratch()

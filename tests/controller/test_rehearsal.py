@@ -16,7 +16,7 @@ import pytest
 
 from cloister.controller.rehearsal import OTHER, SUBJECT, Rehearsal
 from cloister.controller.requests import REHEARSAL
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ModelUnsupported, QueueFull
 from cloister.messages.controller_service import ForgetTenant, GeneratePartitioned, GeneratePrompt, GenerateVariants
 from cloister.messages.controller_vault import (
@@ -37,24 +37,24 @@ from tests.controller.node import RealNode
 from tests.forkserver.model import save_model
 
 LEVELS = SERVING.levels
-Fault = Callable[["PlayedService", GenerationRequest, int], int | Failed]
+Fault = Callable[["PlayedService", EngineRequest, int], int | Failed]
 
 
-def sound(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
+def sound(service: PlayedService, asked: EngineRequest, number: int) -> int | Failed:
     return 10 + number
 
 
-def fails_in_company(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
+def fails_in_company(service: PlayedService, asked: EngineRequest, number: int) -> int | Failed:
     if len(service.running) > 1 and asked.tenant == REHEARSAL:
         return Failed(asked.request_id, "internal_error", "Shapes do not match.")
     return 10 + number
 
 
-def sees_its_neighbours(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
+def sees_its_neighbours(service: PlayedService, asked: EngineRequest, number: int) -> int | Failed:
     return 10 + number + (len(service.running) > 1)
 
 
-def fails_always(service: PlayedService, asked: GenerationRequest, number: int) -> int | Failed:
+def fails_always(service: PlayedService, asked: EngineRequest, number: int) -> int | Failed:
     return Failed(asked.request_id, "internal_error", "It cannot compute.")
 
 
@@ -80,8 +80,8 @@ class PlayedService(fakes.FakeService):
                 super().put(message)
 
     def __init__(self, *given: object) -> None:
-        self.running: dict[int, tuple[GenerationRequest, int]] = {}
-        self.asked: list[GenerationRequest] = []
+        self.running: dict[int, tuple[EngineRequest, int]] = {}
+        self.asked: list[EngineRequest] = []
         self.forgotten: set[str] = set()
         super().__init__(*given)  # type: ignore[arg-type]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.detection.checksums import CHECKS
-from cloister.detection.digits import kind_of_digits
+from cloister.detection.checksums import CHECKS, kind_of_digits
 from cloister.messages.controller_detector import Category
 
 RIGHT = {

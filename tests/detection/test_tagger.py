@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.detection import tagger as tagger_module
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
-from cloister.detection.thresholds import lowered
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, lowered, shipped_tagger
 from cloister.detection.words import BUCKETS, FEATURES, split
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category

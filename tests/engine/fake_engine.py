@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from cloister.engine.base import Engine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, VaultLost
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
@@ -18,7 +18,7 @@ class EchoEngine(Engine):
     def __init__(self, max_context: int = 256) -> None:
         self.max_context = max_context
         self._meter = ServiceMeter()
-        self._requests: dict[int, tuple[GenerationRequest, deque[int]]] = {}
+        self._requests: dict[int, tuple[EngineRequest, deque[int]]] = {}
         self._links: set[int] = set()
         self._steps = self._outputs = 0
 
@@ -30,7 +30,7 @@ class EchoEngine(Engine):
     def has_work(self) -> bool:
         return bool(self._requests)
 
-    def submit(self, request: GenerationRequest) -> Accepted | Failed:
+    def submit(self, request: EngineRequest) -> Accepted | Failed:
         try:
             self._check(request)
         except CloisterError as error:
@@ -40,7 +40,7 @@ class EchoEngine(Engine):
         self._requests[request.request_id] = request, deque(request.prompt[: request.params.max_tokens])
         return Accepted(request.request_id)
 
-    def _check(self, request: GenerationRequest) -> None:
+    def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._requests:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         if request.link is not None and request.link not in self._links:

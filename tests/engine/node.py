@@ -11,7 +11,7 @@ import msgspec
 from cloister.config import EngineSettings
 from cloister.engine.base import Engine
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.types import Partition, SamplingParams, TokenLogprob
 from cloister.pace import Pace
@@ -68,9 +68,9 @@ def make_engine(
     return PagedEngine(runner or FakeRunner(), made, prefix, pace or SetPace(made.chunk_tokens, made.chunk_tokens))
 
 
-def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> GenerationRequest:
+def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> EngineRequest:
     params.setdefault("max_tokens", 8)
-    return GenerationRequest(number, tenant, tuple(prompt), SamplingParams(**params), policy="partition")  # type: ignore[arg-type]
+    return EngineRequest(number, tenant, tuple(prompt), SamplingParams(**params), policy="partition")  # type: ignore[arg-type]
 
 
 def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int = 20_000) -> dict[int, Answer]:
@@ -84,8 +84,8 @@ def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int =
     raise AssertionError("the engine does not come to an end")
 
 
-def answers_to(engine: PagedEngine, requests: Iterable[GenerationRequest]) -> dict[int, Answer]:
-    """GenerationRequest all at once and wait for all."""
+def answers_to(engine: PagedEngine, requests: Iterable[EngineRequest]) -> dict[int, Answer]:
+    """EngineRequest all at once and wait for all."""
     for submit in requests:
         assert engine.submit(submit) == Accepted(submit.request_id)
     answers = drain(engine)
@@ -94,7 +94,7 @@ def answers_to(engine: PagedEngine, requests: Iterable[GenerationRequest]) -> di
     return answers
 
 
-def alone(submit: GenerationRequest, **runner: int) -> Answer:
+def alone(submit: EngineRequest, **runner: int) -> Answer:
     """What a request gives by itself in an engine with room for everything; computed once for all tests that ask."""
     asked = msgspec.msgpack.encode((submit, runner))
     if asked not in _ALONE:
@@ -106,9 +106,7 @@ def alone(submit: GenerationRequest, **runner: int) -> Answer:
 _ALONE: dict[bytes, Answer] = {}
 
 
-def split(
-    submit: GenerationRequest, runner: FakeRunner, *, public: int = 0, link: int = 0, slot: int = 0
-) -> GenerationRequest:
+def split(submit: EngineRequest, runner: FakeRunner, *, public: int = 0, link: int = 0, slot: int = 0) -> EngineRequest:
     """The same request with its prompt after `public` in a vault, which has chosen the first token."""
     params, length = submit.params, len(submit.prompt)
     runner.vaults[(link, slot)] = list(submit.prompt)

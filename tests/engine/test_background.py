@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cloister.engine.background import MAX_WAITING
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
+from cloister.engine.tenants import MAX_WAITING
 from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, answers_to, make_engine, request
@@ -15,7 +15,7 @@ from tests.engine.node import alone, answers_to, make_engine, request
 LONG = list(range(30))
 
 
-def background(number: int, prompt: list[int] = LONG) -> GenerationRequest:
+def background(number: int, prompt: list[int] = LONG) -> EngineRequest:
     return replace(request(number, prompt, max_tokens=1, temperature=0), background=True)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cloister.engine.base import Engine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.messages.controller_service import FromSealedService, GeneratePrompt
 from cloister.messages.frames import FrameReader, encode_frame
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return make()
 
 
-def partitioned(number: int, link: int) -> GenerationRequest:
+def partitioned(number: int, link: int) -> EngineRequest:
     partition = Partition(link, 0, PROMPT[0], len(PROMPT), 0)
     return msgspec.structs.replace(request(number, ()), prompt=(), partitions=(partition,))
 

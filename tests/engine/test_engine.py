@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ServiceUnavailable
 from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner, expected_logits
 from tests.engine.node import Answer, alone, answers_to, drain, make_engine, request
 
 
-def crowd(count: int, seed: int = 0, tenants: str = "abc") -> list[GenerationRequest]:
+def crowd(count: int, seed: int = 0, tenants: str = "abc") -> list[EngineRequest]:
     """Requests of many lengths and all kinds of parameters."""
     chance = random.Random(seed)
     requests = []

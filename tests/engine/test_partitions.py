@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError, VaultLost, error_from_code
 from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner
@@ -74,9 +74,7 @@ def test_an_answer_that_ended_with_its_first_token_says_so_and_computes_nothing(
     assert engine.cancel(3) == Tokens(3, finish="cancelled") and not engine.has_work
 
 
-def crowd(
-    count: int, runner: FakeRunner, links: int, seed: int = 0
-) -> tuple[list[GenerationRequest], dict[int, Answer]]:
+def crowd(count: int, runner: FakeRunner, links: int, seed: int = 0) -> tuple[list[EngineRequest], dict[int, Answer]]:
     """Requests of all kinds, some open, some partitioned over one of the links; and what each must be answered."""
     chance = random.Random(seed)
     requests, expected = [], {}
@@ -273,7 +271,7 @@ def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
     assert {len(tokens) // 16 for _, tokens in cache.kept} == {1, 2}
 
 
-def several(runner: FakeRunner, prompts: list[list[int]], public: int = 0, **params: object) -> GenerationRequest:
+def several(runner: FakeRunner, prompts: list[list[int]], public: int = 0, **params: object) -> EngineRequest:
     """One request with a sequence for each prompt, all in vaults."""
     parted = [split(request(1, prompt, **params), runner, public=public, slot=at) for at, prompt in enumerate(prompts)]
     return msgspec.structs.replace(parted[0], partitions=tuple(each.partitions[0] for each in parted))

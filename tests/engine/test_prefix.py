@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse, Tokens
 from cloister.messages.types import SamplingParams
@@ -102,7 +102,7 @@ def test_hits_do_not_change_turns():
     assert order[0] == order[1]
 
 
-def shared(number: int, prompt: list[int], tenant: str, public: int = 0, **fields: object) -> GenerationRequest:
+def shared(number: int, prompt: list[int], tenant: str, public: int = 0, **fields: object) -> EngineRequest:
     """A request under the real tree; `safekv` unless said otherwise."""
     made = msgspec.structs.replace(request(number, prompt, tenant, logprobs=2), public=public, policy="safekv")
     return msgspec.structs.replace(made, **fields)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cloister.engine.logits import uniform
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.sampler import Forced, Sampler
 from cloister.engine.sequence import Sequence
 from cloister.messages.types import SamplingParams, TokenLogprob
@@ -19,7 +19,7 @@ V = 200  # not a multiple of the lanes: rows are padded
 
 def sequence(prompt=(1, 2, 3), outputs=(), **params) -> Sequence:
     params.setdefault("max_tokens", 1000)
-    made = Sequence.of(GenerationRequest(0, "t", tuple(prompt), SamplingParams(**params)), arrival=0, max_context=10**6)
+    made = Sequence.of(EngineRequest(0, "t", tuple(prompt), SamplingParams(**params)), arrival=0, max_context=10**6)
     for token in outputs:
         made.append(token)
     return made

@@ -14,7 +14,7 @@ import pytest
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_forkserver import Preloaded, Spawn
 from cloister.messages.controller_service import AttachLink, GeneratePartitioned
@@ -57,7 +57,7 @@ def unprotected(tiny: ModelFolder) -> Iterator[PagedEngine]:
 def expected(engine: PagedEngine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:
     prompt = PromptReading(Tokenizer(tiny), 301, 512).read(TextPrompt(text, TAG in text))
     assert not isinstance(
-        engine.submit(GenerationRequest(1, "t", prompt.tokens, params, prompt.public)),
+        engine.submit(EngineRequest(1, "t", prompt.tokens, params, prompt.public)),
         Failed,
     )
     tokens: list[int] = []

@@ -8,8 +8,7 @@ from itertools import count
 from hypothesis import strategies as st
 
 from cloister.levels import PolicyName
-from cloister.prefix.base import PrefixKey
-from cloister.prefix.paging import Paging
+from cloister.prefix.base import Paging, PrefixKey
 
 PAGE_TOKENS = 2
 SIZE = PAGE_TOKENS * 4

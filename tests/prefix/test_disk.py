@@ -20,7 +20,7 @@ from cloister.prefix import disk
 from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.disk import TAG_BYTES, DiskTier
 from cloister.prefix.host import HostTier
-from cloister.prefix.namespaces import Namespace, Tenant
+from cloister.prefix.node import Namespace, Tenant
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import State
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages

@@ -10,7 +10,7 @@ from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.prefix.host import HostTier
-from cloister.prefix.namespaces import Namespace, Tenant
+from cloister.prefix.node import Namespace, Tenant
 from cloister.prefix.tier import State
 from cloister.service.prepare import tiers
 from tests.compute.fake_device import FakeDevice

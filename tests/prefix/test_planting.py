@@ -16,9 +16,8 @@ import pytest
 
 from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
-from cloister.prefix.base import PrefixKey
+from cloister.prefix.base import Paging, PrefixKey
 from cloister.prefix.monitor import Monitor
-from cloister.prefix.paging import Paging
 from cloister.prefix.radix import RadixCache
 
 PAGE = 16

@@ -3,9 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.prefix.namespaces import Namespace, Tenant
-from cloister.prefix.node import Node
-from cloister.prefix.queue import _SLACK, EvictionQueue
+from cloister.prefix.node import _SLACK, EvictionQueue, Namespace, Node, Tenant
 
 NODES = 12
 STEPS = st.lists(st.tuples(st.integers(0, NODES - 1), st.sampled_from((0, 1, 5, 1 << 64)), st.booleans()), max_size=60)

@@ -13,8 +13,7 @@ from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
 from cloister.prefix.inheritance import MAX_HEIRS
-from cloister.prefix.namespaces import Namespace
-from cloister.prefix.node import Node
+from cloister.prefix.node import Namespace, Node
 from cloister.prefix.radix import RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
 from tests.prefix.naive import PUBLIC, NaiveCache, Page

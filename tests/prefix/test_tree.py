@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from cloister.engine.blocks import BlockPool
-from cloister.prefix.namespaces import Namespaces
+from cloister.prefix.node import Namespaces
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tree import Tree
 from tests.prefix.keys import PAGE_TOKENS, SIZE, key_of, pages

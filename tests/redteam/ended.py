@@ -20,7 +20,7 @@ from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams
@@ -85,7 +85,7 @@ def play(engine: PagedEngine, number: int, masked: list[int], params: SamplingPa
     """One request, to its end or for two steps."""
     filling = [1 + place for place in range(BEFORE + AFTER)]
     prompt = (*filling[:BEFORE], *unmasked(masked), *filling[BEFORE:])
-    engine.submit(GenerationRequest(number, "tenant", prompt, params))
+    engine.submit(EngineRequest(number, "tenant", prompt, params))
     for _ in range(params.max_tokens if params.max_tokens < 100 else 2):
         assert not any(isinstance(message, Failed) for message in engine.step())
     engine.cancel(number)

@@ -12,7 +12,7 @@ import pytest
 
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
 from cloister.messages.controller_service import (
@@ -42,7 +42,7 @@ READY = Ready(VERSION, 32, 256, 64, 16, "fake")
 PROMPT = [4, 8, 15, 16, 23, 30]
 
 
-def order_of(request: GenerationRequest) -> Generate:
+def order_of(request: EngineRequest) -> Generate:
     """The message that asks a service for this; what the service makes of it is the same request again."""
     head = request.request_id, request.tenant, request.prompt, request.params
     order: Generate
@@ -81,7 +81,7 @@ class Controller:
             theirs.close()
 
     def say(self, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-        sent = tuple(order_of(one) if isinstance(one, GenerationRequest) else one for one in messages)
+        sent = tuple(order_of(one) if isinstance(one, EngineRequest) else one for one in messages)
         socket.send_fds(self._ours, [encode_frame(sent)], descriptors)
 
     def say_bytes(self, data: bytes) -> None:

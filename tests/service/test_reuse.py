@@ -13,7 +13,7 @@ from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.engine import reuse
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner
 from cloister.messages.types import SamplingParams
 from cloister.prefix.disk import DiskTier
@@ -25,8 +25,8 @@ STEM = tuple(range(3, 59))
 PARAMS = SamplingParams(max_tokens=5, temperature=0.8, seed=4, logprobs=3)
 
 
-def asked(number: int, prompt: tuple[int, ...], tenant: str, public: int = 0) -> GenerationRequest:
-    return GenerationRequest(number, tenant, prompt, PARAMS, public, policy="partition")
+def asked(number: int, prompt: tuple[int, ...], tenant: str, public: int = 0) -> EngineRequest:
+    return EngineRequest(number, tenant, prompt, PARAMS, public, policy="partition")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -36,7 +36,7 @@ def test_found_blocks_give_the_same_bits_as_computed_ones(dtype: torch.dtype, mo
     decoder = random_decoder(CONFIGS["llama"], kernels)
     settings = EngineSettings(chunk_tokens=24)
 
-    def alone(submit: GenerationRequest) -> Answer:
+    def alone(submit: EngineRequest) -> Answer:
         plain = PagedEngine(ModelRunner(decoder, HostCache(decoder.cache_shape, 16, dtype)), settings)
         return answers_to(plain, [submit])[submit.request_id]
 

@@ -8,7 +8,7 @@ import torch
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams, TokenLogprob
@@ -84,7 +84,7 @@ class Node:
         given = [Answer() for _ in requests]
         for number, (prompt, params) in enumerate(requests):
             verdict = self.engine.submit(
-                GenerationRequest(number, f"tenant-{number % 3}", prompt, params, answered=answered)
+                EngineRequest(number, f"tenant-{number % 3}", prompt, params, answered=answered)
             )
             assert not isinstance(verdict, Failed), verdict.message
         while self.engine.has_work:

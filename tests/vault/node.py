@@ -16,7 +16,7 @@ from cloister.compute.choose import choose_device
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.controller_vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
@@ -210,7 +210,7 @@ def engine_answer(
     settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
     engine = PagedEngine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
-    assert not isinstance(engine.submit(GenerationRequest(1, "t", prompt, sampling, public)), Failed)
+    assert not isinstance(engine.submit(EngineRequest(1, "t", prompt, sampling, public)), Failed)
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     while engine.has_work:

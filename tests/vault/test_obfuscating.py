@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ObfuscationRefused, PromptTooLong, TagsInvalid, error_from_code
 from cloister.messages.controller_vault import Answered, AssignPrompt, LeaseCores, Prefilled, PromptAccepted, WantCores
 from cloister.messages.generation import Failed
@@ -323,7 +323,7 @@ def test_in_a_conversation_each_variant_goes_on_with_what_it_was_answered(room: 
 # ---- who gets the prompts in their order, and knows this code
 
 
-def ordered(room: Room, number: int, secret: bytes) -> tuple[list[GenerationRequest], int]:
+def ordered(room: Room, number: int, secret: bytes) -> tuple[list[EngineRequest], int]:
     """The prompts as they would be prefilled and exposed, one after the other, and which of them is real."""
     names = ["Ann", "Bob", "Eve", "Kim", "Zoe"]
     random.Random(number).shuffle(names)

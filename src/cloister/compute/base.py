@@ -1,8 +1,5 @@
 """The contracts of a device: kernels, cache, both ends of a link, and the device itself, which makes them.
-
-A cache and a link's ends belong to one device: only its kernels look inside them. So another device may keep keys and
-values, and what crosses a link, wherever it likes.
-"""
+A cache and a link's ends belong to one device: only its kernels look inside them."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from cloister.compute.layout import BLOCK_TOKENS, Batch, RemoteRows
 from cloister.errors import SetupError
 from cloister.placement import Placement, Role
 
+# where a partitioned step's time goes (Petridish, Figure 7)
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
-"""Where a partitioned step's time goes (Petridish, Figure 7)."""
 
 _NO_TIERS = "Leave out --cache-disk-bytes and --cache-host-bytes."
 
@@ -36,34 +33,29 @@ class CacheShape:
 
 
 class KVCache(ABC):
-    """The paged cache's storage: keys and values of `blocks` blocks. The pool knows which sequence has which."""
+    """The paged cache's storage. The pool knows which sequence has which block."""
 
     shape: CacheShape
     blocks: int
     dtype: torch.dtype
-    on_host: bool = False
-    """Whether it lies in the host's memory: then that is no tier below it."""
+    on_host: bool = False  # then the host's memory is no tier below it
 
     @property
     def block_bytes(self) -> int:
-        """What `read` gives and `write` takes, for every block."""
         return self.shape.block_bytes(self.dtype)
 
     @abstractmethod
-    def wipe(self, blocks: Sequence[int]) -> None:
-        """Overwrite the keys and values of these blocks."""
+    def wipe(self, blocks: Sequence[int]) -> None: ...
 
     def read(self, block: int) -> bytes:
-        """A copy of a block's keys and values, for a tier below."""
         raise SetupError("What this device caches cannot be kept elsewhere.", hint=_NO_TIERS)
 
     def write(self, block: int, data: bytes) -> None:
-        """Put such a copy into a block."""
         raise SetupError("What this device caches cannot be kept elsewhere.", hint=_NO_TIERS)
 
     @abstractmethod
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy the keys and values of each source to the target in its place; no block is both."""
+        """No block is both source and target."""
 
 
 class AttentionShape:
@@ -72,12 +64,10 @@ class AttentionShape:
     cache_shape: CacheShape
     queries_per_kv_head: int
     scales: list[float]
-    windows: list[int]
-    """For every layer's attention: the factor of the scores, and how far back it looks (0: to the beginning)."""
+    windows: list[int]  # of every layer's attention: how far back it looks (0: to the beginning)
 
     @property
     def heads(self) -> int:
-        """Query heads of a layer."""
         return self.queries_per_kv_head * self.cache_shape.kv_heads
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,27 +76,20 @@ class AttentionShape:
 
 
 class LinkAsker(ABC):
-    """The service's end of all its links. The kernels ask through it while a step is computed.
+    """The service's end of all its links. A vault that is late, gone or malformed fails its own requests only."""
 
-    A vault that is late, gone or malformed fails its own requests and no others.
-    """
-
-    capacity: int
-    """Rows one link carries at a time, at most."""
-    most_rows: int = 2**31
-    """Rows of a recorded step that asks, at most."""
+    capacity: int  # of one link, at a time
+    most_rows: int = 2**31  # of a recorded step that asks
 
     @abstractmethod
     def attach(self, link: int, question: int, answer: int) -> None:
-        """A vault may be asked from now on. The caller closes the descriptors."""
+        """The caller closes the descriptors."""
 
     def export(self) -> list[int]:
-        """Before the seal: descriptors of the device's memory that links are made of, where it has any. The caller
-        closes them."""
+        """Before the seal: descriptors of the device's memory that links are made of. The caller closes them."""
         return []
 
     def attach_slot(self, link: int, slot: int) -> None:
-        """As `attach`, for the vault that has this link slot (placement.py)."""
         raise SetupError("This device has no link slots.")
 
     @abstractmethod
@@ -114,8 +97,7 @@ class LinkAsker(ABC):
         """The vault is gone. Not while a step is under way."""
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
-        """For a recorded step: which slot each of its rows asks, as [layout.ASKS, rows] of numbers that the device's
-        kernels read. No slot twice; rows that pad the step copy the first row's first number, with zeros behind."""
+        """Which slot each row of a recorded step asks, [layout.ASKS, rows]: no slot twice."""
         raise SetupError("This device's links are not asked by recorded steps.")
 
     @abstractmethod
@@ -124,17 +106,13 @@ class LinkAsker(ABC):
 
 
 class LinkAnswerer(ABC):
-    """A vault's end of its link: it answers for spans of prompts whose keys and values the vault's cache holds.
+    """A vault's end of its link: it answers for spans of prompts in the vault's cache. It knows no tokens."""
 
-    From `start` on it answers beside the caller, in a thread or on the device. It knows blocks and lengths, no tokens.
-    """
-
-    slots: int
-    """How many prompts can be exposed at once."""
+    slots: int  # for prompts exposed at once
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to answer. Before the process is sealed: that allows no new threads."""
+        """Before the process is sealed: that allows no new threads."""
 
     @abstractmethod
     def fileno(self) -> int:
@@ -146,19 +124,15 @@ class LinkAnswerer(ABC):
         """Why it stopped answering: empty if the link was closed."""
 
     @abstractmethod
-    def free_slot(self) -> int | None:
-        """A slot nothing is exposed in, or None."""
+    def free_slot(self) -> int | None: ...
 
     @abstractmethod
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        """Answer for positions start..end-1 of a prompt of `end` tokens, which begin these blocks.
-
-        `rotation`: how much further the service's queries must be rotated to stand after the prompt (Layout.rotation).
-        """
+        """Answer for positions start..end-1, which begin these blocks. `rotation`: Layout.rotation."""
 
     @abstractmethod
     def withdraw(self, slot: int) -> None:
-        """Stop answering for this slot. The service must have stopped asking: a question now ends the link."""
+        """The service must have stopped asking: a question now ends the link."""
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""
@@ -166,24 +140,19 @@ class LinkAnswerer(ABC):
 
 
 class AttentionHost(ABC):
-    """An attention process's end of several links: vaults compute keys and values into its memory, one piece for each
-    vault, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
+    """An attention process's end of several links: vaults compute keys and values into its memory, one piece each."""
 
     @abstractmethod
-    def export(self) -> list[int]:
-        """Before `start`: descriptors of the memory, one for each vault. The caller closes them."""
+    def export(self) -> list[int]: ...
 
     @abstractmethod
-    def start(self) -> None:
-        """Begin to answer, before the process is sealed."""
+    def start(self) -> None: ...
 
     @abstractmethod
-    def fileno(self) -> int:
-        """Becomes readable when it stops answering."""
+    def fileno(self) -> int: ...
 
     @abstractmethod
-    def clear(self, vault: int) -> None:
-        """This vault has ended: wipe its prompts' keys and values."""
+    def clear(self, vault: int) -> None: ...
 
     @abstractmethod
     def leave(self) -> None:
@@ -192,8 +161,7 @@ class AttentionHost(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Step:
-    """What the layers of one step share. `angles` may be left out where the kernels rotate nothing; `asker` reaches
-    the vaults that hold parts of the batch's rows."""
+    """What the layers of one step share. `angles` may be left out where the kernels rotate nothing."""
 
     batch: Batch
     cache: KVCache
@@ -203,20 +171,16 @@ class Step:
 
 class Kernels(ABC):
     """The arithmetic a decoder needs. Every result row depends on its own inputs alone, bit for bit.
-
-    Activations are fp32 in both precisions; weights and cache are in the precision of the kernels (bf16 inputs to a
-    product are rounded once, sums stay in fp32).
+    Activations are fp32; weights and cache are in the kernels' precision (bf16 inputs to a product are rounded once).
     """
 
     name: str
     dtype: torch.dtype
 
     def start_team(self, threads: int) -> int:
-        """Start the threads that compute, where there are any (0: one per core); how many compute now."""
         return 1
 
     def use_cores(self, cores: int) -> None:
-        """Compute on at most this many of the team's threads from now on."""
         return None
 
     def take_short_turns(self) -> None:
@@ -224,70 +188,57 @@ class Kernels(ABC):
         return None
 
     def drop_scratch(self) -> None:
-        """Free memory that is kept for the next step."""
         return None
 
     def forget(self) -> None:
-        """Overwrite what is left of the steps so far outside the cache, where anything is kept between them."""
+        """Overwrite what is left of the steps so far outside the cache."""
         return None
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time spent so far in each phase of the layers; empty where it is not measured."""
         return {}
 
     @property
     def draw_rows(self) -> DrawRows | None:
-        """The kernels' own draw of a token from each row of logits, where they have one."""
         return None
 
     @abstractmethod
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
-        """The weight [columns, k] in the kernels' layout; a gated one is interleaved already."""
+        """A gated weight [columns, k] is interleaved already."""
 
     @abstractmethod
-    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
-        """Rows of the packed matrix, as fp32."""
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor: ...
 
     @abstractmethod
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
         """x · Wᵀ + bias, through the gate if there is one; with `add_to`, added to it in place."""
 
     @abstractmethod
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """RMSNorm over the last dimension."""
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor: ...
 
     @abstractmethod
-    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
-        """Write the rows' keys and values [rows, kv heads, dim] into their cache slots."""
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None: ...
 
     @abstractmethod
     def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
         """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim]."""
 
     @abstractmethod
-    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
-        """All layers over the residual stream x, in place."""
+    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None: ...
 
 
 class Device(ABC):
-    """One place to compute: its kernels, and all that must be in its memory."""
-
     kernels: Kernels
-    survives_fork: bool = True
-    """Whether a decoder made before a fork computes after it. Else a child opens the device and makes its own."""
+    survives_fork: bool = True  # else a child opens the device and makes its own decoder
     records: bool = False
-    """Whether repeating a recorded step is cheaper than computing it again."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What `open` must be able to open."""
         return ()
 
     placement: Placement = Placement()
 
     def can_share(self, model: AttentionShape) -> bool:
-        """Whether processes with this model can compute here at the same time."""
         return False
 
     def share(self, mps_folder: str, attention_processes: int) -> None:
@@ -300,13 +251,13 @@ class Device(ABC):
         return False
 
     def open(self, role: Role = "service") -> None:
-        """Begin to compute in this process. It can fork no process that computes here afterwards."""
+        """This process can fork no process that computes here afterwards."""
         return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
-        """Before parts are placed: have this file, of which they are views, in the device's memory once for all
-        processes. With the descriptor `memory`, which the caller closes, it is mapped to be read. Without one it is
-        copied there, and the returned descriptor is for other processes. None: each process has its own copy."""
+        """Have the file of weights in the device's memory once; parts are views of it. None: each process has a copy.
+        With the descriptor `memory`, which the caller closes, it is mapped to be read. Without one it is copied there,
+        and the returned descriptor is for other processes."""
         return None
 
     def reserve(self) -> None:
@@ -315,7 +266,7 @@ class Device(ABC):
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:
-        """A cache in the kernels' precision: reserved now, allocated as it is written."""
+        """In the kernels' precision: reserved now, allocated as it is written."""
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the memory the kernels read: a copy, where that is not the host's."""
@@ -326,25 +277,21 @@ class Device(ABC):
         return run
 
     def partition_refusal(self, model: AttentionShape) -> str:
-        """Why this model's attention cannot be partitioned between service and vaults here; empty if it can."""
         return "This device has no links to vaults."
 
     def asker(self, model: AttentionShape, patience_ms: int) -> LinkAsker:
-        """The service's end of its links. One step waits for one vault at most `patience_ms` in all."""
+        """One step waits for one vault at most `patience_ms` in all."""
         raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
 
     def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
-        """A vault's end of the link behind these descriptors, which the caller closes."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
 
     def vault_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:
-        """A vault's cache. Where links are on the device it is in the memory behind this descriptor, which the caller
-        closes."""
+        """Where links are on the device, in the memory behind this descriptor, which the caller closes."""
         return self.cache(shape, blocks)
 
     def attention_host(
         self, model: AttentionShape, blocks: int, vaults: int, mailbox: int, patience_ms: int
     ) -> AttentionHost:
-        """An attention process's end of `vaults` links, each to a vault with `blocks` blocks. The caller closes the
-        mailbox's descriptor."""
+        """The caller closes the mailbox's descriptor."""
         raise SetupError("This device has no attention processes.")

@@ -28,14 +28,12 @@ def fetch_kernels() -> None:
 
 
 def built_libraries() -> dict[Path, str]:
-    """The libraries of kernels that this machine may load, built if they are not there, and how each was built."""
     kinds = (True, False) if has_two() else (True,)
     return {build_library(tiles=tiles): built_with(tiles=tiles) for tiles in kinds}
 
 
 def choose_device(settings: EngineSettings) -> Device:
-    """A GPU the kernels can use, unless something else was asked for; else the CPU with its native kernels; the
-    reference where it was asked for, or where `auto` finds no compiler."""
+    """A GPU the kernels can use; else the CPU's native kernels; the reference if asked for, or without a compiler."""
     dtype, int8 = DTYPES[settings.dtype], settings.weights == "int8"
     if int8 and settings.dtype != "bf16":
         raise SetupError("int8 weights are computed in bf16.", hint="Leave out --dtype fp32 or --weights int8.")
@@ -55,7 +53,6 @@ def choose_device(settings: EngineSettings) -> Device:
 
 
 def gpu_device() -> Device:
-    """The current GPU as a device, which is not open yet."""
     if why := find.refusal():
         raise SetupError(why, hint=GPU_HINT)
     from cloister.compute.gpu.device import GpuDevice  # needs packages that a machine without a GPU may lack

@@ -1,7 +1,5 @@
 """The paged KV cache in the host's memory: blocks of 16 positions, in each of them keys and values of every layer.
-
-Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them.
-"""
+Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ class HostCache(KVCache):
 
     @property
     def block(self) -> int:
-        """The distance, in values, from a layer's keys (or values) in one block to the next block's."""
+        """In values, from a layer's keys (or values) in one block to the next block's."""
         return self._keys.stride(0)
 
     def keys(self, layer: int) -> torch.Tensor:
@@ -65,21 +63,17 @@ class HostCache(KVCache):
 
 
 def on_host(cache: KVCache) -> HostCache:
-    """The cache, if it is one of these: kernels on the host can read no other."""
+    """Kernels on the host can read no other cache."""
     if not isinstance(cache, HostCache):
         raise ValueError("the cache is another device's")
     return cache
 
 
 def _bytes_of(part: torch.Tensor) -> memoryview:
-    """The memory of a block's keys or values, which lie together."""
     return part.view(torch.uint8).numpy().data.cast("B")
 
 
 def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take memory only when a page is written: a large cache costs nothing at start.
-
-    From the kernel itself: an allocator that wipes what it frees writes zeros to all it gives out, too.
-    """
+    """By mmap, so that memory is taken when a page is written: our allocator writes zeros to all it gives out."""
     raw = mmap.mmap(-1, math.prod(size) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(raw, dtype=dtype).view(size)

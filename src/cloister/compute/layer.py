@@ -1,7 +1,4 @@
-"""What kernels compute with: packed weights, layers, angles of rotation, and how to draw a token.
-
-Plain data, the same for every device. Only the two functions that prepare a weight for packing compute.
-"""
+"""What kernels compute with: packed weights, layers, angles of rotation, and how to draw a token. Plain data."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ GATE_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A linear layer's weight in the kernels' own layout. With a gate, the layer gives act(x·G) × (x·U).
-
-    An int8 weight is multiplied by the scale of its column.
-    """
+    """With a gate, the layer gives act(x·G) × (x·U). An int8 weight is multiplied by the scale of its column."""
 
     data: torch.Tensor
     columns: int
@@ -31,14 +25,11 @@ class Packed:
 
     @property
     def width(self) -> int:
-        """Floats in a row of the result."""
         return self.columns // 2 if self.gate else self.columns
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """The numbers of one decoder layer."""
-
     heads: int
     kv_heads: int
     dim: int
@@ -76,7 +67,7 @@ class Angles:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How to draw one token from each row. Filters are off where top_k is the row's width, top_p 1, min_p 0."""
+    """Filters are off where top_k is the row's width, top_p 1, min_p 0."""
 
     temperature: list[float]
     top_k: list[int]
@@ -89,7 +80,7 @@ DrawRows = Callable[[torch.Tensor, Draws], torch.Tensor]
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight as int8 and a scale for each of its rows; a row's largest magnitude becomes 127."""
+    """A scale for each row, whose largest magnitude becomes 127."""
     weight = weight.float()
     scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
     return (weight / scale[:, None]).round().to(torch.int8), scale

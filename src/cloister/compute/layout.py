@@ -1,10 +1,9 @@
 """The rows of one step, laid out for the kernels: which token, where in its sequence, where in the cache.
-
-Rows of several sequences are in one flat list; a row knows its sequence only through its block table.
-"""
+A row knows its sequence only through its block table."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cloister.compute.token_tensor import token_tensor
+
+def token_tensor(tokens: Sequence[int], device: torch.device | None = None, *, room: int = 0) -> torch.Tensor:
+    """int64, zeros behind where there is `room` for more. The caller overwrites it, and no copy is left behind. torch's
+    wheels for ARM allocate by mimalloc, which no tunable of glibc's reaches (process/hardening.py), so freed memory is
+    not overwritten; and `torch.tensor` and numpy make copies on the way."""
+    memory = torch.zeros(max(len(tokens), room), dtype=torch.int64)
+    struct.pack_into(f"={len(tokens)}q", memory.numpy().data, 0, *tokens)
+    if device is None or device.type == "cpu":
+        return memory
+    placed = memory.to(device)
+    memory.zero_()
+    return placed
+
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Integers = npt.NDArray[np.int64]
@@ -26,8 +37,6 @@ QUERIES_PER_TILE = 16
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a span is that this process does not hold: a slot of a vault, behind a link."""
-
     link: int
     slot: int
 
@@ -35,16 +44,13 @@ class Remote:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a sequence's positions fall into segments, which share no block, and how it is rotated.
-
     Positions count the tokens this process holds: 0 .. public-1 are the public span, public .. prompt-1 the private
     one, those from `prompt` on the generated tokens. With `remote` the private span is in a vault and is not counted.
     Attention is computed over each segment by itself and merged (Petridish, Theorem 1), in every process and at every
     level, so that the levels agree bit for bit.
-
     Prompt tokens are rotated by their place in the whole prompt. Generated token t is rotated by origin + t; a query
     of it to the prompt is rotated by `rotation` more, to its place after the prompt. A service that starts at origin 0
-    and holds no part of the prompt needs neither number: it does not learn the length.
-    """
+    and holds no part of the prompt needs neither number: it does not learn the length."""
 
     prompt: int
     public: int = 0
@@ -53,7 +59,6 @@ class Layout:
     remote: Remote | None = None
 
     def blocks(self, positions: int) -> int:
-        """How many blocks hold this many positions, from the first."""
         public, prompt = min(self.public, positions), min(self.prompt, positions)
         return _blocks(public) + _blocks(prompt - public) + _blocks(positions - prompt)
 
@@ -63,12 +68,9 @@ def _blocks(tokens: int) -> int:
 
 
 WHOLE = Layout(prompt=2**30)
-"""One segment: a prompt without end."""
 
 
 class Wanted(Enum):
-    """The rows of a chunk whose logits are wanted."""
-
     NONE = "none"
     LAST = "last"
     ALL = "all"
@@ -76,11 +78,8 @@ class Wanted(Enum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Chunk:
-    """Consecutive tokens of one sequence, to be computed in one step: a part of a prompt, or one decoded token.
-
-    `blocks` covers positions 0 .. start+len(tokens)-1 in the layout's order; positions before `start` are in the cache
-    already. A chunk may span segments.
-    """
+    """Consecutive tokens of one sequence, to be computed in one step. A chunk may span segments. `blocks` covers
+    positions 0 .. start+len(tokens)-1 in the layout's order; those before `start` are in the cache already."""
 
     tokens: Sequence[int]
     start: int
@@ -91,7 +90,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RemoteRows:
-    """The rows that need one vault: their places in the batch, and for each its slot and how many tokens precede it."""
+    """`rows`: places in the batch; `asks`: for each its slot and how many tokens precede it."""
 
     link: int
     rows: Sequence[int]
@@ -100,11 +99,9 @@ class RemoteRows:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Batch:
-    """One step's rows. A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, which
-    share a pass over the cache. `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h.
-
-    Used in a `with` statement, at whose end its tokens are overwritten: no allocator does it (token_tensor.py).
-    """
+    """A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, read in one pass.
+    `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h. At the end of a `with` statement
+    the tokens are overwritten: no allocator does it (token_tensor)."""
 
     rows: int
     tokens: torch.Tensor
@@ -118,8 +115,7 @@ class Batch:
     tile_row: torch.Tensor
     tile_rows: torch.Tensor
     remotes: tuple[RemoteRows, ...] = ()
-    asks: torch.Tensor | None = None
-    """For a recorded step: `remotes` as the device's kernels read them (LinkAsker.aim)."""
+    asks: torch.Tensor | None = None  # for a recorded step: `remotes` as the device's kernels read them (LinkAsker.aim)
 
     def __enter__(self) -> Self:
         return self
@@ -129,8 +125,7 @@ class Batch:
 
 
 SEGMENTS = 3
-ASKS = 4
-"""Numbers that a device may need for each row of a recorded step that asks."""
+ASKS = 4  # numbers that a device may need for each row of a recorded step that asks
 ENDLESS = 2**30
 
 _SEGMENT_NUMBERS = 4
@@ -138,20 +133,17 @@ _NO_SEGMENTS = (0,) * (SEGMENTS * _SEGMENT_NUMBERS)
 
 
 class _Spans:
-    """The spans of a step as flat lists of numbers, each of which becomes an array in a single call."""
+    """Flat lists of numbers, each of which becomes an array in a single call."""
 
     NUMBERS = 6
 
     def __init__(self) -> None:
         self.tables: list[Sequence[int]] = []
+        # rows; the first row's rotary position and place in its segment; its first block; segments; rotation
         self.numbers: list[int] = []
-        """For each span: its rows; the first row's rotary position and its place in its own segment; where that
-        segment's blocks begin in the table; how many segments it sees; how its queries to the prompt are rotated."""
-        self.segments: list[int] = []
-        """For each span the numbers of SEGMENTS segments, with zeros behind."""
+        self.segments: list[int] = []  # for each span the numbers of SEGMENTS segments, with zeros behind
 
     def add(self, chunk: Chunk) -> None:
-        """Add the chunk's spans: one for each segment it is in."""
         layout, start, end = chunk.layout, chunk.start, chunk.start + len(chunk.tokens)
         public, prompt = layout.public, layout.prompt
         if start < public:
@@ -177,7 +169,6 @@ class _Spans:
 
 
 def _seen_by_the_generated(layout: Layout) -> tuple[int, ...]:
-    """The segments that a generated token sees: the prompt's, as far as they are here, and its own."""
     public, private, rotation = layout.public, layout.prompt - layout.public, layout.rotation
     rotated = int(rotation != 0)
     block = _blocks(public)
@@ -189,8 +180,7 @@ def _seen_by_the_generated(layout: Layout) -> tuple[int, ...]:
 
 
 class _Rows(NamedTuple):
-    """For each row its span, its rotary position, its place in its own segment and that segment's first block; and for
-    each tile its first row and how many it has."""
+    """For each row its span, rotary position, place in its segment and that segment's first block; and the tiles."""
 
     span: npt.NDArray[np.int32]
     position: _Integers
@@ -201,7 +191,6 @@ class _Rows(NamedTuple):
 
 
 def _rows(lengths: _Integers, firsts: _Integers, tile: int) -> _Rows:
-    """The rows of spans of these lengths, given the numbers of the first row of each."""
     span = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     step = np.arange(len(span)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     position, within, block = firsts[:, span]
@@ -219,7 +208,7 @@ def _rows_of_decoding(firsts: _Integers) -> _Rows:
 
 
 def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
-    """The batch for these chunks; `queries_per_row` is how many query heads share one KV head."""
+    """`queries_per_row` is how many query heads share one KV head."""
     spans = _Spans()
     tokens: list[int] = []
     for chunk in chunks:
@@ -274,7 +263,6 @@ def _remote_rows(chunks: Sequence[Chunk]) -> tuple[RemoteRows, ...]:
 
 
 def _padded(tables: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """A row for each, as wide as the longest, with zeros behind."""
     lengths = [len(table) for table in tables]
     width = max(lengths)
     blocks = _array(list(chain.from_iterable(tables)), np.int32)

@@ -1,9 +1,3 @@
-"""The plain torch twin of the native kernels: slow, short, and what they are tested against.
-
-Attention over segments, each by itself, merged without loss, is Theorem 1 of Petridish (§4.2). Rows are computed one by
-one, so batch invariance holds by construction here too. It serves where there is no C compiler.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,11 +14,7 @@ from cloister.compute.layout import BLOCK_TOKENS, Batch
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What queries found in one segment: A = softmax(q·Kᵀ)·V, m = max(q·Kᵀ) and γ = Σ exp(q·Kᵀ - m).
-
-    The last dimension of `attended` is the head's; `top` and `total` have one entry for each query. Where a query sees
-    nothing, γ = 0 and A does not count.
-    """
+    """A = softmax(q·Kᵀ)·V, m = max(q·Kᵀ) and γ = Σ exp(q·Kᵀ - m) in one segment. γ = 0 where a query sees nothing."""
 
     attended: torch.Tensor
     top: torch.Tensor
@@ -32,7 +22,7 @@ class Part:
 
 
 def part_of(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Part:
-    """The part of scaled queries [kv heads, queries, dim] over keys and values [kv heads, positions, dim]."""
+    """Of scaled queries [kv heads, queries, dim] over keys and values [kv heads, positions, dim]."""
     if keys.shape[1] == 0:
         none = q.new_zeros(q.shape[:2])
         return Part(torch.zeros_like(q), none, none)
@@ -45,10 +35,8 @@ def part_of(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Part:
 
 def merged(parts: Sequence[Part]) -> torch.Tensor:
     """The attention over all segments together, whatever their order and number.
-
     With two parts this is the paper's formula: the coefficients γ_in / (γ_in + α·γ_out) and γ_out / (γ_in/α + γ_out),
-    α = exp(m_out - m_in). The largest m is subtracted from all, so that no exponential overflows.
-    """
+    α = exp(m_out - m_in). The largest m is subtracted from all, so that no exponential overflows."""
     if len(parts) == 1:
         return parts[0].attended
     totals = torch.stack([part.total for part in parts])
@@ -66,8 +54,6 @@ def _active(row: torch.Tensor, gate: Gate) -> torch.Tensor:
 
 
 class ReferenceKernels(Kernels):
-    """One row, one torch call."""
-
     name = "reference"
 
     def __init__(self, dtype: torch.dtype, *, int8: bool = False) -> None:
@@ -120,7 +106,6 @@ class ReferenceKernels(Kernels):
             self.linear(gated, layer.down, add_to=x)
 
     def _queries(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
         shape = layer.shape
         projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
         heads = projected.view(len(x), -1, shape.dim)
@@ -133,7 +118,7 @@ class ReferenceKernels(Kernels):
 
 
 class ReferenceDevice(Device):
-    """The reference kernels with their cache in host memory. It has no links: prompts are served whole."""
+    """It has no links: prompts are served whole."""
 
     def __init__(self, kernels: ReferenceKernels) -> None:
         self.kernels = kernels
@@ -143,7 +128,6 @@ class ReferenceDevice(Device):
 
 
 def parts_of(q: torch.Tensor, row: int, layer: int, step: Step, scale: float, window: int) -> list[Part]:
-    """What one row finds in each of its segments held here, to be merged."""
     batch, angles = step.batch, step.angles
     span, position = int(batch.span[row]), int(batch.positions[row])
     parts = []
@@ -160,7 +144,7 @@ def parts_of(q: torch.Tensor, row: int, layer: int, step: Step, scale: float, wi
 def part_in(
     q: torch.Tensor, layer: int, table: torch.Tensor, length: int, place: int, cache: KVCache, window: int = 0
 ) -> Part:
-    """The part of one row's scaled queries [heads, dim] in a segment of `length` positions in the table's blocks."""
+    """Of scaled queries [heads, dim] in a segment of `length` positions in the table's blocks."""
     held, (heads, dim), kv_heads = on_host(cache), q.shape, cache.shape.kv_heads
     end = min(place + 1, length)
     blocks = table[: -(-end // BLOCK_TOKENS)].long()
@@ -171,7 +155,6 @@ def part_in(
 
 
 def rotated_on(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """One row's rotated heads, rotated further by these angles."""
     none = cosine.new_empty(0, 0)
     return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
 

@@ -13,8 +13,7 @@ CODE = ("cloister.detection.process",)
 
 
 def load() -> None:
-    """Read weights and rules once, before the first fork. The detector itself compiles the rules, which takes seconds,
-    so that the fork server does not wait."""
+    """Read weights and rules once, before the first fork. The detector compiles the rules, which takes seconds."""
     from cloister.detection.rules import shipped_rules
     from cloister.detection.tagger import shipped_tagger
 

@@ -1,19 +1,56 @@
-"""Check digits of cards, accounts and national ids, and the plans of phone numbers.
-
-Each check gets the bare characters (no separators) and tells whether they may be such a number. Sources: ISO/IEC 7812-1
-(Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
-"""
-
+"""Check digits of cards, accounts and national ids, and the plans of phone numbers, of bare characters.
+Sources: ISO/IEC 7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
+Runs of seven digits or more, with any separators, are private (SafeKV §VIII-A), except ranges of years and decimals."""
 # ruff: noqa: E501 (tables)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cloister.messages.controller_detector import Category
+
+FEWEST = 7
+
+
+class Kind(NamedTuple):
+    category: Category
+    name: str
+
+
+_PLAIN = re.compile(r"\d+\.\d+")
+_YEARS = re.compile(r"(?:1\d|20)\d\d\s?[-/]\s?(?:1\d|20)\d\d")
+_BY_LENGTH: dict[int, tuple[str, ...]] = {
+    9: ("us_routing", "nl_bsn", "pt_nif"),
+    10: ("us_phone", "gb_nhs"),
+    11: ("us_phone", "pl_pesel", "br_cpf", "de_tax", "tr_kimlik", "be_nrn", "no_fodselsnummer", "ru_snils"),
+    12: ("in_aadhaar", "jp_my_number", "card"),
+    13: ("kr_rrn", "card"),
+    15: ("fr_nir", "card"),
+    18: ("cn_resident", "card"),
+}
+_FINANCIAL = {"card", "us_routing"}
+_PHONES = {"phone", "us_phone"}
+
+
+def kind_of_digits(run: str) -> Kind | None:
+    run = run.strip()
+    digits = "".join(each for each in run if "0" <= each <= "9")
+    if len(digits) < FEWEST or _PLAIN.fullmatch(run) or _YEARS.fullmatch(run) or not digits.strip("0"):
+        return None
+    if run[0] == "+" or digits.startswith("00"):
+        return Kind(Category.SOCIAL, "phone") if CHECKS["phone"](digits) else Kind(Category.NUMBER, "digits")
+    for name in _BY_LENGTH.get(len(digits), ("card",)):
+        if CHECKS[name](digits):
+            category = Category.FINANCIAL if name in _FINANCIAL else Category.IDENTITY
+            return Kind(Category.SOCIAL if name in _PHONES else category, name.replace("_", "-"))
+    return Kind(Category.NUMBER, "digits")
+
 
 Check = Callable[[str], bool]
 
-CHECKS: dict[str, Check] = {}
-"""By the names that rules use."""
+CHECKS: dict[str, Check] = {}  # by the names that rules use
 
 
 def _named(check: Check) -> Check:
@@ -22,7 +59,6 @@ def _named(check: Check) -> Check:
 
 
 def _digits(length: int) -> Callable[[Check], Check]:
-    """A check of numbers with this many digits, not all equal."""
 
     def register(check: Check) -> Check:
         CHECKS[check.__name__] = found = lambda number: _plain(number, length) and check(number)
@@ -50,7 +86,6 @@ def luhn(number: str) -> bool:
 
 @_named
 def card(number: str) -> bool:
-    """A payment card: the major networks' first digits and lengths."""
     return 12 <= len(number) <= 19 and number[0] in "23456" and luhn(number)
 
 
@@ -92,7 +127,8 @@ def de_tax(number: str) -> bool:
 
 @_named
 def fr_nir(number: str) -> bool:
-    """France, numéro de sécurité sociale: 13 digits and their complement to 97; Corsica's 2A and 2B count as 19 and 18."""
+    """France, numéro de sécurité sociale: 13 digits and their complement to 97; Corsica's 2A and 2B count as 19 and
+    18."""
     digits = number.upper().replace("2A", "19", 1).replace("2B", "18", 1)
     return _plain(digits, 15) and digits[0] in "1278" and 97 - int(digits[:13]) % 97 == int(digits[13:])
 
@@ -113,7 +149,6 @@ _IT_ODD = dict(zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", (
 
 @_named
 def it_codice(number: str) -> bool:
-    """Italy, codice fiscale: sixteen characters, the last a check letter."""
     number = number.upper()
     if len(number) != 16 or not (number.isascii() and number.isalnum() and number[:6].isalpha()):
         return False
@@ -122,7 +157,6 @@ def it_codice(number: str) -> bool:
 
 
 def _divides(name: str, modulus: int, weights: Sequence[int]) -> None:
-    """A check that the modulus divides the weighted sum of all digits."""
     CHECKS[name] = lambda number: _plain(number, len(weights)) and _weighted(number, weights) % modulus == 0
 
 
@@ -133,20 +167,17 @@ _divides("us_routing", 10, (3, 7, 1) * 3)  # United States, ABA routing number
 
 @_digits(11)
 def be_nrn(number: str) -> bool:
-    """Belgium, rijksregisternummer: 97 minus the remainder; since 2000 with a 2 in front."""
     return any(97 - int(front + number[:9]) % 97 == int(number[9:]) for front in ("", "2"))
 
 
 @_digits(11)
 def br_cpf(number: str) -> bool:
-    """Brazil, CPF: two check digits mod 11."""
     checks = (_weighted(number[:count], range(count + 1, 1, -1)) * 10 % 11 % 10 for count in (9, 10))
     return [*checks] == [int(digit) for digit in number[9:]]
 
 
 @_digits(9)
 def pt_nif(number: str) -> bool:
-    """Portugal."""
     rest = 11 - _weighted(number[:8], range(9, 1, -1)) % 11
     return number[0] in "1235689" and (0 if rest >= 10 else rest) == int(number[8])
 
@@ -162,7 +193,6 @@ _VERHOEFF_P = (
 
 @_digits(12)
 def in_aadhaar(number: str) -> bool:
-    """India, Aadhaar: twelve digits under Verhoeff's scheme."""
     check = 0
     for place, digit in enumerate(reversed(number)):
         check = int(_VERHOEFF_D[check][int(_VERHOEFF_P[place % 8][int(digit)])])
@@ -171,7 +201,6 @@ def in_aadhaar(number: str) -> bool:
 
 @_named
 def cn_resident(number: str) -> bool:
-    """China: eighteen places, ISO 7064 mod 11-2."""
     number = number.upper()
     if len(number) != 18 or not number[:17].isdigit():
         return False
@@ -181,20 +210,17 @@ def cn_resident(number: str) -> bool:
 
 @_digits(12)
 def jp_my_number(number: str) -> bool:
-    """Japan: mod 11."""
     rest = _weighted(number[:11], (6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (0 if rest <= 1 else 11 - rest) == int(number[11])
 
 
 @_digits(13)
 def kr_rrn(number: str) -> bool:
-    """South Korea: mod 11."""
     return (11 - _weighted(number[:12], (2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5)) % 11) % 10 == int(number[12])
 
 
 @_digits(11)
 def tr_kimlik(number: str) -> bool:
-    """Turkey: two check digits."""
     digits = [int(each) for each in number]
     tenth = (7 * sum(digits[0:9:2]) - sum(digits[1:8:2])) % 10
     return digits[0] != 0 and tenth == digits[9] and sum(digits[:10]) % 10 == digits[10]
@@ -202,7 +228,6 @@ def tr_kimlik(number: str) -> bool:
 
 @_digits(11)
 def no_fodselsnummer(number: str) -> bool:
-    """Norway: two check digits mod 11."""
     first = 11 - _weighted(number[:9], (3, 7, 6, 1, 8, 9, 4, 5, 2)) % 11
     second = 11 - _weighted(number[:10], (5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11
     return (first % 11, second % 11) == (int(number[9]), int(number[10]))
@@ -210,13 +235,11 @@ def no_fodselsnummer(number: str) -> bool:
 
 @_digits(11)
 def ru_snils(number: str) -> bool:
-    """Russia, SNILS: nine digits and their weighted sum mod 101."""
     return _weighted(number[:9], range(9, 0, -1)) % 101 % 100 == int(number[9:])
 
 
 @_named
 def fi_hetu(number: str) -> bool:
-    """Finland: ddmmyy, a sign for the century, three digits, a check character."""
     number = number.upper()
     if len(number) != 11 or not (number[:6] + number[7:10]).isdigit() or number[6] not in "+-ABCDEFYXWVU":
         return False
@@ -225,7 +248,6 @@ def fi_hetu(number: str) -> bool:
 
 @_named
 def gb_nino(number: str) -> bool:
-    """United Kingdom, National Insurance: letters that are used, six digits, A to D."""
     number = number.upper()
     if len(number) != 9 or not number[2:8].isdigit() or number[8] not in "ABCD" or not number[:2].isalpha():
         return False
@@ -235,7 +257,6 @@ def gb_nino(number: str) -> bool:
 
 @_digits(10)
 def gb_nhs(number: str) -> bool:
-    """United Kingdom, NHS number: mod 11."""
     return (11 - _weighted(number[:9], range(10, 1, -1)) % 11) % 11 == int(number[9])
 
 
@@ -263,13 +284,13 @@ PHONE_PLANS = {
     "352": tuple(range(6, 10)), "353": (8, 9), "354": (7,), "358": tuple(range(6, 12)), "359": (8, 9), "370": (8,), "371": (8,),
     "372": (7, 8), "380": (9,), "385": (8, 9), "386": (8,), "420": (9,), "421": (9,), "852": (8,), "880": (10,), "886": (8, 9),
     "961": (7, 8), "962": (8, 9), "964": (10,), "965": (8,), "966": (9,), "971": (8, 9), "972": (8, 9), "974": (8,),
-}  # fmt: skip
-"""Country code → how many digits follow it (ITU-T E.164, national numbering plans)."""
+}  # fmt: skip  # country code → how many digits follow it (ITU-T E.164, national numbering plans)
 
 
 @_named
 def phone(number: str) -> bool:
-    """An international number: a country's code and as many digits as its plan has; unknown countries by E.164 alone."""
+    """An international number: a country's code and as many digits as its plan has; unknown countries by E.164
+    alone."""
     digits = number.removeprefix("+").removeprefix("00")
     if not digits.isdigit():
         return False

@@ -1,8 +1,5 @@
-"""Text as the detectors read it: compatibility forms, accents, invisible characters and lookalikes folded away, with a
-map back (SafeKV §VIII-A: canonicalisation, Unicode folding). Case is kept; spaced-out digits are for `digits`.
-
-Table lookups over the whole text at once: a prompt of ASCII passes untouched.
-"""
+"""Text as the detectors read it: folded, with a map back (SafeKV §VIII-A: canonicalisation, Unicode folding).
+Table lookups over the whole text at once: a prompt of ASCII passes untouched. Case is kept."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from numpy.typing import NDArray
 Codes = NDArray[np.uint32]
 Positions = NDArray[np.int64]
 
-_TABLE = 0x20000
-"""Characters beyond these two planes stay as they are; tags and variation selectors there are dropped."""
+_TABLE = 0x20000  # characters beyond two planes stay as they are; tags and variation selectors there are dropped
 _INVISIBLE_PLANE = (0xE0000, 0xE01EF)
 
 LOOKALIKES = dict(
@@ -27,8 +23,7 @@ LOOKALIKES = dict(
         "aAbBcCeEeE33iIijJkKmMhHoOpPsStTyYxXhdqwyvG6r" + "aAbBeEnHiIkKuMvNoOpPtTuYxXzZywc" + "ouhgnUUS" + "BDAEIOST",
         strict=True,
     )
-)
-"""Letters of other scripts that pass for Latin ones, undone in words that have Latin letters too (UTS #39)."""
+)  # letters that pass for Latin ones, undone in words that have Latin letters too (UTS #39)
 
 _DROPPED_CATEGORIES = {"Mn", "Me", "Cf"}
 _KEPT_CONTROLS = "\t\n\r"
@@ -43,13 +38,13 @@ class _Tables(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Folded:
-    """The folded text and, for each of its characters, its place in the original (`origin`, one longer)."""
+    """`origin`: for each character of the folded text, its place in the original; one longer."""
 
     text: str
     origin: Positions | None
 
     def original(self, start: int, end: int) -> tuple[int, int]:
-        """The span of the original that gave this one; what was dropped inside or right behind it belongs to it."""
+        """What was dropped inside or right behind the span belongs to it."""
         if self.origin is None:
             return start, end
         if end <= start:
@@ -58,7 +53,6 @@ class Folded:
 
 
 def fold(text: str) -> Folded:
-    """The text as the detectors read it."""
     if text.isascii():
         return Folded(text, None)
     tables = _tables()
@@ -80,7 +74,6 @@ def fold(text: str) -> Folded:
 
 
 def _expand(out: Codes, codes: Codes, lengths: Positions, longer: dict[int, str]) -> None:
-    """Write what became several characters."""
     ends = np.cumsum(lengths)
     for place in np.flatnonzero(lengths > 1):
         word = longer[int(codes[place])]
@@ -88,7 +81,6 @@ def _expand(out: Codes, codes: Codes, lengths: Positions, longer: dict[int, str]
 
 
 def _unmask(out: Codes, lookalike: Codes) -> None:
-    """Lookalikes become Latin in words that have Latin letters."""
     near = np.minimum(out, _TABLE - 1)
     suspects = lookalike[near] != 0
     if not suspects.any():

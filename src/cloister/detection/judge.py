@@ -1,11 +1,7 @@
 """Tier 3: the serving model judges uncertain blocks, with the conversation as context (SafeKV §V-B.3).
-
-A question is a request for a single token. A bias lets only the two answers win. "Public" gets a smaller bias than
-"private", so it wins only if its logit is greater by `MARGIN`. Any other answer means private. Questions are built from
-token ids; a process with a tokenizer encodes the words around them once (`form_of`).
-
-A prompt can talk the judge into "public", but only about itself, and its user was free to share it.
-"""
+A question is a request for a single token, biased to two answers. "Public" gets a smaller bias, so it wins only if its
+logit is greater by `MARGIN`; any other answer means private. A prompt can talk the judge into "public", but only about
+itself, and its user was free to share it."""
 
 from __future__ import annotations
 
@@ -17,10 +13,8 @@ from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import JudgeForm
 from cloister.messages.types import SamplingParams
 
-MAX_CONTEXT, MAX_PASSAGE = 256, 64
-"""Tokens of the conversation before, and of the passage."""
-MARGIN = 2.0
-"""SmolLM2-135M does not reach it: its answers are guesses (docs/bench/detection.md)."""
+MAX_CONTEXT, MAX_PASSAGE = 256, 64  # tokens of the conversation before, and of the passage
+MARGIN = 2.0  # SmolLM2-135M does not reach it: its answers are guesses (docs/bench/detection.md)
 _BIAS = 100.0
 _ANSWERS = ((" Yes", " No"), ("Yes", "No"), (" yes", " no"))
 
@@ -42,8 +36,7 @@ AFTER = "\nIs the passage private?"
 
 
 def form_of(encode: Callable[[str], Sequence[int]]) -> JudgeForm:
-    """The question's words as token ids; `encode` adds no special tokens. SetupError if the answers do not differ in
-    their first token."""
+    """`encode` adds no special tokens. SetupError if the answers do not differ in their first token."""
     for yes, no in _ANSWERS:
         first, other = encode(yes), encode(no)
         if first and other and first[0] != other[0]:
@@ -53,8 +46,6 @@ def form_of(encode: Callable[[str], Sequence[int]]) -> JudgeForm:
 
 
 class Question(NamedTuple):
-    """A request for one token: the prompt, and how to choose."""
-
     tokens: tuple[int, ...]
     params: SamplingParams
 
@@ -66,7 +57,6 @@ class Judge:
         self._params = SamplingParams(max_tokens=1, temperature=0.0, logit_bias=bias)
 
     def question(self, context: Sequence[int], passage: Sequence[int]) -> Question:
-        """Whether the passage is private, after the end of the context."""
         form = self._form
         tokens = *form.before, *context[-MAX_CONTEXT:], *form.between, *passage[:MAX_PASSAGE], *form.after
         return Question(tokens, self._params)

@@ -1,8 +1,5 @@
-"""Beginnings of prompts that contain no user's words: the model's chat template, and common system prompts.
-
-They are compared with the text as it came, exactly and at its very beginning. To share one reveals no more than the
-model's own files. The tagger's opinion of them does not count; rules, also an operator's, do.
-"""
+"""Beginnings of prompts that contain no user's words: the chat template, and common system prompts.
+Compared exactly, at the text's very beginning. The tagger's opinion of them does not count; rules do."""
 
 from __future__ import annotations
 
@@ -12,22 +9,17 @@ from typing import Any, Protocol
 from cloister.errors import InvalidRequest
 from cloister.messages.types import MAX_OPENING
 
-SYSTEM_PROMPTS = ("You are a helpful assistant.",)
-"""Common to many users; known without a template too."""
-_WORDS = "Qxvz"
-"""Stands for a user's words."""
+SYSTEM_PROMPTS = ("You are a helpful assistant.",)  # common to many users; known without a template too
+_WORDS = "Qxvz"  # stands for a user's words
 
 
 class Templated(Protocol):
-    """A tokenizer with a chat template (prompts.tokenizer)."""
-
     def render_chat(self, messages: list[dict[str, Any]], /) -> list[int]: ...
     def decode(self, tokens: list[int], /) -> str: ...
 
 
 def prefixes_of(tokenizer: Templated) -> tuple[str, ...]:
-    """What a model's template writes before the first user's words, with and without a common system prompt. Empty
-    without a template, or if it refuses such a chat."""
+    """What a model's template writes before the first user's words. Empty without a template."""
     user = {"role": "user", "content": _WORDS}
     found: set[str] = set()
     for system in (None, _WORDS, *SYSTEM_PROMPTS):
@@ -45,5 +37,4 @@ def prefixes_of(tokenizer: Templated) -> tuple[str, ...]:
 
 
 def known_until(text: str, prefixes: Iterable[str] = SYSTEM_PROMPTS) -> int:
-    """Length of the longest known prefix of the text; 0 without one."""
     return max((len(prefix) for prefix in prefixes if text.startswith(prefix)), default=0)

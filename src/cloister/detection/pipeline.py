@@ -1,8 +1,5 @@
 """Tiers 1 and 2 on one text: a label for each block, and the findings (SafeKV §V-B).
-
-A block is private if a finding touches it. What follows a private block is private: its keys and values were computed
-from it (§V-D, descendants). The pipeline gets neither requests nor tenants.
-"""
+A block is private if a finding touches it. It gets neither requests nor tenants."""
 
 from __future__ import annotations
 
@@ -16,14 +13,11 @@ import numpy as np
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
-from cloister.detection.thresholds import lowered
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, lowered, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
 
 
 class Finding(NamedTuple):
-    """A span of the original text; `tier` 1 names its `rule`, tier 2 gives its `score`."""
-
     start: int
     end: int
     tier: int
@@ -33,7 +27,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """One block's label, the tier that decided (0 without a finding), the finding's category, and tier 2's score."""
+    """The tier that decided is 0 without a finding; the score is tier 2's."""
 
     label: Label
     tier: int
@@ -48,7 +42,7 @@ class Examined:
 
 
 class Pipeline:
-    """Labels texts. `rules` and `known_prefixes` may be replaced between texts."""
+    """`rules` and `known_prefixes` may be replaced between texts."""
 
     def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
         self.rules = rules
@@ -67,7 +61,7 @@ class Pipeline:
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self._tagger is not None:
             known = known_until(text, self.known_prefixes)
-            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known)
+            findings += _tagged(self._tagger.tag(folded.text), folded, ends, calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):
@@ -75,56 +69,48 @@ class Pipeline:
                         verdicts[block] = Verdict(Label.PRIVATE, 1, finding.category, verdicts[block].score)
         return Examined(verdicts, sorted(findings))
 
-    def _tagged(
-        self,
-        tagger: Tagger,
-        folded: Folded,
-        ends: Sequence[int],
-        calibration: Calibration,
-        verdicts: list[Verdict],
-        known: int,
-    ) -> list[Finding]:
-        """Fill in tier 2's verdicts, and list the words that score above the threshold. Words that end within the
-        first `known` characters score 0."""
-        tags = tagger.tag(folded.text)
-        if not len(tags.starts) or not len(ends):
-            return []
-        starts, until = tags.starts, tags.ends
-        if folded.origin is not None:
-            starts, until = folded.origin[starts], folded.origin[until]
-        tags.scores[until <= known] = 0.0
-        bounds = np.asarray(ends)
-        first = np.minimum(np.searchsorted(bounds, starts, side="right"), len(bounds) - 1)
-        last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)
-        best = np.full(len(bounds), -1, dtype=np.int64)
-        order = np.argsort(tags.scores, kind="stable")
-        best[first[order]] = order  # the last assignment stays: the word with the highest score
-        for word in np.flatnonzero(last > first):
-            for block in range(first[word] + 1, last[word] + 1):
-                if best[block] < 0 or tags.scores[word] > tags.scores[best[block]]:
-                    best[block] = word
-        for block in np.flatnonzero(best >= 0).tolist():
-            score, category = float(tags.scores[best[block]]), CATEGORIES[tags.classes[best[block]]]
-            if score >= calibration.public:
-                label = Label.PRIVATE if score >= calibration.private else Label.UNCERTAIN
-                verdicts[block] = Verdict(label, 2, category, score)
-            else:
-                verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
-        named = np.flatnonzero(tags.scores >= calibration.public)
-        kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
-        spans = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
-        return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in spans]
+
+def _tagged(
+    tags: Tags, folded: Folded, ends: Sequence[int], calibration: Calibration, verdicts: list[Verdict], known: int
+) -> list[Finding]:
+    """Fill in tier 2's verdicts, and list the words above the threshold. Words in known prefixes score 0."""
+    if not len(tags.starts) or not len(ends):
+        return []
+    starts, until = tags.starts, tags.ends
+    if folded.origin is not None:
+        starts, until = folded.origin[starts], folded.origin[until]
+    tags.scores[until <= known] = 0.0
+    bounds = np.asarray(ends)
+    first = np.minimum(np.searchsorted(bounds, starts, side="right"), len(bounds) - 1)
+    last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)
+    best = np.full(len(bounds), -1, dtype=np.int64)
+    order = np.argsort(tags.scores, kind="stable")
+    best[first[order]] = order  # the last assignment stays: the word with the highest score
+    for word in np.flatnonzero(last > first):
+        for block in range(first[word] + 1, last[word] + 1):
+            if best[block] < 0 or tags.scores[word] > tags.scores[best[block]]:
+                best[block] = word
+    for block in np.flatnonzero(best >= 0).tolist():
+        score, category = float(tags.scores[best[block]]), CATEGORIES[tags.classes[best[block]]]
+        if score >= calibration.public:
+            label = Label.PRIVATE if score >= calibration.private else Label.UNCERTAIN
+            verdicts[block] = Verdict(label, 2, category, score)
+        else:
+            verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
+    named = np.flatnonzero(tags.scores >= calibration.public)
+    kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
+    spans = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
+    return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in spans]
 
 
 def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:
-    """The blocks a span touches."""
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(ends, max(start, end - 1), side="right"))
     return range(min(first, len(ends)), min(last + 1, len(ends)))
 
 
 def inherit(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What follows a private block is private; what follows an uncertain block is at best uncertain."""
+    """What follows a private block is private (§V-D); what follows an uncertain block is at best uncertain."""
     worst, result = Label.PUBLIC, []
     for verdict in verdicts:
         if verdict.label > worst:
@@ -141,10 +127,9 @@ def even_blocks(text: str, characters: int = 64) -> list[int]:
 
 @cache
 def shipped_pipeline(operator_rules: str = "") -> Pipeline:
-    """Tiers 1 and 2 as they come with Cloister, and an operator's rules as TOML."""
     return Pipeline(with_shipped_rules(operator_rules), shipped_tagger())
 
 
 def with_shipped_rules(text: str) -> RuleSet:
-    """The shipped rules and those of an operator's TOML text. RuleBroken if these cannot be used."""
+    """RuleBroken if the operator's TOML cannot be used."""
     return RuleSet((*shipped_rules(), *(read_rules(text) if text else ())))

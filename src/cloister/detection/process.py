@@ -1,7 +1,5 @@
 """The detector process: load, leave the host, seal, and label texts until the controller hangs up.
-
-After the seal it has no network and no file. It answers in codes alone and drops each text with its answer.
-"""
+After the seal it has no network and no file. It answers in codes alone and drops each text with its answer."""
 
 from __future__ import annotations
 
@@ -33,14 +31,12 @@ from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 
-MEMORY_BYTES = 512 << 20
-"""Memory after the seal: texts are bounded, and are tagged piece by piece."""
+MEMORY_BYTES = 512 << 20  # after the seal: texts are bounded, and are tagged piece by piece
 
 _REHEARSAL = "Rehearsal: naïve Ünïcode, 4111 1111 1111 1111, rehearsal@example.org, Миша, 王伟. " * 4
 
 
 def serve(control: socket.socket) -> None:
-    """Serve until the controller hangs up."""
     endpoint: BlockingEndpoint[ToDetector] = BlockingEndpoint(control, ToDetector)
     try:
         order = endpoint.next()
@@ -76,7 +72,7 @@ class Labeller:
             pass
 
     def _answer(self, control: socket.socket, frames: FrameReader[ToDetector]) -> bool:
-        """False if the controller hung up. A separate function, so that no local keeps a text while recv waits."""
+        """A separate function, so that no local keeps a text while recv waits."""
         data = control.recv(RECEIVE_BYTES)
         if not data:
             return False
@@ -98,7 +94,6 @@ class Labeller:
         raise ProtocolError("The detector runs already.")
 
     def classify(self, message: Classify) -> Labels:
-        """A label for each block; what follows a private block is private."""
         ends = message.ends
         if any(one > other for one, other in pairwise(ends)):
             raise ProtocolError("Blocks do not follow one another.")
@@ -114,7 +109,7 @@ class Labeller:
         )
 
     def load(self, message: LoadRules) -> RulesLoaded:
-        """Replace the operator's rules, or keep the old ones and report the error."""
+        """Keeps the old rules and reports the error if the new ones are broken."""
         before = len(self._pipeline.rules.rules)
         try:
             self._pipeline.rules = with_shipped_rules(message.rules)

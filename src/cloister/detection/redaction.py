@@ -1,11 +1,6 @@
-"""Finds the secrets of a text, for obfuscation (`obfuscation.tags.Detector`): tiers 1 and 2 as spans with a category.
-
-`pipeline` makes a block private for a word that may be private. Here every secret costs λ substitutes, so a word must
-be more likely private than not (`SURE`); words between two such words belong to them if they may be private (`LIKELY`).
-A rule counts if its match contains the secret (`Rule.secret`), not if the secret is only near.
-
-Runs in a vault or on the user's machine, where the text may be read. Keeps no text.
-"""
+"""Finds the secrets of a text, for obfuscation: tiers 1 and 2 as spans with a category. Keeps no text.
+Every secret costs λ substitutes, so a word must be more likely private than not (`SURE`); words between two such words
+belong to them if they may be private (`LIKELY`)."""
 
 from __future__ import annotations
 
@@ -23,11 +18,9 @@ from cloister.detection.tagger import CATEGORIES, Tagger, shipped_tagger
 from cloister.messages.controller_detector import Category
 
 SURE, LIKELY = 0.5, 0.25
-PIECE, OVERLAP = 4096, 256
-"""Characters of a piece of a long text, and of the neighbours that it overlaps with."""
+PIECE, OVERLAP = 4096, 256  # characters of a piece of a long text, and of the neighbours that it overlaps with
 
-Found = tuple[int, int, str]
-"""Where a secret begins and ends, in characters, and its category (`obfuscation.tags.Category`)."""
+Found = tuple[int, int, str]  # a secret's start and end in characters, and its category (`obfuscation.tags.Category`)
 
 _NAMES = {
     Category.NAME: "name",
@@ -35,15 +28,12 @@ _NAMES = {
     Category.ORGANISATION: "organisation",
     Category.TIME: "date",
     Category.TRAIT: "free",
-}
-"""All others are an `id`."""
+}  # all others are an `id`
 _AGE = re.compile(r"\d{1,3}")
 _NUMBER = re.compile(r"\d+(?=\D*\Z)")
 
 
 class Redaction:
-    """A detector of secrets. `rules` are those whose matches hold one."""
-
     def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
         self._rules, self._tagger = rules, tagger
         self._parts = {rule.id: rule.secret for rule in rules.rules}
@@ -52,7 +42,7 @@ class Redaction:
         return [found for piece in self.pieces(text) for found in piece]
 
     def pieces(self, text: str) -> Iterator[list[Found]]:
-        """The findings of each piece. A piece takes bounded time."""
+        """A piece takes bounded time."""
         known = known_until(text)
         for start in range(0, len(text), PIECE):
             first = max(0, start - OVERLAP)
@@ -72,7 +62,6 @@ class Redaction:
         return [(*folded.original(start, end), name) for start, end, name in whole if start < end]
 
     def _matched(self, text: str, match: Match) -> Found:
-        """The part of a match that is the secret."""
         start, end, name = match.start, match.end, _NAMES.get(match.category, "id")
         match self._parts.get(match.rule):
             case "end":
@@ -107,7 +96,6 @@ def _tagged(tagger: Tagger, text: str) -> list[Found]:
 
 
 def _whole(text: str, start: int, end: int, name: str) -> Found:
-    """The same span without signs at its edges, extended to whole words."""
     while start < end and not text[start].isalnum():
         start += 1
     while start < end and not text[end - 1].isalnum():
@@ -128,5 +116,5 @@ def preload_redaction() -> None:
 
 @cache
 def shipped_redaction() -> Redaction:
-    """Tiers 1 and 2 as they come with Cloister. To compile the rules takes half a second."""
+    """To compile the rules takes half a second."""
     return Redaction(RuleSet(rule for rule in shipped_rules() if rule.secret), shipped_tagger())

@@ -1,8 +1,5 @@
-"""Tier 1: patterns and word lists, all matched in one pass by Hyperscan (Vectorscan on ARM), in time linear in the text
-(SafeKV §V-B.1, Table IV).
-
-Rules come from TOML: those shipped (`rules.toml`), and an operator's own, signed (`signed_rules`).
-"""
+"""Tier 1: patterns and word lists, matched in one pass by Hyperscan, in time linear in the text (SafeKV §V-B.1).
+Rules come from TOML: those shipped (`rules.toml`), and an operator's own, signed (`signed_rules`)."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from cloister.detection.checksums import CHECKS
-from cloister.detection.digits import kind_of_digits
+from cloister.detection.checksums import CHECKS, kind_of_digits
 from cloister.detection.folding import fold
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import MAX_RULES_BYTES, Category
@@ -31,10 +27,8 @@ _Word = Annotated[str, Meta(min_length=2, max_length=200)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """One pattern, or a list of whole words. A match must also pass `check`, have `digits` digits or more, and end in a
-    capitalised word if `capital`. `run`: digits, classified by `digits.py`.
-
-    `secret`: which part of a match is the secret (`redaction`): all of it, its last word, or its last number."""
+    """`run`: digits, classified by `checksums.kind_of_digits`. `secret`: which part of a match is the secret
+    (`redaction`)."""
 
     id: _Name
     category: _Name
@@ -53,8 +47,6 @@ class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Match(NamedTuple):
-    """A span of the folded text, its category and its rule."""
-
     start: int
     end: int
     category: Category
@@ -62,7 +54,7 @@ class Match(NamedTuple):
 
 
 class RuleBroken(SetupError, code="setup_error"):
-    """A rule file that cannot be used. `wrong` and `rule` locate the error without quoting the file."""
+    """`wrong` and `rule` locate the error without quoting the file."""
 
     def __init__(self, message: str, wrong: str, rule: int = 0) -> None:
         super().__init__(message, hint="docs/detection.md says how rules are written. The rules before stay in force.")
@@ -71,7 +63,6 @@ class RuleBroken(SetupError, code="setup_error"):
 
 
 def read_rules(text: str) -> tuple[Rule, ...]:
-    """The rules in a TOML text. RuleBroken if it is malformed."""
     if len(text.encode()) > MAX_RULES_BYTES:
         raise RuleBroken(f"A rule file may have {MAX_RULES_BYTES} bytes at most.", "form")
     try:
@@ -101,8 +92,6 @@ def shipped_rules() -> tuple[Rule, ...]:
 
 
 class RuleSet:
-    """Compiled rules."""
-
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
         named = [category_of(rule) for rule in self.rules]
@@ -115,7 +104,6 @@ class RuleSet:
             raise self._first_wrong(patterns) from None
 
     def find(self, text: str) -> list[Match]:
-        """All matches in a folded text."""
         data = text.encode("utf-8", "replace")
         found: dict[tuple[int, int], list[int]] = {}
 
@@ -137,7 +125,6 @@ class RuleSet:
         return matches
 
     def _judged(self, number: int, data: bytes) -> tuple[Category, str] | None:
-        """A match's category and name, or None if it fails a check."""
         rule = self.rules[number]
         if rule.run:
             kind = kind_of_digits(data.decode("utf-8", "replace"))

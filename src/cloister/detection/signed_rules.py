@@ -1,8 +1,5 @@
 """An operator's rule file: TOML under an Ed25519 signature (a signed note), read again when it changes.
-
-If the file is missing, broken, or not signed by the operator's key, the old rules stay in force, and `trouble` has the
-reason until the file is right again.
-"""
+If the file is missing, broken, or not signed by the operator's key, the old rules stay in force."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _SIGNATURES_BYTES = 4096
 
 
 class SignedRules:
-    """`text` is the TOML in force. The first reading must succeed; later ones may fail."""
+    """`text` is the TOML in force. The first reading must succeed; `trouble` says why a later one failed."""
 
     def __init__(self, path: Path, key: VerifierKey) -> None:
         self._path = path
@@ -54,7 +51,7 @@ class SignedRules:
 
 
 def read_signed(path: Path, key: VerifierKey) -> str:
-    """The file's TOML, its signature verified and its rules well formed; SetupError if not."""
+    """SetupError if the signature is not the key's or the rules are not well formed."""
     data = read_bounded(path, MAX_RULES_BYTES + _SIGNATURES_BYTES)
     try:
         note = read_note(data.decode())
@@ -70,7 +67,7 @@ def read_signed(path: Path, key: VerifierKey) -> str:
 
 
 def sign_rules(text: str, key: SigningKey) -> str:
-    """The same rules under a signature; RuleBroken if they are not well formed."""
+    """RuleBroken if the rules are not well formed."""
     text = text if text.endswith("\n") else text + "\n"
     read_rules(text)
     return str(Note(text, (key.sign(text),)))

@@ -4,13 +4,13 @@ parameters).
     words → sums of hashed features → three dilated convolutions → for each word: not private, or a category
 
 Several small nets, whose logits are averaged, run by numpy on one core. Each sees at most fourteen words to each side.
-scripts/fuse_taggers.py joins the nets of several trainings into one file.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +20,26 @@ from cloister.detection.words import BUCKETS, FEATURES, Words, split
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category
 
+LOAD, SUSPICION = 0.7, 2.0  # how far each moves a threshold, in logits, at its fullest
+
+
+def lowered(calibration: Calibration, load: float = 0.0, suspicion: float = 0.0) -> Calibration:
+    """`load` and `suspicion` from 0 to 1."""
+    shift = LOAD * load + SUSPICION * suspicion
+    public, private = (_moved(each, -shift) for each in calibration)
+    return Calibration(public, max(public, private))
+
+
+def _moved(probability: float, logits: float) -> float:
+    probability = min(max(probability, 1e-9), 1 - 1e-9)
+    return 1 / (1 + exp(-(log(probability / (1 - probability)) + logits)))
+
+
 _CLASSES = ("NONE", "NAME", "LOCATION", "ORGANISATION", "TIME", "TRAIT", "NUMBER", "ACCOUNT", "SECRET")
 CATEGORIES = tuple(Category[name] for name in _CLASSES)
-"""Its classes, in order."""
 
 _WIDTH = 5
-_PIECE, _OVERLAP = 8192, 512
-"""Characters of a piece of a long text, and of the neighbours it overlaps with: more than the nets see."""
+_PIECE, _OVERLAP = 8192, 512  # characters of a piece of a long text, and of its neighbours: more than the nets see
 
 Numbers = NDArray[np.float32]
 
@@ -70,7 +83,6 @@ class Tagger:
         self.calibration = Calibration(public, private)
 
     def tag(self, text: str) -> Tags:
-        """Every word of a folded text."""
         if len(text) <= _PIECE + 2 * _OVERLAP:
             return self._tag(text)
         tags = []
@@ -116,7 +128,6 @@ class Tagger:
 
 
 def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
-    """Whether the arrays are there and have the shapes that the others give them."""
     if not {"scale", "dilations", "out"} <= arrays.keys() or arrays["out"].ndim != 3 or not arrays["out"].size:
         return False
     (nets, hidden, classes), columns = arrays["out"].shape, arrays["scale"].size
@@ -130,6 +141,5 @@ def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
 
 @cache
 def shipped_tagger() -> Tagger:
-    """The tagger that comes with Cloister."""
     with files(__package__).joinpath("tagger.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return Tagger(dict(arrays))

@@ -1,9 +1,5 @@
-"""A text cut into words for the tagger, each with hashed features; all by table lookups and sums over the whole text.
-
-A word is a run of letters, a run of digits, one ideograph or one sign. Its features are hashes into one table of
-`BUCKETS` rows: the word in lower case and as it is cased, its beginnings, endings and trigrams, its shape, and
-what stands before it.
-"""
+"""A text cut into words for the tagger, each with hashed features, by table lookups over the whole text.
+A word is a run of letters, a run of digits, one ideograph or one sign."""
 
 from __future__ import annotations
 
@@ -15,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUCKETS = 1 << 16
-FEATURES = 9
-"""Of a fixed place in each word; trigrams come on top."""
+FEATURES = 9  # of a fixed place in each word; trigrams come on top
 
 _PLANE = 1 << 16
 Codes = NDArray[np.uint32]
@@ -27,15 +22,13 @@ Kinds = NDArray[np.uint8]
 SPACE, LETTER, DIGIT, SIGN, IDEOGRAPH = range(5)
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
-_POWERS_OF = 64
-"""Characters of a word that its hash weighs separately."""
+_POWERS_OF = 64  # characters of a word that its hash weighs separately
 
 _WORD, _PREFIX2, _PREFIX3, _SUFFIX2, _SUFFIX3, _SUFFIX4, _SHAPE, _BEFORE, _TRIGRAM, _CASED = range(1, 11)
 
 
 class Words(NamedTuple):
-    """Where each word begins and ends, its features (n, FEATURES), and its trigrams: those of word i are
-    `trigrams[first[i]:first[i + 1]]`, never none."""
+    """The trigrams of word i are `trigrams[first[i]:first[i + 1]]`, never none."""
 
     starts: Places
     ends: Places
@@ -45,7 +38,6 @@ class Words(NamedTuple):
 
 
 def split(text: str) -> Words:
-    """The words of a folded text."""
     codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
     kinds, lower, scripts = (table[np.minimum(codes, _PLANE - 1)] for table in _tables())
     starts, ends = _bounds(kinds)
@@ -90,7 +82,6 @@ def _hash(kind: int, values: Hashes) -> Places:
 
 
 def _whole(letters: Hashes, starts: Places, lengths: Places) -> Hashes:
-    """All letters of each word, weighted by their place."""
     word = np.repeat(starts, np.diff(starts, append=len(letters)))
     within = np.minimum(np.arange(starts[0], len(letters)) - word, _POWERS_OF - 1)
     weighted = letters[starts[0] :] * _powers()[within]
@@ -98,12 +89,10 @@ def _whole(letters: Hashes, starts: Places, lengths: Places) -> Hashes:
 
 
 def _from(padded: Hashes, starts: Places, lengths: Places, count: int) -> Hashes:
-    """The first letters of each word, fewer where it has fewer."""
     return _joined([np.where(lengths > place, padded[starts + place], 0) for place in range(count)])
 
 
 def _until(padded: Hashes, starts: Places, ends: Places, count: int) -> Hashes:
-    """The last letters of each word."""
     places = [ends - 1 - back for back in range(count)]
     return _joined([np.where(place >= starts, padded[np.maximum(place, 0)], 0) for place in places])
 
@@ -116,14 +105,13 @@ def _joined(letters: list[Hashes]) -> Hashes:
 
 
 def _cased(codes: Codes, kinds: Kinds, lower: Codes, starts: Places, lengths: Places) -> Places:
-    """Capitals: none, all, the first alone, or else."""
     capital = (codes != lower) & (kinds == LETTER)
     capitals = np.add.reduceat(capital.astype(np.int64), starts)
     return np.select([capitals == 0, capitals == lengths, (capitals == 1) & capital[starts]], [0, 1, 2], default=3)
 
 
 def _shape(codes: Codes, kinds: Kinds, scripts: Kinds, cased: Places, starts: Places, lengths: Places) -> Hashes:
-    """Kind, script, how its letters are cased, and about how long it is; of four digits, whether they may be a year."""
+    """Kind, script, case, and about how long; of four digits, whether they may be a year."""
     year = (lengths == 4) & (codes[starts] - np.uint32(ord("1")) <= 1)
     kind = kinds[starts].astype(np.int64)
     long = np.where(kind == DIGIT, np.minimum(lengths, 20) + 32 * year, np.minimum(lengths, 4))
@@ -132,7 +120,7 @@ def _shape(codes: Codes, kinds: Kinds, scripts: Kinds, cased: Places, starts: Pl
 
 
 def _before(codes: Codes, kinds: Kinds, starts: Places) -> Hashes:
-    """Nothing, a line's end, a space, or which character stands right before; and whether a sentence may begin here."""
+    """Nothing, a line's end, a space, or the character right before; and whether a sentence may begin here."""
     previous = np.where(starts > 0, codes[starts - 1], np.uint32(ord("\n")))
     gap = np.where(kinds[starts - 1] == SPACE, np.where(previous == ord("\n"), 1, 2), 3)
     gap[0] = 1 if starts[0] == 0 else gap[0]
@@ -148,7 +136,6 @@ def _signs(codes: Codes) -> Hashes:
 
 
 def _trigrams(padded: Hashes, starts: Places, lengths: Places) -> tuple[Places, Places]:
-    """Every three letters within a word; one (shorter) for words of fewer."""
     counts = np.maximum(lengths - 2, 1)
     first = np.concatenate(([0], np.cumsum(counts)))
     place = np.repeat(starts - first[:-1], counts) + np.arange(first[-1])
@@ -193,5 +180,5 @@ def _tables() -> _Tables:
     return _Tables(kinds, lower, scripts)
 
 
+# first code of each range of scripts
 _SCRIPTS = (0, 0x0370, 0x0400, 0x0590, 0x0900, 0x0E00, 0x1100, 0x1200, 0x3000, 0x3100, 0xAC00, 0xD800)
-"""First code of each range of scripts."""

@@ -1,21 +1,16 @@
-"""The contract of an engine: what the service process asks of it. `paged.PagedEngine` implements it.
-
-An engine takes tokenised requests and answers with messages, one step at a time, called from one thread. Tenants are
-opaque strings to it, tokens and links are numbers. It handles no HTTP, text, keys or levels.
-"""
+"""The contract of an engine, called from one thread. Tenants are opaque strings; it handles no HTTP, text or levels."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 
 
 class Engine(ABC):
-    max_context: int
-    """The most tokens of prompt and output together."""
+    max_context: int  # prompt and output together
 
     @property
     @abstractmethod
@@ -24,20 +19,17 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def has_work(self) -> bool:
-        """Whether a step would do something."""
+    def has_work(self) -> bool: ...
 
     @abstractmethod
-    def submit(self, request: GenerationRequest) -> Accepted | Failed:
-        """Queue a request, or refuse it at once."""
+    def submit(self, request: EngineRequest) -> Accepted | Failed: ...
 
     @abstractmethod
     def cancel(self, request_id: int) -> Tokens | None:
         """End a request in any state. Returns its last message, or None if there is no such request."""
 
     @abstractmethod
-    def step(self, most: int | None = None) -> list[Tokens | Failed]:
-        """Compute once, at most `most` tokens if given. Returns new tokens and failures."""
+    def step(self, most: int | None = None) -> list[Tokens | Failed]: ...
 
     @abstractmethod
     def take_failure(self) -> bool:
@@ -48,13 +40,11 @@ class Engine(ABC):
         """Drop all cached pages that only this tenant has a right to. Its running requests go on uncached."""
 
     @abstractmethod
-    def stats(self) -> Stats:
-        """Totals over all tenants."""
+    def stats(self) -> Stats: ...
 
     @abstractmethod
     def attach_link(self, link: int, question: int, answer: int) -> None:
-        """Allow requests to be partitioned over this link. The caller closes the descriptors. ProtocolError if a link
-        of this number is attached. A link that cannot be mapped counts as broken; requests over it fail."""
+        """The caller closes the descriptors. A link that cannot be mapped counts as broken; requests over it fail."""
 
     @abstractmethod
     def attach_exported_link(self, link: int, slot: int) -> None:
@@ -65,7 +55,7 @@ class Engine(ABC):
         """The vault behind a link is gone. Returns the failure of every request that needs it."""
 
     def export_links(self) -> list[int]:
-        """Descriptors of the memory of links, where that is the device's. The caller closes them."""
+        """Descriptors of the links' memory, where that is the device's. The caller closes them."""
         return []
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:

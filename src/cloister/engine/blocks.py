@@ -1,13 +1,10 @@
-"""Reference counts of the blocks of the paged KV cache. The pool stores no keys and values."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 
 class BlockPool:
-    """`total` blocks; a block is free again when its last reference is released. `wipe` then gets it first, since its
-    content depends on a prompt."""
+    """Reference counts of the paged KV cache's blocks. `wipe` gets a block when its last reference is released."""
 
     def __init__(self, total: int, wipe: Callable[[list[int]], None] = lambda _: None) -> None:
         self.total = total
@@ -23,7 +20,7 @@ class BlockPool:
         return self._references[block]
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks with one reference each, or None if too few are free."""
+        """None if too few are free."""
         if count > len(self._free):
             return None
         taken = [self._free.pop() for _ in range(count)]
@@ -32,7 +29,6 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Add a reference to blocks that have one."""
         for block in blocks:
             if self._references[block] == 0:
                 raise RuntimeError(f"Block {block} is free and cannot be retained.")

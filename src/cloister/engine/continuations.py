@@ -1,9 +1,5 @@
 """Next-token log-probabilities for many continuations of one beginning, whose keys and values are computed once.
-
-For the sampling of substitutes (`obfuscation/language_model.py`), on the decoder and kernels that serve. Each
-continuation has separate blocks after the beginning's; one that grows in several ways is copied, not recomputed. All
-blocks are wiped when the beginning is released.
-"""
+A continuation that grows in several ways is copied, not recomputed. Release wipes all blocks."""
 
 from __future__ import annotations
 
@@ -21,10 +17,8 @@ from cloister.errors import PromptTooLong
 from cloister.models.decoder import Decoder
 from cloister.prefix.base import Pool
 
-CHUNK_TOKENS = 512
-"""Tokens of a beginning in one step."""
-ROWS = 128
-"""Rows of logits at a time: each is as long as the vocabulary."""
+CHUNK_TOKENS = 512  # of a beginning, in one step
+ROWS = 128  # of logits at a time: each is as long as the vocabulary
 
 LogProbs = npt.NDArray[np.float32]
 
@@ -45,8 +39,7 @@ class Continuations:
         self._make_room = make_room
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
         self._rows = rows
-        self.at_once: int | None = None
-        """The most tokens in one step, if fewer than usual."""
+        self.at_once: int | None = None  # the most tokens in one step, if fewer than usual
 
     @contextmanager
     def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[GrowingBranches]:
@@ -58,7 +51,6 @@ class Continuations:
             self._decoder.kernels.forget()
 
     def limit(self, usual: int) -> int:
-        """Tokens of one step."""
         return usual if self.at_once is None else max(1, min(usual, self.at_once))
 
     @property
@@ -66,7 +58,6 @@ class Continuations:
         return self._rows or ROWS
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
-        """Log-probabilities after each chunk that wants them."""
         with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
             hidden = self._decoder.hidden(batch, self._cache)
         ends = np.cumsum([len(chunk.tokens) for chunk in chunks]) - 1
@@ -97,8 +88,6 @@ class Continuations:
 
 
 class GrowingBranches:
-    """The continuations of one beginning."""
-
     def __init__(self, held: Continuations, beginning: Sequence[int], temperature: float) -> None:
         self._held = held
         self._beginning, self._temperature = list(beginning), temperature
@@ -107,8 +96,7 @@ class GrowingBranches:
         self._shared: list[int] = []
         self._own: list[list[int]] = [[]]
         self._length = 0
-        self._remaining, self._piece = 0, 0
-        """Tokens left to compute, and the most in one step."""
+        self._remaining, self._piece = 0, 0  # tokens left to compute, and the most in one step
 
     @property
     def left(self) -> int:
@@ -141,7 +129,7 @@ class GrowingBranches:
         self._own, self._shared = [], []
 
     def _inherit(self, parents: Sequence[int], length: int) -> list[list[int]]:
-        """Blocks for the new continuations. A parent's first child takes over its last block; the others copy it."""
+        """A parent's first child takes over its last block; the others copy it."""
         old = self._own
         for index in set(range(len(old))) - set(parents):
             self._held.release(old[index])

@@ -1,13 +1,8 @@
 """A runner for devices that replay a recorded step in one launch (CUDA graphs), at fixed row counts and table widths.
-
 A step of few tokens is padded to the next bucket with copies of its first row, which write the same values to the same
-slots, and is copied into the bucket's tensors; then the recording is replayed. Tokens of a short prompt are rows like
-any others: a layer writes all keys and values before any row attends, and a row attends to earlier positions only.
-Larger steps run as on any device. Rows are batch-invariant, so both ways give the same logits, bit for bit.
-
-Only recorded steps query vaults, with one row per slot: tokens that query are taken out of their chunks and computed
-one at a time, after all other tokens.
-"""
+slots. A layer writes all keys and values before any row attends, so tokens of a short prompt are rows like any others.
+Rows are batch-invariant: recorded and unrecorded steps give the same logits, bit for bit. Only recorded steps query
+vaults, with one row per slot: tokens that query are computed one at a time, after all others."""
 
 from __future__ import annotations
 
@@ -25,8 +20,7 @@ from cloister.engine.runner import ModelRunner, wanted_rows
 from cloister.models.decoder import Decoder
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
-WIDTHS = (32, 64, 128, 256, 512)
-"""Blocks in a sequence's table; doubled further up to the longest context."""
+WIDTHS = (32, 64, 128, 256, 512)  # blocks in a sequence's table; doubled further up to the longest context
 SETTLED_WIDTHS = (32, 64)
 ALIGNED = 16
 NO_VAULT = Remote(link=-1, slot=0)
@@ -35,8 +29,7 @@ Place = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Staging:
-    """Host memory from which batches are copied to the device, large enough for the largest bucket. It is allocated
-    once: a sealed process cannot pin more."""
+    """Host memory from which batches are copied. Allocated once: a sealed process cannot pin more."""
 
     def __init__(self, rows: int, width: int, place: Place) -> None:
         self.memory = torch.zeros(_length(_sizes(rows, width, asks=True)), dtype=torch.uint8)
@@ -55,8 +48,6 @@ class Staging:
 
 
 class Bucket:
-    """A batch of fixed shape in the device's memory, filled from the host in one copy."""
-
     def __init__(
         self, rows: int, width: int, place: Place, staging: Staging | None = None, *, asks: bool = False
     ) -> None:
@@ -72,8 +63,7 @@ class Bucket:
         self._filled = False
 
     def fill(self, batch: Batch) -> None:
-        """Copy a batch of single rows, and pad with its first row. Padding rows carry the first row's query, and do not
-        announce it to the vault again."""
+        """Pads with the first row. Padding does not announce the query to the vault again."""
         used = batch.tables.shape[1]
         self._staging.wait()
         for name, to in self._on_host.items():
@@ -89,7 +79,6 @@ class Bucket:
         self._filled = True
 
     def wipe(self) -> None:
-        """Overwrite what was filled since the last call."""
         if self._filled:
             self._staging.wait()
             self._staging.memory.zero_()
@@ -130,12 +119,10 @@ def _joined(rows: list[torch.Tensor], width: int) -> torch.Tensor:
 
 
 def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> ModelRunner:
-    """The runner that suits the decoder's device."""
     return (GraphRunner if decoder.device.records else ModelRunner)(decoder, cache, asker)
 
 
 def each_alone(batch: Batch) -> Batch:
-    """The same rows, each in a separate span and tile."""
     each = torch.arange(batch.rows, dtype=torch.int32)
     per_span = {name: getattr(batch, name)[batch.span] for name in ("tables", "segments", "counts", "rotations")}
     return replace(batch, span=each, tile_row=each, tile_rows=torch.ones_like(each), **per_span)
@@ -145,9 +132,8 @@ Numbered = tuple[int, Chunk]
 
 
 def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[list[Numbered]]]:
-    """The parts of chunks before their first vault query; and rounds of at most `most` single tokens, none of which
-    queries a slot twice. Decoded tokens without a query join the first round, so that the weights are read once. Each
-    part has its chunk's index."""
+    """Parts of chunks before their first vault query; and rounds of single tokens, none of which queries a slot twice.
+    Decoded tokens without a query join the first round, so that the weights are read once."""
     quiet: list[Numbered] = []
     queues: list[deque[Numbered]] = []
     for index, chunk in enumerate(chunks):
@@ -169,8 +155,6 @@ def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[lis
 
 
 class GraphRunner(ModelRunner):
-    """Records a step for each bucket when it is first needed."""
-
     def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
         super().__init__(decoder, cache, asker)
         self._staging = Staging(ROWS[-1], self._widths()[-1], decoder.device.place)
@@ -178,8 +162,7 @@ class GraphRunner(ModelRunner):
         self._settled = False
 
     def settle(self, rows: int) -> None:
-        """Record the steps that decode up to `rows` rows, before the seal: a sealed process cannot record, and may get
-        no more device memory. Other steps run unrecorded."""
+        """Record decoding before the seal: a sealed process cannot record. Other steps run unrecorded."""
         for width in SETTLED_WIDTHS:
             for count in ROWS[: 1 + bisect_left(ROWS, rows)]:
                 for remote in (None, NO_VAULT)[: 1 + (self.asker is not None)]:
@@ -246,7 +229,6 @@ class GraphRunner(ModelRunner):
             bucket.wipe()
 
     def _bucket(self, batch: Batch) -> tuple[Bucket, Callable[[], torch.Tensor]]:
-        """The filled bucket of this batch, and a function that computes its logits."""
         key = self._key(batch)
         if key in self._recorded:
             self._recorded[key][0].fill(batch)
@@ -273,7 +255,6 @@ class GraphRunner(ModelRunner):
         return widths
 
     def _check(self, batch: Batch) -> None:
-        """Kernels check batches in the host's memory, but not those in the device's."""
         inside = int(batch.tables.min()) >= 0 and int(batch.tables.max()) < self.cache.blocks
         known = int(batch.tokens.min()) >= 0 and int(batch.tokens.max()) < self.vocabulary
         if not inside or not known:

@@ -1,11 +1,9 @@
 """Operations on rows of logits: penalties and bias, softmax in whole numbers, ranks, logprobs, the draw of a token.
-
 Floating-point sums depend on their order, and so on the device, the number of rows and of threads. Here each
 probability first becomes an integer weight. Integer sums are exact in every order, so all that follows (log-sum-exp,
 top-p mass, the cumulative distribution) is bit for bit the same alone or among neighbours, on any device whose
 elementwise operations are functions of the element. Rows are padded to whole vectors, so no row has a ragged end that
-another code path would compute. Ranks: greater first, the lower index first among equals.
-"""
+another code path would compute. Ranks: greater first, the lower index first among equals."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from cloister.compute.layer import Draws
-from cloister.compute.token_tensor import token_tensor
+from cloister.compute.layout import token_tensor
 from cloister.messages.types import SamplingParams, TokenLogprob
 
 LANES = 128
@@ -31,11 +29,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 class Adjustments:
     """One sequence's penalties and bias, kept up to date token by token on the device of the logits.
-
     Only the tokens concerned are touched, in this order: repetition penalty for every token of the prompt or the output
     (a positive logit is divided by it, a negative one multiplied); minus frequency_penalty × its count and minus
-    presence_penalty for every token of the output; plus logit_bias.
-    """
+    presence_penalty for every token of the output; plus logit_bias."""
 
     def __init__(
         self, params: SamplingParams, prompt: Sequence[int], outputs: Sequence[int], device: torch.device
@@ -70,7 +66,6 @@ class Adjustments:
         self._place.clear()
 
     def apply(self, row: torch.Tensor) -> None:
-        """Change one row of logits in place."""
         params = self._params
         if self._penalises:
             tokens, counts = self._tokens[: len(self._place)], self._counts[: len(self._place)]
@@ -105,9 +100,7 @@ def padded(logits: torch.Tensor) -> torch.Tensor:
 
 def argmax(rows: torch.Tensor) -> torch.Tensor:
     """Index of each padded row's maximum, the lowest among equals.
-
-    In two stages: on CPU amax uses vector instructions, torch's reduction with indices does not.
-    """
+    In two stages: on CPU amax uses vector instructions, torch's reduction with indices does not."""
     count, width = rows.shape
     groups = rows.view(count, width // LANES, LANES)
     best = groups.amax(-1).argmax(-1)
@@ -117,10 +110,8 @@ def argmax(rows: torch.Tensor) -> torch.Tensor:
 
 def best(rows: torch.Tensor, count: int) -> torch.Tensor:
     """Indices of the `count` greatest of each padded row, best first: [rows, count].
-
     In two stages: the best `count` elements lie in the best `count` groups, where a group ranks by its maximum and then
-    by its place. (Were an element's group not among them, each of those would hold an element ranking before it.)
-    """
+    by its place. (Were an element's group not among them, each of those would hold an element ranking before it.)"""
     height, width = rows.shape
     group = 64 if count <= 32 else 16
     if 4 * count * group > width:
@@ -160,11 +151,9 @@ def columns(count: int) -> int:
 
 def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: int, out: torch.Tensor) -> None:
     """Write what `report` needs of each of the padded rows `at` to `out`: float64, [len(at), columns(count)].
-
     Columns: the chosen token's logit, the maximum, the sum of weights, then ids and logits of the `count` best. The
     logits are the model's own, before penalties, bias, temperature or filters. Decoded tokens and forced passes both go
-    through here, so a replay gives the bits that decoding gave.
-    """
+    through here, so a replay gives the bits that decoding gave."""
     # On a CPU few rows at a time: what is made of them stays in a core's cache.
     size = _ROWS_IN_CACHE if rows.device.type == "cpu" else max(1, len(rows))
     groups = [slice(first, first + size) for first in range(0, len(at), size)]
@@ -198,10 +187,8 @@ def report(measured: Sequence[float], count: int) -> TokenLogprob:
 
 def uniform(seed: int, index: int) -> float:
     """A number in [0, 1) with 53 random bits: SplitMix64 (Steele et al., 2014) from a mixed seed, at step `index`.
-
     Counter-based: a draw does not depend on the batch, on preemption or on repetition. Not a secret: for
-    reproducibility, never for cryptography.
-    """
+    reproducibility, never for cryptography."""
     state = _mix((seed + _GOLDEN) & _MASK)
     return (_mix((state + (index + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
 

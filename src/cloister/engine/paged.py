@@ -13,23 +13,15 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.background import Background
 from cloister.engine.base import Engine
 from cloister.engine.blocks import BlockPool
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
-from cloister.engine.scheduler import Scheduler
+from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
-from cloister.engine.work import Work
-from cloister.errors import (
-    CloisterError,
-    InvalidRequest,
-    ProtocolError,
-    ServiceUnavailable,
-    VaultLost,
-    where_raised,
-)
+from cloister.engine.tenants import Background
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
@@ -39,13 +31,10 @@ from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)
 
-SCORES_AT_ONCE = 2048
-"""A prompt's scores in one message: with twenty alternatives each they fit a frame."""
+SCORES_AT_ONCE = 2048  # in one message: with twenty alternatives each they fit a frame
 
 
 class PagedEngine(Engine):
-    """Serves many sequences over one runner."""
-
     def __init__(
         self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None, pace: Pace | None = None
     ) -> None:
@@ -58,8 +47,7 @@ class PagedEngine(Engine):
         self._pace = pace or Pace(settings.chunk_tokens)
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
-        self._sequences: dict[int, list[Sequence]] = {}
-        """The sequences of each request that have not ended."""
+        self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
         self._background = Background()
         self._links: dict[int, str] = {}
@@ -78,7 +66,7 @@ class PagedEngine(Engine):
     def has_work(self) -> bool:
         return bool(self._sequences or self._over or self._background.waiting)
 
-    def submit(self, request: GenerationRequest) -> Accepted | Failed:
+    def submit(self, request: EngineRequest) -> Accepted | Failed:
         entered: list[Sequence] = []
         try:
             self._check(request)
@@ -117,7 +105,6 @@ class PagedEngine(Engine):
 
     @property
     def remaining(self) -> int:
-        """Tokens that could be computed now, over all sequences."""
         return sum(sequence.remaining for sequence in self._all)
 
     def step(self, most: int | None = None) -> list[Tokens | Failed]:
@@ -154,7 +141,6 @@ class PagedEngine(Engine):
         return messages
 
     def _begin_background(self) -> None:
-        """No request runs: a background request may begin."""
         if (request := self._background.begin()) is not None:
             sequence = Sequence.of(
                 request, arrival=self._arrivals, max_context=self.max_context, relative=self._runner.relative
@@ -164,7 +150,6 @@ class PagedEngine(Engine):
             self._sequences[request.request_id] = [sequence]
 
     def _make_way(self) -> None:
-        """A request comes: the background request stops, and starts again once no request runs."""
         if (request := self._background.put_back()) is not None:
             for sequence in self._sequences.pop(request.request_id):
                 self._scheduler.remove(sequence)
@@ -230,7 +215,7 @@ class PagedEngine(Engine):
             seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 
-    def _check(self, request: GenerationRequest) -> None:
+    def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):
@@ -239,7 +224,6 @@ class PagedEngine(Engine):
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
-        """The next tokens of all sequences that sample, except those on broken links."""
         sequences: list[Sequence] = []
         at: list[int] = []
         forced: list[Forced] = []
@@ -287,7 +271,6 @@ class PagedEngine(Engine):
     def _messages(
         self, sequence: Sequence, token: int | None = None, logprob: TokenLogprob | None = None
     ) -> list[Tokens]:
-        """A sequence's new token; the first time also its prompt's scores, if requested."""
         scores: list[tuple[TokenLogprob, ...] | None] = [None]
         cached = shared = 0
         output = sequence.output
@@ -317,7 +300,6 @@ class PagedEngine(Engine):
         return [sequence for sequences in self._sequences.values() for sequence in sequences]
 
     def _close(self, sequence: Sequence) -> None:
-        """It has ended. A second call for the same sequence does nothing."""
         sequences = self._sequences.get(sequence.request_id, [])
         if sequence not in sequences:
             return
@@ -328,7 +310,6 @@ class PagedEngine(Engine):
         self._background.ended(sequence.request_id)
 
     def _fail(self, sequences: Iterable[Sequence], error: Exception) -> list[Failed]:
-        """A failed sequence fails its request, and all sequences of the request end."""
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
         failures: list[Failed] = []
@@ -351,6 +332,5 @@ class PagedEngine(Engine):
 
 
 def _most_positions(blocks: int, size: int) -> int:
-    """The longest sequence that fits the blocks under every layout: each of three segments may end in a block that
-    holds one position."""
+    """The longest sequence that fits under every layout: each of three segments may end in a block of one position."""
     return max(blocks, (blocks - 2) * size + 2)

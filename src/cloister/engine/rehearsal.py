@@ -1,8 +1,4 @@
-"""Uses every kernel of a device once before a process is sealed.
-
-A sealed process cannot open files, and a driver loads kernels at their first call. So a few requests run through an
-engine on the device; a process without the device runs them on `IdleRunner`.
-"""
+"""Uses every kernel once before a process is sealed: a driver loads kernels at their first call, from files."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.errors import PromptTooLong
 from cloister.messages.generation import Failed
@@ -24,8 +20,7 @@ from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
 
 PROMPT_TOKENS = 24
-CHUNKS = (32, 64, 96, 128)
-"""Lengths for which a device may have separate kernels."""
+CHUNKS = (32, 64, 96, 128)  # lengths for which a device may have separate kernels
 WAYS = (
     SamplingParams(max_tokens=3, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
     SamplingParams(max_tokens=3, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
@@ -35,7 +30,7 @@ WAYS = (
 
 
 class IdleRunner(Runner):
-    """Has no model: all tokens are equally likely."""
+    """For a process without the device: all tokens are equally likely."""
 
     block_tokens = BLOCK_TOKENS
     num_blocks = 64
@@ -53,9 +48,7 @@ class IdleRunner(Runner):
 
 
 def rehearse_sampling(model: Continuations) -> None:
-    """Let a beginning grow in several ways, twice, so that copies are made. The number of rows is the largest that will
-    occur: a device uses other kernels, and more host memory, for many rows. All blocks are free and wiped afterwards.
-    If they are too few, sampling fails later too."""
+    """With as many rows as will ever occur: a device uses other kernels, and more host memory, for many rows."""
     with suppress(PromptTooLong), model.branches([0] * BLOCK_TOKENS, temperature=0.5) as branches:
         for _ in branches.first():
             pass
@@ -71,7 +64,7 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
     for ways in (WAYS[:1], WAYS):
         for number, params in enumerate(ways):
             prompt = tuple(token % runner.vocabulary for token in range(length))
-            reply = engine.submit(GenerationRequest(number, "rehearsal", prompt, params))
+            reply = engine.submit(EngineRequest(number, "rehearsal", prompt, params))
             if isinstance(reply, Failed):
                 raise RuntimeError("the device's rehearsal was refused")
         most = max(1, length // 2)  # so that a prompt comes in two chunks, the first of which wants no logits

@@ -1,5 +1,3 @@
-"""A request as the engine takes it, whichever message or vault it came from."""
-
 from __future__ import annotations
 
 from msgspec import Struct
@@ -8,15 +6,12 @@ from cloister.levels import PolicyName
 from cloister.messages.types import Partition, SamplingParams, SilentRepr
 
 
-class GenerationRequest(SilentRepr, Struct, frozen=True):
-    """Generate from these tokens. `tenant` is for fairness, and for whose cached blocks are found.
-
-    The first `public` tokens are one segment, the rest another; the last `answered` tokens are an answer's, given
-    again, which are computed exactly as decoding computed them. `salt` narrows reuse to requests of the same salt;
-    `policy` says which cached blocks are found. `partitions` has an entry for each sequence whose private span is in a
-    vault: the prompt then holds public tokens alone, and may be empty. A `background` request is computed only while
-    no other waits or runs.
-    """
+class EngineRequest(SilentRepr, Struct, frozen=True):
+    """A request as the engine takes it. `tenant` is for fairness, and for whose cached blocks are found. The first
+    `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
+    decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.
+    `partitions` has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens
+    alone, and may be empty. A `background` request is computed only while no other waits or runs."""
 
     request_id: int
     tenant: str
@@ -31,5 +26,4 @@ class GenerationRequest(SilentRepr, Struct, frozen=True):
 
     @property
     def link(self) -> int | None:
-        """The link that all partitions are on."""
         return self.partitions[0].link if self.partitions else None

@@ -6,13 +6,10 @@ from cloister.engine.blocks import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse
-from cloister.prefix.base import NOTHING, Found, PrefixCache, PrefixKey
-from cloister.prefix.paging import Paging
+from cloister.prefix.base import NOTHING, Found, Paging, PrefixCache, PrefixKey
 
-ALONE_WAITS_S = 0.05
-"""A sequence without company waits this long for a lower tier. To compute the pages takes longer."""
-MAX_LOOKUPS = 4
-"""Repeated look-ups between a prompt's chunks while a lower tier reads: the monitor counts each as a hit."""
+ALONE_WAITS_S = 0.05  # without company, a sequence waits this long for a lower tier: to compute the pages takes longer
+MAX_LOOKUPS = 4  # between a prompt's chunks while a lower tier reads: the monitor counts each as a hit
 
 
 class PrefixReuse:
@@ -21,13 +18,11 @@ class PrefixReuse:
         self.counts: dict[PolicyName, Reuse] = {}
 
     def expect(self, sequence: Sequence) -> None:
-        """The sequence waits: lower tiers start to read its pages."""
         if (key := self._lookup_key(sequence)) is not None:
             self._prefix.prefetch(key, _most_pages(sequence, key))
 
     def find(self, sequence: Sequence, *, alone: bool) -> Found:
-        """Look a prompt up. A sequence that is `alone` waits a little for a lower tier. The caller releases the
-        blocks."""
+        """A sequence that is `alone` waits a little for a lower tier. The caller releases the blocks."""
         if (key := self._lookup_key(sequence)) is None:
             return NOTHING
         found = self._prefix.lookup(key, _most_pages(sequence, key))
@@ -38,7 +33,7 @@ class PrefixReuse:
         return found
 
     def begin(self, sequence: Sequence, found: Found) -> None:
-        """The sequence runs, after the pages that were found. The first time, these count as its hit."""
+        """The first time, the pages found count as the sequence's hit."""
         key, prefix = self._key(sequence), sequence.prefix
         sequence.computed = 0 if key is None else key.paging.positions(len(found.blocks))
         prefix.lookups_left = MAX_LOOKUPS if found.coming else 0
@@ -50,7 +45,6 @@ class PrefixReuse:
                 self._count(key.policy, prefix.found)
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Take the pages that a lower tier has read since the sequence began."""
         prefix, held = sequence.prefix, sequence.blocks
         key = prefix.key
         if not prefix.lookups_left or key is None:
@@ -71,14 +65,12 @@ class PrefixReuse:
             prefix.found_public += max(0, key.paging.positions(found.public) - before)
 
     def keep(self, sequence: Sequence) -> None:
-        """Insert the pages of a prompt that are computed by now."""
         prefix = sequence.prefix
         if prefix.key is not None and (pages := prefix.key.paging.pages(sequence.computed)) > prefix.kept:
             self._prefix.insert(prefix.key, sequence.blocks.all[:pages])
             prefix.kept = pages
 
     def _count(self, policy: PolicyName, found: int, already: int | None = None) -> None:
-        """A request found `found` tokens, beside the `already` counted ones."""
         counts = self.counts.get(policy, Reuse())
         if already is not None:
             counts = Reuse(counts.hits - (already > 0), counts.misses - (not already), counts.tokens)
@@ -95,7 +87,6 @@ class PrefixReuse:
         return prefix.key
 
     def _lookup_key(self, sequence: Sequence) -> PrefixKey | None:
-        """As `_key`, but None for a forced pass: it needs every row, so it computes the whole prompt."""
         return None if sequence.owes_prompt_logprobs else self._key(sequence)
 
 

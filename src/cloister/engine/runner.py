@@ -1,9 +1,4 @@
-"""The contract of a runner, which computes one forward pass over chunks of sequences; and the runner over a decoder,
-for devices whose kernels are called one by one.
-
-A runner has the weights, a device, the KV cache and the links to vaults. It handles no requests, tenants or sampling.
-`forward` waits for its own computation and the vaults only.
-"""
+"""A runner computes one forward pass over chunks. It handles no requests, tenants or sampling."""
 
 from __future__ import annotations
 
@@ -20,42 +15,34 @@ from cloister.models.decoder import Decoder
 
 
 class Runner(ABC):
-    """Runs the model over one batch. Each row's result is bit for bit independent of the other rows and chunks."""
+    """Each row's result is bit for bit independent of the other rows and chunks. `forward` writes to the cache."""
 
     vocabulary: int
     max_context: int
     block_tokens: int
     num_blocks: int
+    # only distances of positions matter, so that an answer may be rotated from 0 on (compute.layout)
     relative: bool = False
-    """Whether only distances of positions matter, so that an answer may be rotated from 0 on (compute.layout)."""
-    draw_rows: DrawRows | None = None
-    """The kernels' function that draws a token from each row of logits, if they have one."""
-    asker: LinkAsker | None = None
-    """Queries the vaults; without it only whole prompts are served."""
+    draw_rows: DrawRows | None = None  # the kernels' function that draws a token from each row of logits
+    asker: LinkAsker | None = None  # queries the vaults; without it only whole prompts are served
     cache: KVCache | None = None
-    """Keys and values, if the runner stores any."""
 
     @abstractmethod
-    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Write the chunks' keys and values into the cache; return fp32 logits of the wanted rows, in order."""
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor: ...
 
     @abstractmethod
-    def wipe(self, blocks: Sequence[int]) -> None:
-        """Overwrite these blocks, and all intermediate results."""
+    def wipe(self, blocks: Sequence[int]) -> None: ...
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time so far in each phase of the layers (compute.base.PHASES), if measured."""
         return {}
 
 
 def reserve_cache(decoder: Decoder, mib: int) -> KVCache:
-    """As many blocks of the decoder's keys and values as fit this much memory of its device."""
     return decoder.device.cache(decoder.cache_shape, blocks_within(decoder, mib))
 
 
 def blocks_within(decoder: Decoder, mib: int) -> int:
-    """How many blocks of the decoder's keys and values fit this much memory."""
     blocks = mib * 2**20 // decoder.cache_shape.block_bytes(decoder.kernels.dtype)
     if blocks < 1:
         raise SetupError(
@@ -65,8 +52,6 @@ def blocks_within(decoder: Decoder, mib: int) -> int:
 
 
 class ModelRunner(Runner):
-    """Runs a decoder over chunks of sequences."""
-
     block_tokens = BLOCK_TOKENS
 
     cache: KVCache
@@ -88,7 +73,6 @@ class ModelRunner(Runner):
         return logits
 
     def wipe(self, blocks: Sequence[int]) -> None:
-        """Also overwrites the kernels' scratch memory, where rows of a long chunk stay behind shorter ones."""
         self.cache.wipe(blocks)
         self._decoder.kernels.forget()
 
@@ -98,7 +82,6 @@ class ModelRunner(Runner):
 
 
 def wanted_rows(chunks: Sequence[Chunk]) -> torch.Tensor:
-    """Indices of the rows of these chunks whose logits are wanted."""
     rows: list[int] = []
     end = 0
     for chunk in chunks:

@@ -1,13 +1,10 @@
 """From logits to tokens, for a whole batch at once, on whatever device the logits are.
-
 Order of operations for each row: repetition, frequency and presence penalties; logit_bias; then the greatest logit if
 greedy (temperature 0), else temperature; top-k; top-p of what is left; min-p; and a draw by the inverse of the
 cumulative distribution at u(seed, output index): in order of rank where a filter is on, else in order of token id,
 which is the same distribution without a sort. Logprobs are of the logits before all of that.
-
 A row's token and logprobs depend only on its own logits, tokens and parameters, bit for bit: every operation is
-elementwise or exact (comparisons, integer sums). One synchronisation with the device per call.
-"""
+elementwise or exact (comparisons, integer sums). One synchronisation with the device per call."""
 
 from __future__ import annotations
 
@@ -17,18 +14,17 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import DrawRows, Draws
-from cloister.compute.token_tensor import token_tensor
+from cloister.compute.layout import token_tensor
 from cloister.engine.logits import Adjustments, adjusts, argmax, columns, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
 from cloister.messages.types import TokenLogprob
 
-GREEDY_BELOW = 1e-5
-"""Lower temperatures are 0: dividing by them leaves only the maximum anyway."""
+GREEDY_BELOW = 1e-5  # lower temperatures are 0: dividing by them leaves only the maximum anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Rows of a forced pass: row first+i predicts the given token targets[i]."""
+    """Row first+i of a forced pass predicts the given token targets[i]."""
 
     first: int
     targets: Rows[int]
@@ -37,16 +33,12 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token per sampled sequence, its logprob where asked for, and the logprobs of each forced pass."""
-
     tokens: list[int]
     logprobs: list[TokenLogprob | None]
     forced: list[list[TokenLogprob]]
 
 
 class Sampler:
-    """Chooses tokens. All state is in the sequences."""
-
     def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
         self._draw_rows = of_kernels or draw_rows
@@ -54,7 +46,6 @@ class Sampler:
     def sample(
         self, logits: torch.Tensor, sequences: list[Sequence], at: list[int], forced: Rows[Forced] = ()
     ) -> Sampled:
-        """The next token of each sequence from row at[i] of the logits, and the logprobs that are wanted."""
         rows = padded(logits)
         device = rows.device
         mine = rows if len(at) == len(rows) else rows[torch.tensor(at, dtype=torch.int64, device=device)]
@@ -120,7 +111,7 @@ class Sampler:
 
 
 def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """The rows with penalties and bias; a copy where there are any, as logprobs are of the original rows."""
+    """A copy where there are penalties or bias, as logprobs are of the original rows."""
     changed = [i for i, sequence in enumerate(sequences) if adjusts(sequence.params)]
     if not changed:
         return rows

@@ -1,5 +1,4 @@
 """Decides what the next step computes: iteration-level batching with chunked prefill, fair among tenants.
-
 Each step first continues the sequences that decode, then prefills in chunks with the rest of the token budget. While
 several tenants are active, steps are short, so that one tenant's prompt does not delay another's token (pace.Pace).
 Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, the
@@ -7,17 +6,17 @@ youngest sequence of the tenant most served is preempted: its blocks are freed, 
 later. Each segment of a sequence's layout has separate blocks, so the answer's first token begins a block. A link
 carries a bounded number of rows in a step; a sequence that finds its link full waits for a later step.
 The scheduler handles neither logits nor sampling parameters.
-
 Why every sequence ends: a sequence enters with blocks for all its tokens, so it yields a token before it can be
 preempted because its own blocks run out, and a sequence that preempts another yields one too. A tenant that displaces
 others enters at once, stays within an equal share, and displaces only tenants above their share that were served more,
 so two tenants cannot displace each other in turn. A full link has given some sequence a row. And any single sequence
-fits the pool.
-"""
+fits the pool."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
@@ -25,21 +24,71 @@ from cloister.engine.blocks import BlockPool
 from cloister.engine.reuse import PrefixReuse
 from cloister.engine.sequence import HeldBlocks, Sequence
 from cloister.engine.tenants import TenantQueues
-from cloister.engine.work import LinkRows, Work, within_links
 from cloister.fairness import ServiceMeter
 from cloister.pace import ActiveTenants, Pace
 from cloister.prefix.base import PrefixCache
 
-MAX_FORCED_ROWS = 64
-"""Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    sequence: Sequence
+    chunk: Chunk
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        return self.chunk.start + len(self.chunk.tokens)
+
+    @property
+    def asked_rows(self) -> int:
+        """Rows that query the vault over the link, once per layer: those of generated tokens."""
+        layout = self.chunk.layout
+        return max(0, self.end - max(self.chunk.start, layout.prompt)) if layout.remote else 0
+
+    @property
+    def rows(self) -> int:
+        if self.chunk.wanted is Wanted.ALL:
+            return len(self.chunk.tokens)
+        return 1 if self.chunk.wanted is Wanted.LAST else 0
+
+
+class LinkRows:
+    """A link's memory holds `most` queries. Rows of a public span make no query."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[int] = Counter()
+
+    def take(self, work: Iterable[Work]) -> None:
+        for part in work:
+            if part.sequence.link is not None:
+                self._taken[part.sequence.link] += part.asked_rows
+
+    def fitting(self, sequence: Sequence, chunk: int) -> int:
+        if sequence.link is None:
+            return chunk
+        left = self._most - self._taken[sequence.link]
+        return min(chunk, max(0, sequence.layout.prompt - sequence.computed) + left)
+
+
+def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
+    """At most `most` per link: those that waited longest, the oldest among equals."""
+    rows: Counter[int | None] = Counter()
+    chosen: set[tuple[int, int]] = set()
+    for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):
+        rows[sequence.link] += 1
+        if sequence.link is None or rows[sequence.link] <= most:
+            chosen.add(sequence.id)
+    return [sequence for sequence in decoding if sequence.id in chosen]
+
+
+MAX_FORCED_ROWS = 64  # of logits in one step: keeps the buffer small
+
+# at most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into
 _HEADROOM = 16
-"""At most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into."""
 
 
 class Scheduler:
-    """Waiting and running sequences, and their blocks."""
-
     def __init__(
         self,
         settings: EngineSettings,
@@ -71,7 +120,6 @@ class Scheduler:
         self._active.arrive(sequence.tenant)
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence ended, in any state. Its pages in the prefix cache stay."""
         if self.running.pop(sequence.id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence)
@@ -81,7 +129,6 @@ class Scheduler:
         self.waiting.note_departure()
 
     def schedule(self, most: int | None = None) -> list[Work]:
-        """The next step's work, of at most `most` tokens if given. The caller computes it or removes its sequences."""
         self._step += 1
         if self.waiting:
             self._displace()
@@ -94,24 +141,20 @@ class Scheduler:
         return plan + self._prefill(min(budget - len(plan), of_prompts), room - len(plan), links)
 
     def computed(self, work: Work) -> None:
-        """The work's keys and values are in the cache."""
         work.sequence.computed = work.end
         if work.chunk.start < work.sequence.layout.prompt:
             self.reuse.keep(work.sequence)
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
-        """How many tokens the step may have, and how many of them may be of prompts."""
         if most is None and not self._active.several:
             return self._most, self._pace.long
         budget = min(self._most, max(self._pace.short, self.meter.active) if most is None else most)
         return budget, budget
 
     def _turn_to_decode(self, budget: int) -> list[Sequence]:
-        """The sequences one token away from the next; the least served of them if the budget is too small for all.
-
-        While anyone needs prefill, a quarter of the budget is for that (with a budget under four: every other step), or
-        the equal shares of the tenants that need nothing else.
-        """
+        """The sequences that decode; the least served if the budget is too small for all. While anyone needs prefill, a
+        quarter of the budget is for that (with a budget under four: every other step), or the equal shares of the
+        tenants that need nothing else."""
         prefilling = {s.tenant for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
         prefilling |= self.waiting.tenants
         ready = [s for s in self.running.values() if s.remaining == 1 and not s.owes_prompt_logprobs]
@@ -125,7 +168,6 @@ class Scheduler:
         return ready
 
     def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
-        """Give each sequence a block for its next position if it needs one; preempted ones drop out."""
         while True:
             short = [s for s in decoding if len(s.blocks.all) < s.layout.blocks(s.computed + 1)]
             if self._secured(len(short) + self._private_doubles()):
@@ -137,10 +179,7 @@ class Scheduler:
         return decoding
 
     def _prefill(self, budget: int, room: int, links: LinkRows) -> list[Work]:
-        """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first.
-
-        The short prompt of a tenant that has just arrived is not cut into chunks, whatever the budget.
-        """
+        """The least served tenant first. The short prompt of a tenant that has just arrived is not cut into chunks."""
         plan: list[Work] = []
         forced_rows = MAX_FORCED_ROWS
         begun: dict[str, list[Sequence]] = {}
@@ -177,7 +216,6 @@ class Scheduler:
         return begun[tenant][-1] if tenant in begun else self.waiting.head(tenant)
 
     def _chunk(self, sequence: Sequence, budget: int, forced_rows: int) -> tuple[int, Wanted]:
-        """How many tokens to prefill now, and which logits they bring."""
         chunk = min(sequence.remaining, budget)
         if not sequence.owes_prompt_logprobs:
             return chunk, Wanted.LAST
@@ -205,7 +243,6 @@ class Scheduler:
         self.meter.charge(sequence.tenant, inputs=inputs, outputs=int(samples))
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
         if len(self.running) >= self._max_running:
             return False
         found = self.reuse.find(sequence, alone=not self.running and len(self.waiting) == 1)
@@ -228,11 +265,9 @@ class Scheduler:
         return len({block for sequence in self.running.values() for block in sequence.blocks.all})
 
     def _private_doubles(self, newcomer: Sequence | None = None) -> int:
-        """How many more blocks would be in use if no two sequences shared private blocks.
-
-        Admission counts these too. Otherwise a tenant that sends one prompt twice would leave others more room than one
-        that sends two prompts, and the others could notice. Public blocks count once.
-        """
+        """How many more blocks would be in use if no two sequences shared private blocks. Admission counts these too.
+        Otherwise a tenant that sends one prompt twice would leave others more room than one that sends two prompts, and
+        the others could notice. Public blocks count once."""
         running = [*self.running.values(), *([] if newcomer is None else [newcomer])]
         if all(sequence.blocks.lent == sequence.blocks.public for sequence in running):
             return 0
@@ -291,7 +326,6 @@ class Scheduler:
         sequence.computed = 0
 
     def _secured(self, blocks: int) -> bool:
-        """Whether this many blocks are free, after evicting from the prefix cache if needed."""
         if self._pool.free < blocks:
             self._prefix.evict(blocks - self._pool.free)
         return self._pool.free >= blocks

@@ -1,8 +1,4 @@
-"""One answer on its way through the engine: its tokens, what of it is computed, its blocks and its output.
-
-The output of a sequence depends on its own tokens and parameters alone. `check` refuses requests that cannot become
-sequences. Neither handles text.
-"""
+"""One answer on its way through the engine: tokens, what is computed, blocks, output. It handles no text."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
 from cloister.engine.logits import Adjustments
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
@@ -18,11 +14,9 @@ from cloister.prefix.base import PrefixKey
 
 
 class Group:
-    """The sequences of a request that has several. They end together, with equally many tokens.
-
-    A sequence that has sampled a stop token goes on until all have stopped or one may not grow; its later tokens are
-    not used. So an observer that counts tokens does not see where each sequence stopped.
-    """
+    """The sequences of a request that has several. They end together, with equally many tokens. A stopped sequence goes
+    on until all have stopped or one may not grow, and its later tokens are not used. So an observer that counts tokens
+    does not see where each sequence stopped."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -34,13 +28,11 @@ class Group:
 
     @property
     def finish(self) -> FinishReason | None:
-        """Why the group ended, once all members have."""
         if any(member.output.finish is None for member in self._members):
             return None
         return "stop" if all(member.output.stopped for member in self._members) else "length"
 
     def note(self) -> None:
-        """A member has grown."""
         members = self._members
         if len(members) < self._size:
             return
@@ -63,8 +55,7 @@ class Group:
 
 @dataclass(slots=True)
 class HeldBlocks:
-    """`all` blocks of a sequence, in order. The prefix cache lent the first `lent`; all tenants see the first
-    `public`."""
+    """The prefix cache lent the first `lent` of all blocks; all tenants see the first `public`."""
 
     all: list[int] = field(default_factory=list)
     lent: int = 0
@@ -73,37 +64,27 @@ class HeldBlocks:
 
 @dataclass(slots=True)
 class PrefixUse:
-    """What a sequence takes from the prefix cache and gives to it."""
-
     salt: str
     policy: PolicyName
     key: PrefixKey | None = None
-    found: int | None = None
-    """Tokens found before its first output; None until the first look-up."""
-    found_public: int = 0
-    """Those of them in blocks that all tenants see."""
+    found: int | None = None  # tokens before its first output; None until the first look-up
+    found_public: int = 0  # of them in blocks that all tenants see
     kept: int = 0
-    """Pages that were inserted."""
-    lookups_left: int = 0
-    """How often to look again for pages that a lower tier reads."""
+    lookups_left: int = 0  # how often to look again for pages that a lower tier reads
 
 
 @dataclass(slots=True)
 class Output:
-    """What came out. The tokens themselves are in Sequence.tokens."""
-
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_reported: bool = False
     adjustments: Adjustments | None = None
-    stopped: bool = False
-    """Whether a stop token was sampled."""
+    stopped: bool = False  # a stop token was sampled
     finish: FinishReason | None = None
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """One answer to a request, or one of several (`number`, in a `group`). `computed` counts the leading positions
-    whose keys and values are cached. `charged` and `last_step` are the scheduler's."""
+    """`computed` counts the leading positions whose keys and values are cached. The scheduler charges and steps."""
 
     request_id: int
     number: int
@@ -125,7 +106,7 @@ class Sequence:
     @classmethod
     def of(
         cls,
-        request: GenerationRequest,
+        request: EngineRequest,
         *,
         arrival: int,
         max_context: int,
@@ -133,11 +114,7 @@ class Sequence:
         number: int = 0,
         group: Group | None = None,
     ) -> Sequence:
-        """The sequence that a request starts, or number `number` of several.
-
-        With a partition it is as if its first token had been sampled here, so all that follows (seeds, penalties,
-        limits) is the same; it may have ended with that token.
-        """
+        """With a partition it is as if its first token had been sampled here; it may have ended with that token."""
         length, layout = len(request.prompt), layout_of(request, relative, number)
         sequence = cls(
             request_id=request.request_id,
@@ -160,9 +137,8 @@ class Sequence:
 
     @classmethod
     def all_of(
-        cls, request: GenerationRequest, *, arrival: int, max_context: int, relative: bool = False
+        cls, request: EngineRequest, *, arrival: int, max_context: int, relative: bool = False
     ) -> list[Sequence]:
-        """One, or one for each partition."""
         count = max(1, len(request.partitions))
         group = Group(count) if count > 1 else None
         return [
@@ -175,43 +151,37 @@ class Sequence:
         return self.request_id, self.number
 
     def __repr__(self) -> str:
-        """Without the tokens: a log may show a sequence."""
         return f"<Sequence {self.request_id}: {self.computed} of {len(self.tokens)} computed>"
 
     @property
     def link(self) -> int | None:
-        """To the vault that holds the private span, if one does."""
         return self.layout.remote.link if self.layout.remote else None
 
     @property
     def remaining(self) -> int:
-        """Tokens not yet computed; 1 while decoding."""
+        """1 while decoding."""
         return len(self.tokens) - self.computed
 
     @property
     def generated(self) -> int:
-        """How many tokens were generated so far."""
         return len(self.tokens) - self.prompt_length
 
     @property
     def may_grow(self) -> bool:
-        """Whether another token may be generated: neither max_tokens nor the context is used up."""
         return len(self.tokens) < self.limit
 
     @property
     def owes_prompt_logprobs(self) -> bool:
-        """Whether the forced pass over the prompt still lacks rows."""
         scored = len(self.output.prompt_logprobs)
         return self.params.prompt_logprobs is not None and scored < self.prompt_length - 1
 
     def forget(self) -> None:
-        """The sequence has ended: overwrite its tensors. Python's allocator overwrites its lists."""
+        """Overwrite its tensors. Python's allocator overwrites its lists."""
         if self.output.adjustments is not None:
             self.output.adjustments.forget()
             self.output.adjustments = None
 
     def append(self, token: int) -> None:
-        """Take a generated token; ends the sequence if it is the last."""
         output = self.output
         self.tokens.append(token)
         if output.adjustments is not None:
@@ -225,8 +195,8 @@ class Sequence:
             output.finish = "length"
 
 
-def layout_of(request: GenerationRequest, relative: bool, number: int = 0) -> Layout:
-    """How a sequence's positions fall into segments; `relative`: the answer is rotated from 0 on."""
+def layout_of(request: EngineRequest, relative: bool, number: int = 0) -> Layout:
+    """`relative`: the answer is rotated from 0 on."""
     length = len(request.prompt)
     if request.partitions:
         partition = request.partitions[number]
@@ -243,7 +213,7 @@ def behind(layout: Layout) -> int:
     return max(layout.prompt, layout.origin + layout.rotation)
 
 
-def check(request: GenerationRequest, *, vocabulary: int, max_context: int, relative: bool) -> None:
+def check(request: EngineRequest, *, vocabulary: int, max_context: int, relative: bool) -> None:
     """Raise InvalidRequest if this can never be served. Whether there is room now is the scheduler's decision."""
     params = request.params
     if request.partitions:
@@ -265,14 +235,14 @@ def check(request: GenerationRequest, *, vocabulary: int, max_context: int, rela
         )
 
 
-def _check_spans(request: GenerationRequest) -> None:
+def _check_spans(request: EngineRequest) -> None:
     if request.public + request.answered > len(request.prompt):
         raise InvalidRequest("The prompt has fewer tokens than its spans.", param="prompt")
     if request.answered and (request.partitions or request.public + request.answered == len(request.prompt)):
         raise InvalidRequest("A replayed answer needs a prompt before it.", param="prompt")
 
 
-def _check_partitions(request: GenerationRequest, vocabulary: int) -> None:
+def _check_partitions(request: EngineRequest, vocabulary: int) -> None:
     if len({partition.link for partition in request.partitions}) > 1:
         raise InvalidRequest("A request's sequences are on one link.", param="partitions")
     if any(partition.first >= vocabulary for partition in request.partitions):

@@ -1,4 +1,5 @@
-"""Waiting sequences, one queue per tenant. The scheduler decides whose turn it is."""
+"""Requests that wait: sequences in one queue per tenant; and background requests, which run while no other is active.
+Any other request stops the background request that runs, so they never share a step."""
 
 from __future__ import annotations
 
@@ -7,8 +8,47 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import KeysView
 
+from cloister.engine.request import EngineRequest
 from cloister.engine.sequence import Sequence
 from cloister.errors import QueueFull
+
+MAX_WAITING = 4
+
+
+class Background:
+    def __init__(self) -> None:
+        self.waiting: deque[EngineRequest] = deque()
+        self._running: EngineRequest | None = None
+
+    def __contains__(self, request: EngineRequest) -> bool:
+        return any(each.request_id == request.request_id for each in self.waiting)
+
+    def add(self, request: EngineRequest) -> None:
+        if len(self.waiting) >= MAX_WAITING:
+            raise QueueFull("Too many requests wait in the background.")
+        self.waiting.append(request)
+
+    def begin(self) -> EngineRequest | None:
+        if self.waiting and self._running is None:
+            self._running = self.waiting.popleft()
+            return self._running
+        return None
+
+    def put_back(self) -> EngineRequest | None:
+        request, self._running = self._running, None
+        if request is not None:
+            self.waiting.appendleft(request)
+        return request
+
+    def ended(self, request_id: int) -> None:
+        if self._running is not None and self._running.request_id == request_id:
+            self._running = None
+
+    def drop(self, request_id: int) -> bool:
+        before = len(self.waiting)
+        self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
+        return len(self.waiting) < before
+
 
 _MAX_RETRY_S = 60
 
@@ -34,7 +74,6 @@ class TenantQueues:
         return next(iter(self._lines[tenant].values()))
 
     def enter(self, sequence: Sequence) -> None:
-        """Join the end of the tenant's line, or raise QueueFull."""
         if self._count >= self._limit:
             raise QueueFull(f"{self._count} requests wait already.", retry_after=self._retry_after(self._count))
         mine = len(self._lines.get(sequence.tenant, ()))
@@ -44,14 +83,12 @@ class TenantQueues:
         self._count += 1
 
     def return_first(self, sequence: Sequence) -> None:
-        """Take a preempted sequence back, at the front and whatever the limits."""
         line = self._line(sequence.tenant)
         line[sequence.id] = sequence
         line.move_to_end(sequence.id, last=False)
         self._count += 1
 
     def leave(self, sequence: Sequence) -> None:
-        """Leave the line: to run, or for good."""
         line = self._lines[sequence.tenant]
         del line[sequence.id]
         if not line:
@@ -59,7 +96,7 @@ class TenantQueues:
         self._count -= 1
 
     def note_departure(self) -> None:
-        """A request ended: `retry_after` is guessed from the pace of these."""
+        """`retry_after` is guessed from the pace of departures."""
         self._departures.append(time.monotonic())
 
     def _line(self, tenant: str) -> OrderedDict[tuple[int, int], Sequence]:

@@ -1,8 +1,5 @@
-"""A link's memory: how its two pieces are laid out (the Python twin of link.h), mapped, waited on, and made.
-
-The controller makes a link: two memfds of fixed size, each writable through one descriptor only. It hands them out and
-reads none of what they carry; it can close the link.
-"""
+"""A link's memory: layout (the Python twin of link.h), mapping, waiting, making. Two memfds of fixed size.
+Each is writable through one descriptor only. The controller makes them and reads none of what they carry."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ _futex.restype = c_long
 
 @dataclass(frozen=True, slots=True)
 class LinkShape:
-    """The model's numbers that a link depends on, and how many rows one question may have."""
+    """`capacity`: rows of one question."""
 
     heads: int
     dim: int
@@ -44,7 +41,6 @@ class LinkShape:
 
     @property
     def query_bytes(self) -> int:
-        """One row of a question."""
         return 4 * self.heads * self.dim
 
     @property
@@ -61,12 +57,10 @@ class LinkShape:
         return ROWS_AT + self.capacity * self.part_bytes
 
     def head(self) -> bytes:
-        """What both pieces begin with."""
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
-        """Both pieces, in the process's region for links: a sealed process can sleep on no word elsewhere. The asking
-        side may write to the question, the answering side to the answer. ProtocolError if a piece is unfit."""
+        """In the region for links: a sealed process can sleep on no word elsewhere. Each side writes one piece."""
         pieces = (
             Mapping(question, self.question_bytes, writable=asks, region=links()),
             Mapping(answer, self.answer_bytes, writable=not asks, region=links()),
@@ -79,7 +73,7 @@ class LinkShape:
 
 
 class Mapping:
-    """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards."""
+    """Checked for its size. The descriptor may be closed afterwards."""
 
     def __init__(self, descriptor: int, size: int, *, writable: bool, region: Region | None = None) -> None:
         if os.fstat(descriptor).st_size != size:
@@ -91,19 +85,16 @@ class Mapping:
         self.size = size
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of some bytes."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise IndexError("outside the mapping")
         return ctypes.string_at(self.address + offset, size)
 
     def word(self, offset: int) -> c_uint32:
-        """An aligned 32-bit word in place."""
         if offset % 4 or not 0 <= offset <= self.size - 4:
             raise IndexError("outside the mapping")
         return c_uint32.from_address(self.address + offset)
 
     def view(self) -> memoryview:
-        """All of it in place."""
         return memoryview((ctypes.c_char * self.size).from_address(self.address)).cast("B")
 
     def close(self) -> None:
@@ -118,14 +109,12 @@ class _Time(ctypes.Structure):
 
 
 def sleep_on(piece: Mapping, value: int, seconds: float | None = None) -> None:
-    """Sleep while a piece's number is `value` and no one wakes it, at most this long. May return early. Other Python
-    threads run meanwhile."""
+    """Sleep while a piece's number is `value`. May return early. Other Python threads run meanwhile."""
     limit = None if seconds is None else byref(_Time(int(seconds), int(seconds % 1 * 1e9)))
     _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAIT, value, limit, None, 0)
 
 
 def wake(piece: Mapping) -> None:
-    """Wake everyone who sleeps on a piece's number."""
     _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAKE, _EVERYONE, None, None, 0)
 
 
@@ -133,8 +122,7 @@ _lock = threading.Lock()
 
 
 def fence() -> None:
-    """The other side sees reads and writes before this call before those after it. x86 keeps that order; ARM needs the
-    barriers that releasing and taking a lock has (C11: release, acquire)."""
+    """Order reads and writes for the other side: ARM needs the barriers of releasing and taking a lock (C11)."""
     with _lock:
         pass
     with _lock:
@@ -142,8 +130,6 @@ def fence() -> None:
 
 
 class _Direction:
-    """One piece: `writable` and `readonly` are its two descriptors."""
-
     def __init__(self, name: str, shape: LinkShape, size: int) -> None:
         self.writable = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.writable, size)
@@ -155,8 +141,6 @@ class _Direction:
 
 
 class LinkMemory:
-    """A fresh link's two directions."""
-
     def __init__(self, shape: LinkShape) -> None:
         self.shape = shape
         self._question = _Direction("cloister-question", shape, shape.question_bytes)
@@ -180,7 +164,6 @@ class LinkMemory:
                 wake(each.mapping)
 
     def close(self) -> None:
-        """Close down and release the memory; it is gone when the others release it too."""
         if self._open:
             self.close_down()
             self._open = False

@@ -1,10 +1,7 @@
 """Where links lie in a process: 4 GiB of addresses that nothing else is mapped to.
-
-A futex on shared memory reaches every process that maps the same memory: between sealed siblings the weights, or a
-library's code, would be a channel. The seccomp filter sees a futex's address and not what is mapped there. So links
-have this region, and a sealed process may share no futex elsewhere. It can move no other memory there: it may not
-mremap, and has no other descriptor to map than a link's.
-"""
+A futex on shared memory reaches every process that maps the same memory: between sealed siblings the weights would be a
+channel. The seccomp filter sees a futex's address only. So links have this region, and a sealed process may share no
+futex elsewhere. It may not mremap, and has no other descriptor to map than a link's."""
 
 from __future__ import annotations
 
@@ -15,9 +12,8 @@ from functools import cache
 
 from cloister.errors import SetupError
 
+# aligned to its size, so that an address's upper word tells whether it lies inside; a large model's link: 8 MiB
 SIZE = 1 << 32
-"""Aligned to its size, so that the upper word of an address tells whether it lies inside. A link of a large model (64
-heads of 128) takes 8 MiB of it."""
 
 _FAILED = c_void_p(-1).value
 _MAP_NORESERVE = 0x4000
@@ -34,7 +30,6 @@ _MADV_COLLAPSE = 25  # Linux 6.1
 
 
 def map_shared(descriptor: int, size: int, protection: int, address: int | None = None) -> int:
-    """Map a descriptor's memory, in place of what is at `address`, or anywhere; the address it has now."""
     return mapped(address, size, protection, mmap.MAP_SHARED | (_MAP_FIXED if address else 0), descriptor)
 
 
@@ -48,7 +43,7 @@ def collapse(address: int, size: int) -> bool:
 
 
 class Region:
-    """The addresses, taken with nothing behind them. A forked process inherits them and what is mapped there."""
+    """Addresses with nothing behind them. A forked process inherits them and what is mapped there."""
 
     def __init__(self) -> None:
         taken = mapped(None, 2 * SIZE, NOTHING, UNUSED)
@@ -60,11 +55,9 @@ class Region:
 
     @property
     def upper_word(self) -> int:
-        """Of every address inside."""
         return self._start >> 32
 
     def map(self, descriptor: int, size: int, protection: int) -> int:
-        """Where it lies, until `release`."""
         pages = _whole_pages(size)
         free = self._free.setdefault(pages, [])
         if not free:
@@ -97,8 +90,7 @@ def _whole_pages(size: int) -> int:
 
 
 def mapped(address: int | None, size: int, protection: int, flags: int, descriptor: int = -1) -> int:
-    """Where the kernel mapped it. By C's mmap: Python's own keeps a second descriptor, which a sealed process may not
-    make, and chooses the address itself."""
+    """By C's mmap: Python's own keeps a second descriptor, which a sealed process may not make."""
     found = _libc.mmap(address, size, protection, flags, descriptor, 0)
     if found is None or found == _FAILED:
         raise OSError(ctypes.get_errno(), "memory cannot be mapped")

@@ -1,26 +1,57 @@
-"""The contract of a prefix cache, and a cache that keeps nothing.
-
-A prefix cache keeps computed blocks beyond the life of a sequence, by holding references in the pool. It decides by
-tenant, salt, policy and tokens alone. It has no part in the order of requests: a scheduler that prefers hits reveals
-one tenant's prompts to another. It handles neither text nor keys and values.
-"""
+"""The contract of a prefix cache, which decides by tenant, salt, policy and tokens alone.
+It has no part in the order of requests: a scheduler that prefers hits reveals one tenant's prompts to another."""
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cloister.levels import PolicyName
-from cloister.prefix.paging import Paging
 
+NO_TOKEN = -1
 TOKEN_BYTES = 4
+AFTER_PUBLIC = 1 << 30  # added to tokens after a public span: no vocabulary is that large
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How positions fall into pages of `size` tokens, each in one block; the first `public` tokens are one segment.
+    Keys after a public span depend on where it ended (compute.layout.Layout), so its last page is padded, and tokens
+    after it get other numbers."""
+
+    public: int
+    prompt: int
+    size: int
+
+    @property
+    def public_pages(self) -> int:
+        return -(-self.public // self.size)
+
+    def pages(self, positions: int) -> int:
+        positions = min(positions, self.prompt)
+        if not self.public or positions < self.public:
+            return positions // self.size
+        return self.public_pages + (positions - self.public) // self.size
+
+    def positions(self, pages: int) -> int:
+        if not self.public or pages < self.public_pages:
+            return pages * self.size
+        return self.public + (pages - self.public_pages) * self.size
+
+    def pack(self, tokens: Sequence[int]) -> bytes:
+        if not self.public:
+            whole = tokens[: self.prompt // self.size * self.size]
+        else:
+            after = self.positions(self.pages(self.prompt))
+            filling = [NO_TOKEN] * (self.public_pages * self.size - self.public)
+            whole = [*tokens[: self.public], *filling, *(token + AFTER_PUBLIC for token in tokens[self.public : after])]
+        return struct.pack(f"<{len(whole)}i", *whole)
 
 
 class Pool(Protocol):
-    """What a cache needs of the engine's block pool (engine.blocks.BlockPool)."""
-
     total: int
 
     @property
@@ -42,7 +73,7 @@ class Storage(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class PrefixKey:
-    """What the cache gets of one request. `tokens` are its pages (Paging.pack); a page fills one block."""
+    """`tokens` are the request's pages (Paging.pack); a page fills one block."""
 
     request_id: int
     tenant: str
@@ -54,11 +85,8 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks that hold a key's first pages, in order; the first `public` of them are visible to all tenants.
-
-    They are retained in the pool for the caller, which releases them and must not write to them. If `coming`, a lower
-    tier reads more of them now, and a later lookup may find these.
-    """
+    """Blocks of a key's first pages; the first `public` are visible to all tenants. `coming`: a lower tier reads more.
+    They are retained in the pool for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0
@@ -70,8 +98,7 @@ NOTHING = Found()
 
 @dataclass(slots=True)
 class Counts:
-    """Since the start, over all tenants: nodes that the monitor demoted, pages that were evicted, evicted pages that
-    went to a lower tier, and pages that came back."""
+    """Demoted nodes, evicted pages, evicted pages that went to a lower tier, pages that came back."""
 
     demotions: int = 0
     evictions: int = 0
@@ -80,48 +107,34 @@ class Counts:
 
 
 class PrefixCache(ABC):
-    """Keeps blocks and lends them."""
-
     @property
     def counts(self) -> Counts:
-        """For the operator."""
         return Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        """Use this pool. The engine calls this once, first."""
         return None
 
     @abstractmethod
-    def lookup(self, key: PrefixKey, most: int) -> Found:
-        """The longest beginning that this key may see, `most` pages at most."""
+    def lookup(self, key: PrefixKey, most: int) -> Found: ...
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
-        """This key will be looked up: start to read what a lower tier has of it, without waiting. From now on the key
-        may be labelled."""
+        """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
         return None
 
     def settle(self, seconds: float) -> bool:
-        """Wait until no page moves between tiers, `seconds` at most. False after a timeout."""
         return True
 
     @abstractmethod
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
-        """Retain what is worth keeping of these blocks, which hold the key's first pages.
-
-        Called whenever more blocks are full, and once more when the sequence leaves.
-        """
+        """Retain what is worth keeping of these blocks. Called whenever more blocks are full, and at the end."""
 
     @abstractmethod
     def evict(self, count: int) -> None:
-        """Release blocks until `count` more are free. A block that no sequence holds must be given up if needed, or
-        requests would wait for ever."""
+        """Free `count` more blocks. A block that no sequence holds must go, or requests would wait for ever."""
 
     def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        """A detector found the first `public_tokens` tokens of this request public (SafeKV §V-D).
-
-        What follows a private page is private too, so one number is enough. After a label that is not `final` another
-        may raise the number. The request finds other tenants' public pages up to this number only.
-        """
+        """A detector found the first `public_tokens` tokens public (SafeKV §V-D). A label that is not `final` may rise.
+        The request finds other tenants' public pages up to this number only."""
         return None
 
     def forget(self, tenant: str) -> None:
@@ -130,8 +143,6 @@ class PrefixCache(ABC):
 
 
 class NoReuse(PrefixCache):
-    """Keeps nothing: every sequence computes its own prompt."""
-
     def lookup(self, key: PrefixKey, most: int) -> Found:
         return NOTHING
 

@@ -1,13 +1,8 @@
-"""The tier on a disk: encrypted blocks, whose keys are in this process's memory alone.
-
-The file has no name (adr/0009) and is passed in open. Each tenant has a key, which goes when the tenant is forgotten. A
-public block has a separate key, which goes with the block. A stopped node leaves ciphertext without a key. A block is
-bound to the model, to its namespace and to all tokens up to its end. A block that cannot be written or read, or that
-was changed, is a miss.
-
-One thread encrypts, writes, reads and decrypts, in the order of the calls, so a slot may be reused at once. It survives
-every error: without it no block would come back. Blocks in flight are bounded; they are plain before encryption, and
-after decryption until they are taken.
+"""The tier on a disk: encrypted blocks in a file without a name (adr/0009), whose keys are in this process's memory.
+Each tenant has a key, which goes when the tenant is forgotten; a public block's key goes with the block. A block is
+bound to the model, its namespace and all tokens up to its end. A block that cannot be read, or was changed, is a miss.
+One thread encrypts, writes, reads and decrypts in the order of the calls, so a slot may be reused at once; it survives
+every error. Blocks in flight are bounded; they are plain before encryption, and after decryption until they are taken.
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cloister.errors import where_raised
-from cloister.prefix.namespaces import Namespace
+from cloister.prefix.node import Namespace
 from cloister.prefix.tier import Slots, State, Tier
 
 log = logging.getLogger(__name__)
@@ -33,18 +28,13 @@ log = logging.getLogger(__name__)
 KEY_BYTES = 32
 NONCE_BYTES = 12
 TAG_BYTES = 16
-IN_FLIGHT_BYTES = 64 << 20
-"""Bound on all blocks in flight, beside the one that the thread works on."""
-ABANDONED_S = 2.0
-"""A block that was read and not taken within this time makes room for others."""
+IN_FLIGHT_BYTES = 64 << 20  # all blocks in flight, beside the one that the thread works on
+ABANDONED_S = 2.0  # a block that was read and not taken within this time makes room for others
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Stored:
-    """A block that is written, or will be. `data` is its content while that is in memory; `wanted`: read it back.
-
-    It keeps its key when its page changes the namespace.
-    """
+    """`data`: the content while in memory; `wanted`: read it back. A block keeps its key in a new namespace."""
 
     key: AESGCM | bytes
     bound: bytes
@@ -59,15 +49,11 @@ class _Stored:
 
     @property
     def cipher(self) -> AESGCM:
-        """Created on use where the key is one block's: the block keeps 32 bytes instead of a cipher's state."""
         return AESGCM(self.key) if isinstance(self.key, bytes) else self.key
 
 
 class DiskTier(Tier):
-    """At most `capacity` bytes of the file behind a descriptor. `model` is part of what each block is bound to.
-
-    Its thread starts now: a sealed process can neither start threads nor load a cipher.
-    """
+    """`model` is part of what each block is bound to. The thread starts now: a sealed process cannot start threads."""
 
     def __init__(
         self, descriptor: int, capacity: int, block_bytes: int, model: bytes, in_flight: int = IN_FLIGHT_BYTES
@@ -77,8 +63,7 @@ class DiskTier(Tier):
         self._size = block_bytes + TAG_BYTES
         self._most = max(2, in_flight // self._size)
         self._slots: Slots[_Stored] = Slots(capacity // self._size)
-        self._busy: dict[_Stored, None] = {}
-        """Blocks with content in memory or in flight, oldest first."""
+        self._busy: dict[_Stored, None] = {}  # with content in memory or in flight, oldest first
         self._queue: deque[_Stored] = deque()
         self._working = self._closed = self._logged = False
         self._changed = threading.Condition()
@@ -148,7 +133,7 @@ class DiskTier(Tier):
         self._thread.join()
 
     def _has_room(self) -> bool:
-        """Whether one more block may be in flight. Blocks that were read and not taken make room; the disk has them."""
+        """Blocks that were read and not taken make room; the disk has them."""
         if len(self._busy) >= self._most:
             before = monotonic() - ABANDONED_S
             for stored in [one for one in self._busy if one.written and one.data is not None and one.since <= before]:
@@ -192,13 +177,12 @@ class DiskTier(Tier):
             del stored
 
     def _log(self, error: Exception) -> None:
-        """Once: if one block fails, many may."""
         if not self._logged:
             self._logged = True
             log.error("A block was lost on its way to the disk or back; more may follow: %s.", where_raised(error))
 
     def _put(self, stored: _Stored) -> None:
-        """Write a block. While the disk is slow, its plain content is not in memory."""
+        """While the disk is slow, the block's plain content is not in memory."""
         if stored.data is None:
             return  # taken or discarded before it was written
         sealed = self._encrypted(stored, stored.data)
@@ -219,7 +203,6 @@ class DiskTier(Tier):
         return stored.cipher.encrypt(stored.nonce, data, stored.bound)
 
     def _bring(self, stored: _Stored) -> None:
-        """Read a block back. A changed block is lost."""
         try:
             data = stored.cipher.decrypt(stored.nonce, self._read(stored.slot), stored.bound)
         except InvalidTag:
@@ -241,7 +224,6 @@ class DiskTier(Tier):
             return False
 
     def _read(self, slot: int) -> bytes:
-        """The slot's bytes, possibly fewer."""
         try:
             os.lseek(self._file, slot * self._size, os.SEEK_SET)
             return os.read(self._file, self._size)

@@ -1,14 +1,10 @@
-"""The tier in the host's memory, for a pool in a GPU's memory: blocks that left the pool, in memory of a fixed size.
-
-Blocks are plain, as in the pool itself: an encryption key would be in the same memory (adr/0009). A slot is overwritten
-as soon as its block goes. Blocks without room go to the tier below.
-"""
+"""The tier in the host's memory, for a pool in a GPU's memory. Blocks are plain, as in the pool (adr/0009)."""
 
 from __future__ import annotations
 
 import mmap
 
-from cloister.prefix.namespaces import Namespace
+from cloister.prefix.node import Namespace
 from cloister.prefix.tier import Slots, State, Tier
 
 
@@ -19,8 +15,7 @@ class HostTier(Tier):
         self._size = block_bytes
         self._below = below
         self._slots: Slots[tuple[Namespace, bytes]] = Slots(capacity // block_bytes)
-        self._moved: dict[int, int] = {}
-        """Numbers of blocks in the tier below, here and there."""
+        self._moved: dict[int, int] = {}  # numbers of blocks in the tier below, here and there
         # mmap, since our malloc wipes: it would write zeros to all of it now (process/).
         size = max(1, self._slots.total * block_bytes)
         self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -79,7 +74,6 @@ class HostTier(Tier):
             self._below.close()
 
     def _out(self, number: int) -> bytes:
-        """Take a block's content out, and overwrite its slot."""
         held = self._slots.get(number)
         assert held is not None
         start = held[0] * self._size

@@ -1,21 +1,14 @@
-"""Demotion: a public node becomes private, and each tenant with a right to it keeps it and its own nodes below.
-
-No keys and values move: every heir gets a node in the same blocks. From then on the hits and losses of one heir reveal
-nothing to the others. SafeKV (§V-C) gives a demoted node to the tenant that brought it; then three other tenants could
-take a common prefix, and everything computed after it, from all its users.
-"""
+"""Demotion: a public node becomes private, and each tenant with a right to it keeps it and its own nodes below. Every
+heir gets a node in the same blocks, so the hits of one reveal nothing to the others. SafeKV (§V-C) gives a demoted node
+to the tenant that brought it; then three other tenants could take a common prefix from all its users."""
 
 from __future__ import annotations
 
-from cloister.prefix.namespaces import Namespace
-from cloister.prefix.node import Node
-from cloister.prefix.offload import LOST
+from cloister.prefix.node import Namespace, Node
 from cloister.prefix.tree import Tree
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree_blocks import LOST, TreeBlocks
 
-MAX_HEIRS = 16
-"""Tenants that keep a demoted node; later ones compute its pages again. This bounds what one block costs in the tree.
-A demoted node seldom has more: the monitor serves eight hits of other tenants on a quiet node."""
+MAX_HEIRS = 16  # bounds what one block costs in the tree; later tenants compute its pages again
 
 
 class Inheritance:
@@ -23,8 +16,6 @@ class Inheritance:
         self._tree, self._blocks = tree, blocks
 
     def divide(self, node: Node, barred_until: float | None) -> None:
-        """Replace a public node, and all below it, by private nodes of its heirs. Until the time given, no label makes
-        these public again."""
         above = node.parent
         assert above is not None and node.namespace is self._tree.public
         first, heirs = node.tokens[: self._tree.page], node.rights[:MAX_HEIRS]
@@ -38,7 +29,6 @@ class Inheritance:
                     self._blocks.order.push(each)
 
     def _leave_to(self, heir: Namespace, above: Node, node: Node, barred_until: float | None) -> None:
-        """Give one heir its part of a node and of all below it, under a node that it can reach."""
         barred = barred_until if node.namespace is self._tree.public else node.watched
         at = 0
         while at < node.pages:
@@ -75,5 +65,4 @@ class Inheritance:
 
 
 def _first_lost(blocks: list[int], start: int) -> int:
-    """Index of the first page from `start` on that neither the pool nor a lower tier has."""
     return next((at for at in range(start, len(blocks)) if blocks[at] == LOST), len(blocks))

@@ -1,5 +1,3 @@
-"""Requests that wait for a detector's label: how many tokens at their beginning are public (SafeKV §V-D)."""
-
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -8,28 +6,24 @@ from weakref import WeakKeyDictionary
 
 from cloister.prefix.base import PrefixKey
 
-MAX_UNLABELLED = 4096
-"""Requests that wait for their label. Beyond this number the oldest stay private."""
+MAX_UNLABELLED = 4096  # beyond this number the oldest stay private
 
 
 @dataclass(slots=True)
 class _Unlabelled:
-    """A request whose last label or whose last pages are still to come."""
-
     key: PrefixKey
     labelled: bool = False
     complete: bool = False
 
 
 class Labels:
-    """Waiting requests by number, until label and pages are complete; a key's labels as long as the key lives."""
+    """Requests that wait for a detector's label (SafeKV §V-D); a key's labels live as long as the key."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, _Unlabelled] = OrderedDict()
         self._public: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
 
     def expect(self, key: PrefixKey) -> None:
-        """A label may come for this key."""
         if key.request_id in self._waiting or key in self._public:
             return
         while len(self._waiting) >= MAX_UNLABELLED:
@@ -37,7 +31,7 @@ class Labels:
         self._waiting[key.request_id] = _Unlabelled(key)
 
     def add(self, request_id: int, public_tokens: int, *, final: bool) -> tuple[PrefixKey, int] | None:
-        """Take a label. Returns its key and how many pages are public by now; None if no request waits for it."""
+        """Returns the key and how many pages are public by now; None if no request waits for it."""
         waiting = self._waiting.get(request_id)
         if waiting is None or waiting.labelled:
             return None
@@ -48,7 +42,6 @@ class Labels:
         return key, self._public[key]
 
     def public_pages(self, key: PrefixKey) -> int:
-        """By the labels so far."""
         return self._public.get(key, 0)
 
     def complete(self, key: PrefixKey) -> None:

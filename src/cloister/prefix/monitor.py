@@ -1,16 +1,8 @@
-"""Finds probing of public nodes that detection passed wrongly: rolling windows, entropy of users per hit, drift against
-history (SafeKV §V-C, Equation 3).
-
-    watched = monitor.watch(owner)  …  monitor.hit(watched, tenant, request) → whether to demote it
-
-A node that one tenant made and used, and that other tenants suddenly try, looks probed and is demoted. A node that was
-widely used before is not. The monitor handles names of tenants, numbers of requests and a clock; neither text nor
-tokens nor the tree, which stores a record with each node.
-
-Exposure is bounded (MonitorSettings.exposure). In a node's first window, each other tenant gets at most `repeats` hits.
-If `broad` other tenants hit it in that window, it counts as popular and is not demoted. Otherwise it later serves
-`probes` hits of other tenants in all, whatever identities they use. A demoted node stays private for `barred_s`.
-"""
+"""Finds probing of public nodes: rolling windows, entropy of users per hit, drift (SafeKV §V-C, Equation 3).
+A node that one tenant made and used, and that other tenants suddenly try, looks probed and is demoted. Exposure is
+bounded (MonitorSettings.exposure). In a node's first window, each other tenant gets at most `repeats` hits. If `broad`
+others hit it in that window, it is popular and is not demoted. Otherwise it later serves `probes` hits of others in
+all, whatever identities they use. A demoted node stays private for `barred_s`."""
 
 from __future__ import annotations
 
@@ -19,19 +11,14 @@ from dataclasses import dataclass, field, replace
 from math import log2
 from time import monotonic
 
-Hits = dict[str, int]
-"""How often each tenant hit in one window."""
-MAX_USERS = 16
-"""Tenants that a window distinguishes; all others count as one."""
+Hits = dict[str, int]  # of each tenant, in one window
+MAX_USERS = 16  # that a window distinguishes; all others count as one
 _OTHERS = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
-    """`window_s`: length of a window. `broad`: other tenants in a window that make a node popular (the paper's u_pre).
-    `probes`: hits of other tenants on a node after its first window before it is demoted. `repeats`: hits of one other
-    tenant on a new node. `entropy` (users per hit) and `drift` (Jensen–Shannon, in bits): thresholds from which a
-    window looks probed. `barred_s`: how long a demoted node stays private, whatever labels come."""
+    """`broad`: the paper's u_pre. `entropy` is users per hit; `drift` is Jensen–Shannon, in bits."""
 
     window_s: float = 60.0
     broad: int = 4
@@ -43,34 +30,26 @@ class MonitorSettings:
 
     @property
     def exposure(self) -> int:
-        """The most hits of other tenants that a node serves before it is demoted, if it is not popular."""
         return max((self.broad - 1) * self.repeats, self.probes)
 
 
 @dataclass(slots=True)
 class Watched:
-    """The record of one public node, two kilobytes at most."""
-
     owner: str
     made: float
     began: float
     now: Hits = field(default_factory=dict)
     before: Hits = field(default_factory=dict)
-    popular: bool = False
-    """Whether it was widely used in its first window."""
-    foreign_hits: int = 0
-    """Hits of tenants other than the owner since it became public."""
-    request: int = -1
-    """The last request: one that has to wait looks up again and gets the same answer."""
+    popular: bool = False  # widely used in its first window
+    foreign_hits: int = 0  # of tenants other than the owner, since it became public
+    request: int = -1  # the last: a request that has to wait looks up again and gets the same answer
     probed: bool = False
-    """The answer to the last request."""
 
     def copy(self) -> Watched:
-        """For the second half of a node that is split."""
         return replace(self, now=dict(self.now), before=dict(self.before))
 
     def forget(self, tenant: str, heir: str) -> None:
-        """Remove this tenant. A node that it owned becomes the heir's, which has a right to it too."""
+        """A node that this tenant owned becomes the heir's, which has a right to it too."""
         if self.owner == tenant:
             self.owner = heir
         for hits in (self.now, self.before):
@@ -79,15 +58,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """The owner of a demoted node, and the last tenant to hit it. Two names; no content of the node."""
-
     owner: str
     suspect: str
 
 
 class Monitor:
-    """Calls `on_alert` for every demotion."""
-
     def __init__(
         self,
         settings: MonitorSettings | None = None,
@@ -100,18 +75,16 @@ class Monitor:
         self._on_alert = on_alert
 
     def watch(self, owner: str) -> Watched:
-        """The record of a node that becomes public now."""
         return Watched(owner, (now := self._clock()), now)
 
     def barred_until(self) -> float:
-        """Until when a node that is demoted now stays private."""
         return self._clock() + self._settings.barred_s
 
     def is_barred(self, until: float) -> bool:
         return self._clock() < until
 
     def hit(self, watched: Watched, tenant: str, request: int) -> bool:
-        """Call before a public node is lent to this tenant. True: it looks probed; demote it and treat it as a miss."""
+        """Call before a public node is lent. True: it looks probed; demote it and treat it as a miss."""
         self._roll(watched)
         if request != watched.request:
             watched.request, watched.probed = request, self._judge(watched, tenant)
@@ -130,7 +103,7 @@ class Monitor:
         return True
 
     def _roll(self, watched: Watched) -> None:
-        """Begin a new window if the last is over. A window without hits leaves no history."""
+        """A window without hits leaves no history."""
         elapsed = self._clock() - watched.began
         if elapsed < self._settings.window_s:
             return

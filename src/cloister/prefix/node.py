@@ -1,46 +1,140 @@
-"""A node of the prefix tree: the tokens of a run of whole pages, and the blocks that hold their keys and values.
-
-Its namespace says which tenants see it. A node that several tenants see lists the namespaces with a right to it: their
-own requests computed or found these pages. SafeKV (§VI-A: `creator_id`) keeps the first of them alone; then a node goes
-with the tenant that brought it, although others still use it.
-"""
+"""Nodes of the prefix tree (runs of whole pages), and the namespaces that see them: one tenant under one salt.
+Namespaces and tenants are held weakly; a tenant's key goes with its last namespace. SafeKV (§VI-A: `creator_id`) keeps
+the first tenant with a right to a shared node alone; then a node goes although others still use it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING
-
-from cloister.prefix.namespaces import Namespace
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from cloister.prefix.base import PrefixKey
     from cloister.prefix.monitor import Watched
+    from cloister.prefix.policy import Policy
+
+_SLACK = 32
+
+
+class EvictionQueue:
+    """A removed node's entry stays in the heap until it is the first, or until such entries are the majority."""
+
+    __slots__ = ("_heap", "_nodes")
+
+    def __init__(self) -> None:
+        # epoch of the last use, whether the node is a single turn, serial number
+        self._heap: list[tuple[int, bool, int]] = []
+        self._nodes: dict[int, Node] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def first_epoch(self) -> int:
+        return self._heap[0][0]
+
+    def push(self, node: Node, serial: int) -> None:
+        """Among nodes of one epoch, compressed ones come first, then the smallest serial number."""
+        node.serial = serial
+        self._nodes[serial] = node
+        heappush(self._heap, (node.epoch, not node.compressed, serial))
+
+    def pop(self) -> tuple[int, Node]:
+        epoch, node = self._heap[0][0], self._nodes[self._heap[0][2]]
+        self.remove(node)
+        return epoch, node
+
+    def remove(self, node: Node) -> None:
+        if node.serial is None:
+            return
+        del self._nodes[node.serial]
+        node.serial = None
+        if len(self._heap) > 2 * len(self._nodes) + _SLACK:
+            self._heap = [entry for entry in self._heap if entry[2] in self._nodes]
+            heapify(self._heap)
+        while self._heap and self._heap[0][2] not in self._nodes:
+            heappop(self._heap)
+
+
+TAG_BYTES = 6
+
+
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
+class Tenant:
+    """One tenant's record. All shared pages together have a record too, whose name is empty."""
+
+    name: str
+    pages: int = 0  # in the pool, seen only by this tenant
+    last_request: int = 0  # epoch, whether or not the request found anything
+    cipher: AESGCM | None = None  # of its blocks in lower tiers
+    queue: EvictionQueue = field(default_factory=EvictionQueue)
+
+    @property
+    def is_shared(self) -> bool:
+        return not self.name
+
+
+class Namespace:
+    __slots__ = ("__weakref__", "tag", "tenant")
+
+    def __init__(self, number: int, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.tag = number.to_bytes(TAG_BYTES, "little")
+
+
+class Namespaces:
+    def __init__(self) -> None:
+        self.public = Namespace(0, Tenant(""))
+        self._namespaces: WeakValueDictionary[tuple[str, str], Namespace] = WeakValueDictionary()
+        self._tenants: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
+        self._numbers = count(1)
+
+    def get(self, name: str, salt: str) -> Namespace:
+        namespace = self._namespaces.get((name, salt))
+        if namespace is None:
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                tenant = self._tenants[name] = Tenant(name)
+            namespace = self._namespaces[name, salt] = Namespace(next(self._numbers), tenant)
+        return namespace
+
+    def of(self, key: PrefixKey, policy: Policy) -> tuple[Namespace, Namespace]:
+        """The namespace that sees what this key inserts, unless it is public; and the one of the key's tenant."""
+        creator = self.get(key.tenant, key.salt)
+        if not policy.everything_public:
+            return creator, creator
+        return (self.get("", key.salt) if key.salt else self.public), creator
+
+    def tenant(self, name: str) -> Tenant | None:
+        return self._tenants.get(name)
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        return list(self._tenants.values())
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
-    """`resident` counts its first pages that are in the pool; a page is in the pool only if all pages before it are.
-    A block below 0 is `~number` of a lower tier."""
+    """A page is in the pool (`resident`) only if all before it are. A block below 0 is `~number` of a lower tier."""
 
     namespace: Namespace
     tokens: bytes
     blocks: list[int]
     resident: int
     parent: Node | None = None
-    children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)
-    """By namespace and first page."""
-    shared_rights: list[Namespace] | None = None
-    """None: the right to this node is its namespace's alone."""
-    epoch: int = 0
-    """Of its last use."""
-    compressed: bool = False
-    """Whether it is several turns of one conversation (SafeKV §VI-B1)."""
+    children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)  # by namespace and first page
+    shared_rights: list[Namespace] | None = None  # None: the right to this node is its namespace's alone
+    epoch: int = 0  # of its last use
+    compressed: bool = False  # several turns of one conversation (SafeKV §VI-B1)
+    # of a public node a record; of a private one, until when it may not become public again
     watched: Watched | float | None = None
-    """A monitor's record of a public node; of a private one, until when it may not become public again."""
-    serial: int | None = None
-    """Its number in the eviction queue of its tenant."""
+    serial: int | None = None  # in the eviction queue of its tenant
 
     def __repr__(self) -> str:
-        """Without the tokens: a log may show a node."""
         return f"<Node of {self.pages} pages>"
 
     @property
@@ -49,12 +143,11 @@ class Node:
 
     @property
     def in_tree(self) -> bool:
-        """Whether it is a node of the tree, other than the root."""
         return self.parent is not None
 
     @property
     def is_edge(self) -> bool:
-        """Whether no node below it is in the pool: its last page is the next to be evicted from here."""
+        """No node below it is in the pool: its last page is the next to be evicted from here."""
         return all(not child.resident for child in self.children.values())
 
     @property
@@ -66,7 +159,7 @@ class Node:
         return namespace is self.namespace if self.shared_rights is None else namespace in self.shared_rights
 
     def add_right(self, namespace: Namespace) -> None:
-        """Let another namespace keep this node too. The first call makes the list of rights."""
+        """The first call makes the list of rights."""
         if self.shared_rights is None:
             self.shared_rights = []
         if namespace not in self.shared_rights:

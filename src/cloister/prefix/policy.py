@@ -1,5 +1,3 @@
-"""The policies of sharing, as data (SafeKV §VII-C compares them)."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,16 +7,14 @@ from cloister.levels import PolicyName
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A salt narrows every policy: only requests with the same salt find each other, they publish nothing, and they
-    find nothing public. A request's mark `public` permits its service to read a text. No policy shows the text to
-    other tenants for that mark, since a tenant may mark a guess at another tenant's words."""
+    """A salt narrows every policy: only requests with the same salt find each other, and nothing public.
+    A request's mark `public` only permits its service to read a text: a tenant may mark a guess at another's words."""
 
     name: PolicyName
     reuses: bool = True
-    everything_public: bool = False
-    """Whether all tenants see all that is computed."""
+    everything_public: bool = False  # all tenants see all that is computed
+    # all tenants see what a detector labels public; unlabelled pages are private (SafeKV §V-D)
     labelled_public: bool = False
-    """Whether all tenants see what a detector labels public; unlabelled pages are private (SafeKV §V-D)."""
 
     @property
     def sees_public(self) -> bool:

@@ -1,10 +1,7 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
-
-Labels come from outside, late or not at all: a page without a label is private, and a late label costs hits only. A
-request finds and touches public pages inside its own public span only. A detector's label for a page depends on the
-text after it, so the same tokens may be public in one prompt and private in another. If a private prompt touched public
-pages, the tenant that planted them could see it in their eviction or demotion.
-"""
+A page without a label is private, and a late label costs hits only. A request finds and touches public pages inside its
+own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
+eviction or demotion."""
 
 from __future__ import annotations
 
@@ -14,21 +11,18 @@ from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, Pref
 from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
 from cloister.prefix.monitor import Monitor, Watched
-from cloister.prefix.namespaces import Namespace, Namespaces
-from cloister.prefix.node import Node
-from cloister.prefix.offload import Offload
+from cloister.prefix.node import Namespace, Namespaces, Node
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
 from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree_blocks import Offload, TreeBlocks
 
 LOOKUPS_PER_EPOCH = 32
 
 
 class RadixCache(PrefixCache):
-    """Pages that leave the pool go from `storage` to `tier`, and come back when they are found. `monitor` watches pages
-    that were labelled public (§V-C), but not those that the policy makes public."""
+    """`monitor` watches pages that were labelled public (§V-C), but not those that the policy makes public."""
 
     def __init__(
         self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
@@ -124,8 +118,7 @@ class RadixCache(PrefixCache):
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
     def demote(self, node: Node, barred_until: float | None = None) -> None:
-        """Make a public node private, and all below it: each tenant with a right to it keeps a part. A sequence that
-        reads it keeps its blocks. Until the time given, no label makes it public again."""
+        """Each tenant with a right to the node keeps a part. A sequence that reads it keeps its blocks."""
         if node.in_tree and node.namespace is self.tree.public:
             self._inheritance.divide(node, barred_until)
 
@@ -157,7 +150,7 @@ class RadixCache(PrefixCache):
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 
     def _claimed(self, path: Path, creator: Namespace) -> Path:
-        """The same path. The tenant gets a right to every node of it, and only to the pages that match."""
+        """The tenant gets a right to every node of the path, and only to the pages that match."""
         for at, (node, pages) in enumerate(path):
             if not node.has_right(creator):
                 node = self._blocks.split(node, pages)
@@ -184,13 +177,11 @@ class RadixCache(PrefixCache):
         return path
 
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
-        """The key's public span as known by now: how many of its first pages all tenants may see."""
         if key.salt:
             return 0
         return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)
 
     def _publish(self, viewer: Namespace, key: PrefixKey, pages: int) -> None:
-        """Make the first pages of a key public, as far as they are in the tree and this namespace's."""
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
             if node.namespace is self.tree.public:
                 continue

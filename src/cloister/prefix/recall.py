@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 from cloister.prefix.base import Counts, Pool
 from cloister.prefix.node import Node
-from cloister.prefix.offload import LOST, Offload
 from cloister.prefix.tier import State
 from cloister.prefix.tree import Path
-from cloister.prefix.tree_blocks import TreeBlocks
+from cloister.prefix.tree_blocks import LOST, Offload, TreeBlocks
 
 
 class Recall:
-    """`make_room(n)` evicts up to n pages."""
-
     def __init__(
         self, pool: Pool, blocks: TreeBlocks, offload: Offload, counts: Counts, make_room: Callable[[int], None]
     ) -> None:
@@ -22,7 +19,6 @@ class Recall:
         self._make_room = make_room
 
     def recalled(self, path: Path, search: Callable[[], Path]) -> Path:
-        """Put into the pool what lower tiers have ready of a path, and start to fetch the rest."""
         ready, path = self.fetch(path), search()  # pages that were lost are cut off
         if not ready:
             return path
@@ -39,8 +35,7 @@ class Recall:
         return search()
 
     def fetch(self, path: Path) -> int:
-        """Request all pages of a path that are not in the pool; returns how many can be taken now, from the first on.
-        A lost page loses the pages after it too."""
+        """How many pages can be taken now, from the first on. A lost page loses the pages after it too."""
         ready, all_ready = 0, True
         for node, pages in path:
             for page, state in self._offload.fetch(node, pages):
@@ -56,7 +51,6 @@ class Recall:
         return ready
 
     def _bring(self, node: Node, most: int) -> int:
-        """Bring back at most `most` pages, the first that are not in the pool. Returns how many came."""
         blocks: list[int] = []
         for location in node.blocks[node.resident : node.resident + most]:
             if (taken := self._pool.allocate(1)) is None:

@@ -1,7 +1,4 @@
-"""Tiers below the pool: copies of blocks that left it, for requests that find them again. A tier knows no tree.
-
-Only `settle` waits for a device. A block that a tier has lost is a miss.
-"""
+"""Tiers below the pool: copies of blocks that left it. A lost block is a miss. Only `settle` waits for a device."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from enum import Enum
 from itertools import count
 from typing import Generic, TypeVar
 
-from cloister.prefix.namespaces import Namespace, Tenant
+from cloister.prefix.node import Namespace, Tenant
 
 Entry = TypeVar("Entry")
 
 
 class State(Enum):
-    """HERE: it can be taken now. COMING: it is being read, or will be when there is room; ask again."""
+    """COMING: it is being read, or will be when there is room; ask again."""
 
     HERE = "here"
     COMING = "coming"
@@ -32,32 +29,29 @@ class Tier(ABC):
         """Make room for up to `most` more blocks by dropping older ones. Returns how many fit."""
 
     @abstractmethod
-    def store(self, namespace: Namespace, bound: bytes, data: bytes) -> int | None:
-        """Keep a block's content. Returns its number, or None if there is no room."""
+    def store(self, namespace: Namespace, bound: bytes, data: bytes) -> int | None: ...
 
     @abstractmethod
     def fetch(self, number: int, bound: bytes) -> State:
-        """A block's state. If it has to be read from a device, reading starts now."""
+        """If the block has to be read from a device, reading starts now."""
 
     @abstractmethod
     def take(self, number: int) -> bytes | None:
         """Take a block that is HERE out of the tier. None if it has to be fetched again."""
 
     @abstractmethod
-    def discard(self, number: int) -> None:
-        """Drop a block, if it is still there."""
+    def discard(self, number: int) -> None: ...
 
     def settle(self, seconds: float) -> bool:
-        """Wait until no block is being written or read, `seconds` at most. False after a timeout."""
+        """Wait until no block is being written or read. False after a timeout."""
         return True
 
     def close(self) -> None:
-        """Drop all blocks."""
         return None
 
 
 class Slots(Generic[Entry]):
-    """A tier's slots and the entries in them, by tenant. The tenant with the most entries loses its oldest first."""
+    """The tenant with the most entries loses its oldest first."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -77,14 +71,12 @@ class Slots(Generic[Entry]):
         return len(self._free)
 
     def add(self, tenant: Tenant, entry: Entry) -> tuple[int, int]:
-        """The entry's number and its slot. There must be a free slot."""
         number, slot = next(self._numbers), self._free.pop()
         self._entries[number] = tenant, slot, entry
         self._of.setdefault(tenant, {})[number] = None
         return number, slot
 
     def get(self, number: int) -> tuple[int, Entry] | None:
-        """An entry's slot, and the entry."""
         found = self._entries.get(number)
         return None if found is None else found[1:]
 
@@ -97,6 +89,5 @@ class Slots(Generic[Entry]):
             del self._of[tenant]  # this may be the last reference to the tenant's key
 
     def oldest(self) -> int:
-        """The entry to drop first."""
         most = max(self._of.values(), key=len)
         return next(iter(most))

@@ -1,20 +1,15 @@
-"""The radix tree over pages: search, split, path compression, publication. It holds public and private nodes (§VI).
-
-Every path is public nodes first, then private nodes of one namespace: what follows a private page is private too, and
-a request that may not see a page cannot reach the pages below it. Tokens are compared by content. The tree knows no
-references, tiers or epochs, and moves no keys and values. A node that it changes leaves its eviction queue; the caller
-puts it back (eviction.EvictionOrder.push).
-"""
+"""The radix tree over pages: search, split, path compression, publication (§VI). It moves no keys and values.
+Every path is public nodes first, then private nodes of one namespace, so a request that may not see a page cannot reach
+the pages below it. A node that changes leaves its eviction queue; the caller puts it back (EvictionOrder.push)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloister.prefix.namespaces import Namespace
-from cloister.prefix.node import Node
+from cloister.prefix.node import Namespace, Node
 
+# from the root on, each with how many of its pages match; only the last may match in part
 Path = list[tuple[Node, int]]
-"""Nodes from the root on, each with how many of its pages match; only the last may match in part."""
 
 
 class Tree:
@@ -23,13 +18,11 @@ class Tree:
         self.root = Node(public, b"", [], 0)
 
     def search(self, viewer: Namespace, tokens: bytes, most: int, *, public: int) -> Path:
-        """The longest beginning of `tokens` that this namespace may see (§VI-A, Search). It sees public nodes in the
-        first `public` pages only: those that are public in its own prompt."""
+        """The longest beginning that this namespace sees (§VI-A): public nodes in the first `public` pages only."""
         end = min(most, len(tokens) // self.page) * self.page
         return self._search(self.root, 0, viewer, tokens, end, min(end, public * self.page))
 
     def _search(self, node: Node, at: int, viewer: Namespace, tokens: bytes, end: int, public: int) -> Path:
-        """From byte `at` to byte `end`, below a node; in public nodes up to byte `public`."""
         path: Path = []
         while at < end and node.children:
             first = tokens[at : at + self.page]
@@ -60,7 +53,7 @@ class Tree:
         return path
 
     def common(self, node: Node, tokens: bytes, at: int, end: int) -> int:
-        """Whole pages that a node and the tokens from `at` to `end` have in common. The first page is equal already."""
+        """Whole pages in common from `at` to `end`. The first page is equal already."""
         page, own = self.page, node.tokens
         high = min(node.pages, (end - at) // page)
         if high == 1 or own.startswith(tokens[at : at + high * page]):
@@ -75,7 +68,7 @@ class Tree:
         return low
 
     def add(self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int]) -> Node:
-        """A new node. Its parent has no child with this first page in this namespace."""
+        """The parent has no child with this first page in this namespace."""
         node = Node(namespace, tokens, blocks, len(blocks))
         if namespace is not creator:
             node.add_right(creator)
@@ -83,8 +76,7 @@ class Tree:
         return node
 
     def split(self, node: Node, pages: int) -> Node:
-        """Cut a node where tokens diverge, or where visibility changes. The first pages become a new node, which is
-        returned; the given node keeps the rest, and so its children, and is the new node's child."""
+        """Cut a node. The first pages become a new node, which is returned; the given node is its child."""
         above, at = self._leave(node), pages * self.page
         head = Node(node.namespace, node.tokens[:at], node.blocks[:pages], min(node.resident, pages))
         head.shared_rights = None if node.shared_rights is None else list(node.shared_rights)
@@ -105,8 +97,7 @@ class Tree:
         node.compressed = True
 
     def compress(self, node: Node) -> Node:
-        """Join the private chain without branches that this node is part of (§VI-B1). Returns the joined node, which
-        was the last of the chain and so keeps its children."""
+        """Join the private chain that this node is part of (§VI-B1). The joined node was the last of the chain."""
         while (child := self._only_child(node)) is not None and self._continues(node, child):
             node = child
         while (above := node.parent) is not None and self._only_child(above) is node and self._continues(above, node):
@@ -119,19 +110,18 @@ class Tree:
         return node
 
     def truncate(self, node: Node, pages: int) -> None:
-        """Cut off the last pages of a node without children."""
         node.tokens, node.blocks = node.tokens[: pages * self.page], node.blocks[:pages]
         node.resident = min(node.resident, pages)
 
     def may_publish(self, node: Node) -> bool:
-        """Whether a private node may become public: its parent is public and has no public child with this page."""
+        """Its parent is public and has no public child with this page."""
         above = node.parent
         if above is None or above.namespace is not self.public:
             return False
         return self._key(node, self.public) not in above.children
 
     def publish(self, node: Node) -> None:
-        """Make a node visible to every tenant. Its present namespace keeps the right to it."""
+        """The node's present namespace keeps the right to it."""
         owner, above = node.namespace, self._leave(node)
         node.add_right(owner)
         owner.tenant.pages -= node.resident
@@ -140,14 +130,12 @@ class Tree:
         self._attach(node, above)
 
     def remove(self, node: Node) -> None:
-        """Take one node out of the tree. It keeps no reference to parent, children, tokens or rights: reference cycles
-        would leave them in memory until the garbage collector runs."""
+        """The node keeps no references: cycles would leave tokens in memory until the garbage collector runs."""
         self._leave(node)
         node.children, node.tokens, node.blocks, node.resident = {}, b"", [], 0
         node.shared_rights = node.watched = None
 
     def nodes(self, below: Node | None = None) -> Iterator[Node]:
-        """All nodes, or one and all below it, parents first."""
         waiting = [below] if below is not None else list(self.root.children.values())
         while waiting:
             node = waiting.pop()
@@ -155,7 +143,6 @@ class Tree:
             yield node
 
     def tokens_before(self, node: Node) -> bytes:
-        """The tokens of all pages above a node's."""
         tokens: list[bytes] = []
         above = node.parent
         while above is not None:
@@ -171,7 +158,6 @@ class Tree:
         parent.children[self._key(node, node.namespace)] = node
 
     def _leave(self, node: Node) -> Node:
-        """Take a node away from its parent, which is returned, and from its eviction queue."""
         parent = node.parent
         assert parent is not None
         node.namespace.tenant.queue.remove(node)
@@ -183,6 +169,6 @@ class Tree:
         return next(iter(node.children.values())) if len(node.children) == 1 else None
 
     def _continues(self, node: Node, child: Node) -> bool:
-        """Whether both are one namespace's and private; public nodes branch too often to be joined (§VI-B)."""
+        """Both are private and one namespace's; public nodes branch too often to be joined (§VI-B)."""
         same = node.namespace is child.namespace is not self.public and node.rights == child.rights
         return same and child.watched in (None, node.watched)

@@ -1,21 +1,120 @@
-"""The tree over the block pool: which blocks it holds, which it gives up for room.
-
-A block has one reference for each node that it is in. Several nodes share a block only after a public node was demoted
-(inheritance.py); each is another tenant's. The pool wipes a block when its last reference goes, so never while a
-sequence reads it.
-"""
+"""The tree over the block pool: which blocks it holds, which it gives up for room. A block has one reference for each
+node that it is in. Several nodes share a block only after a demotion; each is another tenant's. The pool wipes a block
+when its last reference goes, so never while a sequence reads it."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import count
 
-from cloister.prefix.base import Counts, Pool
-from cloister.prefix.eviction import EvictionOrder
-from cloister.prefix.namespaces import Namespace, Tenant
-from cloister.prefix.node import Node
-from cloister.prefix.offload import LOST, Offload
+from cloister.prefix.base import Counts, Pool, Storage
+from cloister.prefix.node import Namespace, Node, Tenant
+from cloister.prefix.tier import State, Tier
 from cloister.prefix.tree import Path, Tree
+
+
+class EvictionOrder:
+    """Which pages go first: the last pages of the least recently used nodes (SafeKV §VI-B2, §VI-B3). The paper orders
+    all nodes by the epoch of their last use. Then a tenant that loses a prompt learns that another tenant had a hit.
+    Here a tenant's hits order its own nodes only. Between tenants, the one with more than an equal share goes first,
+    then the one whose last request is older. Among equals, public nodes go first, then compressed chains."""
+
+    def __init__(self, tree: Tree, in_use: Callable[[Node], bool]) -> None:
+        self._public = tree.public.tenant
+        self._in_use = in_use
+        self._serial = count()
+
+    def push(self, node: Node) -> None:
+        if node.serial is None and node.resident and node.in_tree and node.is_edge:
+            node.namespace.tenant.queue.push(node, next(self._serial))
+
+    def victims(self, tenants: Iterable[Tenant], share: int) -> Iterator[Node]:
+        private = sorted((tenant for tenant in tenants if tenant.queue), key=lambda tenant: tenant.last_request)
+        used: list[Node] = []
+        try:
+            while private or self._public.queue:
+                tenant = self._next(private, share)
+                node = self._oldest(tenant, used)
+                if node is not None:
+                    yield node
+                elif tenant is not self._public:
+                    private.remove(tenant)
+        finally:
+            for node in used:
+                self.push(node)
+
+    def _next(self, private: list[Tenant], share: int) -> Tenant:
+        largest = max(private, key=lambda tenant: tenant.pages, default=None)
+        if largest is not None and largest.pages > share:
+            return largest
+        if not private or (self._public.queue and self._public.queue.first_epoch <= private[0].last_request):
+            return self._public
+        return private[0]
+
+    def _oldest(self, tenant: Tenant, used: list[Node]) -> Node | None:
+        while tenant.queue:
+            epoch, node = tenant.queue.pop()
+            if not node.resident or not node.is_edge:
+                continue
+            if node.epoch > epoch:
+                self.push(node)
+            elif self._in_use(node):
+                used.append(node)
+            else:
+                return node
+        return None
+
+
+LOST = -(1 << 62)  # in Node.blocks: neither the pool nor a lower tier has this page
+
+
+class Offload:
+    """A page in the tier is `~number` in Node.blocks. Without a tier, no page is stored."""
+
+    def __init__(self, tree: Tree, tier: Tier | None, storage: Storage | None) -> None:
+        self._tree, self._tier, self._storage = tree, tier, storage
+
+    def store(self, node: Node, start: int) -> list[int]:
+        """Copy pages from `start` on to the tier. Returns their numbers; fewer if the tier is full."""
+        stored: list[int] = []
+        if self._tier is not None:
+            assert self._storage is not None
+            room = self._tier.room(node.resident - start)
+            for page, bound in self._bounds(node, start, start + room):
+                number = self._tier.store(node.namespace, bound, self._storage.read(node.blocks[page]))
+                if number is None:
+                    break
+                stored.append(~number)
+        return stored
+
+    def fetch(self, node: Node, pages: int) -> Iterator[tuple[int, State]]:
+        assert self._tier is not None
+        for page, bound in self._bounds(node, node.resident, pages):
+            yield page, self._tier.fetch(~node.blocks[page], bound)
+
+    def take(self, location: int, block: int) -> bool:
+        """Write a page that is HERE into a block. False if the tier no longer has it."""
+        assert self._tier is not None and self._storage is not None
+        if (data := self._tier.take(~location)) is None:
+            return False
+        self._storage.write(block, data)
+        return True
+
+    def discard(self, locations: Iterable[int]) -> None:
+        for location in locations:
+            if location != LOST:
+                assert self._tier is not None and location < 0
+                self._tier.discard(~location)
+
+    def _bounds(self, node: Node, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        if start < end:
+            size = self._tree.page
+            digest = sha256(self._tree.tokens_before(node) + node.tokens[: start * size])
+            for page in range(start, end):
+                digest.update(node.tokens[page * size : (page + 1) * size])
+                yield page, digest.digest()
 
 
 class TreeBlocks:
@@ -24,22 +123,19 @@ class TreeBlocks:
     def __init__(self, pool: Pool, tree: Tree, offload: Offload, counts: Counts) -> None:
         self._pool, self._tree, self._offload, self._counts = pool, tree, offload, counts
         self.order = EvictionOrder(tree, lambda node: self._in_use(node.blocks[node.resident - 1]))
-        self._nodes_of = array("i", [0]) * pool.total
-        """In how many nodes each block is."""
+        self._nodes_of = array("i", [0]) * pool.total  # in how many nodes each block is
 
     @property
     def pages(self) -> int:
-        """Blocks that the tree holds."""
         return sum(map(bool, self._nodes_of))
 
     def first_kept(self, blocks: Sequence[int], start: int) -> int:
-        """Index of the first block from `start` on that the tree holds already: a block is added only once."""
+        """The first block from `start` on that the tree holds already: a block is added only once."""
         return next((at for at in range(start, len(blocks)) if self._nodes_of[blocks[at]]), len(blocks))
 
     def add(
         self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int], epoch: int
     ) -> Node:
-        """Keep these blocks: in a new node below `parent`, or as the rest of its private chain."""
         self._retain(blocks)
         namespace.tenant.pages += len(blocks)
         continues = namespace is parent.namespace is not self._tree.public and parent.rights == (creator,)
@@ -64,7 +160,7 @@ class TreeBlocks:
         return True
 
     def take(self, node: Node, blocks: Sequence[int]) -> None:
-        """Add the node's next pages, in these blocks. The caller's references become the tree's."""
+        """The caller's references become the tree's."""
         self._count(blocks)
         node.blocks[node.resident : node.resident + len(blocks)] = blocks
         node.resident += len(blocks)
@@ -72,14 +168,13 @@ class TreeBlocks:
         self.order.push(node)
 
     def lend(self, node: Node, blocks: Sequence[int]) -> None:
-        """Add the node's next pages, in blocks that have another holder too. A copy in a lower tier goes."""
+        """In blocks that have another holder too. A copy in a lower tier goes."""
         self._offload.discard(node.blocks[node.resident : node.resident + len(blocks)])
         self._pool.retain(blocks)
         self.take(node, blocks)
 
     def inherit(self, parent: Node, heir: Namespace, tokens: bytes, blocks: list[int], epoch: int) -> Node:
-        """A node for the heir, in the same blocks as another node. Both share blocks in the pool; those in a lower
-        tier are the new node's alone."""
+        """Shares another node's blocks in the pool; those in a lower tier are the new node's alone."""
         node = self._tree.add(parent, heir, heir, tokens, blocks)
         in_pool = [block for block in blocks if block >= 0]
         self._retain(in_pool)
@@ -88,7 +183,6 @@ class TreeBlocks:
         return node
 
     def split(self, node: Node, pages: int) -> Node:
-        """The node's first pages, as a separate node."""
         if pages == node.pages:
             return node
         head = self._tree.split(node, pages)
@@ -107,7 +201,6 @@ class TreeBlocks:
                 return
 
     def cut(self, node: Node, pages: int) -> None:
-        """Drop a node's pages from here on, none of which is in the pool, and all nodes below it."""
         for child in list(node.children.values()):
             self.drop(child)
         if not pages:
@@ -117,7 +210,7 @@ class TreeBlocks:
         self._tree.truncate(node, pages)
 
     def remove(self, node: Node) -> None:
-        """Drop a node and all below it. Its parent may be an edge afterwards, or part of a chain."""
+        """The node's parent may be an edge afterwards, or part of a chain."""
         parent = node.parent
         assert parent is not None
         self.drop(node)
@@ -125,7 +218,6 @@ class TreeBlocks:
             self.order.push(self._tree.compress(parent))
 
     def drop(self, top: Node) -> None:
-        """Take a node and all below it out of the tree, and give up their blocks."""
         for node in reversed(list(self._tree.nodes(top))):
             node.namespace.tenant.pages -= node.resident
             self._give_back(node.blocks[: node.resident])
@@ -133,12 +225,10 @@ class TreeBlocks:
             self._tree.remove(node)
 
     def _in_use(self, block: int) -> bool:
-        """Whether a sequence reads it. A block in several tenants' nodes may leave any of these nodes at any time:
-        otherwise one of the tenants could see that another reads the block now."""
+        """Ignores readers of a block in several tenants' nodes: a tenant could see that another reads it now."""
         return self._nodes_of[block] == 1 and self._pool.references(block) > 1
 
     def _shorten(self, node: Node, count: int) -> None:
-        """Give up at most `count` pages at the node's end."""
         keep = resident = node.resident
         while keep and resident - keep < count and not self._in_use(node.blocks[keep - 1]):
             keep -= 1

@@ -29,7 +29,7 @@ _FREED_PIECE = 16  # more than glibc may leave of a block
 # Freed memory is overwritten at once, so that what passed through does not linger: every allocation of Python's is
 # malloc's, none waits in a thread's cache, and free() fills what it takes back, but perhaps its last eight bytes. This
 # is true of glibc's malloc alone. Str, bytes, lists and ints lean on it, numpy's arrays by numpy_memory.py. Tensors
-# must not: torch's wheels for ARM allocate them by mimalloc (compute/token_tensor.py).
+# must not: torch's wheels for ARM allocate them by mimalloc (compute/layout.token_tensor).
 WIPE_FREED_MEMORY = {
     "PYTHONMALLOC": "malloc",
     "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1",

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cloister.engine.base import Engine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.messages import controller_service as wire
 from cloister.messages.frames import encode_frame, encode_frames
@@ -19,14 +19,14 @@ from cloister.prefix.monitor import Alert
 from cloister.process.blocking import BlockingEndpoint
 
 
-def request_of(message: wire.Generate) -> GenerationRequest:
+def request_of(message: wire.Generate) -> EngineRequest:
     head = message.request_id, message.tenant
     if isinstance(message, wire.GeneratePrompt):
         narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
-        return GenerationRequest(*head, message.prompt, message.params, message.public, **narrowed)
+        return EngineRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, wire.GenerateVariants) else (message.partition,)
     public = len(message.public)
-    return GenerationRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
+    return EngineRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
 
 
 class Service:

@@ -3,7 +3,7 @@ no message about it. Exposed prompts and the session's memory share the vault's 
 
 from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
@@ -22,7 +22,7 @@ class Isolated:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._open
 
-    def add(self, request: GenerationRequest) -> None:
+    def add(self, request: EngineRequest) -> None:
         """Raises why it cannot be served."""
         verdict = self._engine.submit(request)
         if isinstance(verdict, Failed):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.engine.continuations import Continuations
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
@@ -34,7 +34,7 @@ RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to s
 MAX_KNOWN = 256  # secrets of one session; none is forgotten: it would get other substitutes the next time
 
 # Yields before each piece its number of tokens; returns the prompts.
-Hiding = Generator[int, None, list[GenerationRequest]]
+Hiding = Generator[int, None, list[EngineRequest]]
 Column = tuple[str, ...]  # one secret's substitutes, variant by variant
 
 
@@ -77,7 +77,7 @@ class Obfuscating:
         if self._model is not None:
             self._model.at_once = most
 
-    def work(self, request_id: int) -> list[GenerationRequest] | None:
+    def work(self, request_id: int) -> list[EngineRequest] | None:
         """If the request is the first; its prompts, when they are made."""
         if request_id != self.next_request:
             return None
@@ -86,7 +86,7 @@ class Obfuscating:
             return None
         except StopIteration as end:
             self.drop(request_id)
-            prompts: list[GenerationRequest] = end.value
+            prompts: list[EngineRequest] = end.value
             return prompts
 
     def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:

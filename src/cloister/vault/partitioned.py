@@ -9,7 +9,7 @@ import torch
 from cloister.compute.base import LinkAnswerer
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
@@ -65,7 +65,7 @@ class Partitioned:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting or request_id in self._exposed
 
-    def add(self, *requests: GenerationRequest) -> None:
+    def add(self, *requests: EngineRequest) -> None:
         """The prompts of one request; raises why it cannot be served."""
         most, relative = self._runner.max_context, self._runner.relative
         prompts = _Prompts([Sequence.of(one, arrival=0, max_context=most, relative=relative) for one in requests])

@@ -17,7 +17,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
@@ -214,7 +214,7 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: GenerationRequest) -> wire.PromptAccepted | Failed:
+    def _queue(self, generator: Isolated | Partitioned, *prompts: EngineRequest) -> wire.PromptAccepted | Failed:
         request_id = prompts[0].request_id
         try:
             generator.add(*prompts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.channel.sealing import open_prompt
-from cloister.engine.request import GenerationRequest
+from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt
@@ -42,7 +42,7 @@ class Reader:
         self._max_context = decoder.max_context
         self._levels = levels
 
-    def read(self, assigned: AssignPrompt) -> list[GenerationRequest]:
+    def read(self, assigned: AssignPrompt) -> list[EngineRequest]:
         [first] = self.several(assigned, [self.prompt(assigned)])
         replace = msgspec.structs.replace
         return [
@@ -57,7 +57,7 @@ class Reader:
         self._check(assigned.params, assigned.level)
         return opened(assigned.prompt)
 
-    def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[GenerationRequest]:
+    def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
         """Their answers may all be as long as the longest prompt leaves room for."""
         params, read = assigned.params, [self._reading.read(prompt) for prompt in prompts]
         length = max(len(prompt.tokens) for prompt in read)
@@ -70,7 +70,7 @@ class Reader:
             )
         params = msgspec.structs.replace(params, max_tokens=left)
         return [
-            GenerationRequest(assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition")
+            EngineRequest(assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition")
             for prompt in read
         ]
 

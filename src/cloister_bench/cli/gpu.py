@@ -53,9 +53,9 @@ def bench_gpu(options: GpuOptions) -> None:
     """Measure what isolation costs on this machine's GPU: decode steps and whole requests, beside floor and peers.
 
     Weights are random, of real models' shapes. `open`, `isolated` and `partitioned` at each isolation setting (one
-    attention process, eight, one for each user), the paper's design over GLOO, and transformers' generate; the floor
-    is what reading weights, keys and values takes at the bandwidth of a copy. What the targets need is measured first,
-    and every number is saved when it is there. Needs a Hopper GPU or a later one; see docs/gpu.md.
+    attention process, eight, one for each user), and transformers' generate; the floor is what reading weights, keys
+    and values takes at the bandwidth of a copy. What the targets need is measured first, and every number is saved
+    when it is there. Needs a Hopper GPU or a later one; see docs/gpu.md.
 
     Examples:
 

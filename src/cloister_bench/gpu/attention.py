@@ -1,8 +1,5 @@
 """Attention processes for the bench, and a service that asks them: `partitioned` without a node around it.
-
-They are forked before this process opens the GPU, and open it when they are first needed. The links, arenas and kernels
-are the product's (compute/gpu); seals and the controller's messages are missing, and one process plays all vaults.
-"""
+Forked before this process opens the GPU. Links, arenas and kernels are the product's; one process plays all vaults."""
 
 from __future__ import annotations
 
@@ -38,12 +35,10 @@ OPENED = b"open"
 
 
 class AttentionProcesses:
-    """Enough processes for each of these settings. Settings with the same share of the GPU use the same processes; each
-    opens the GPU before its first case."""
+    """Settings with the same share of the GPU use the same processes; each opens the GPU before its first case."""
 
     def __init__(self, settings: Iterable[int]) -> None:
-        self._lines: dict[int, list[socket.socket]] = {}
-        """By their share of the GPU."""
+        self._lines: dict[int, list[socket.socket]] = {}  # by their share of the GPU
         self._opened: Counter[int] = Counter()
         for count in sorted(set(settings)):
             lines = self._lines.setdefault(percentage_of(count), [])
@@ -58,7 +53,6 @@ class AttentionProcesses:
                 lines.append(ours)
 
     def open(self, count: int) -> bool:
-        """Have this many open the GPU. True if none of them had."""
         share = percentage_of(count)
         lines, opened = self._lines.get(share, []), self._opened[share]
         if count > len(lines):
@@ -78,8 +72,7 @@ class AttentionProcesses:
     def lend(
         self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int, slots: int
     ) -> list[list[int]]:
-        """Have the processes make arenas of this size, and answer from now on. Descriptors of the arenas, by process;
-        the caller closes them."""
+        """The processes answer from now on. Descriptors of their arenas; the caller closes them."""
         shape = model.cache_shape
         about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
         about |= {"scales": model.scales, "blocks": blocks, "slots": [len(mailboxes), sum(places), slots]}
@@ -97,13 +90,11 @@ class AttentionProcesses:
             line.recv(16)
 
     def close(self) -> None:
-        """They end when their sockets close."""
         for line in chain(*self._lines.values()):
             line.close()
 
 
 def _attend(link: socket.socket, processes: int) -> NoReturn:
-    """One of several attention processes: for each case it makes arenas and answers, until the bench stops it."""
     try:
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
@@ -117,7 +108,6 @@ def _attend(link: socket.socket, processes: int) -> NoReturn:
 
 
 def _opened(device: GpuDevice, link: socket.socket) -> bool:
-    """Whether the device opened; if not, the bench gets the reason."""
     try:
         device.open("attention")
         torch.cuda.synchronize()

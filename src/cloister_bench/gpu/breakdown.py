@@ -16,9 +16,8 @@ from cloister.engine.graph_runner import Bucket
 from cloister.levels import OPEN, PARTITIONED
 from cloister.models.fused import FusedDecoder
 from cloister_bench.gpu.attention import AttentionProcesses
-from cloister_bench.gpu.clock import graphed, median_ms
-from cloister_bench.gpu.phases import phases
-from cloister_bench.gpu.steps import greatest, measure_steps
+from cloister_bench.gpu.results import phases
+from cloister_bench.gpu.steps import graphed, greatest, measure_steps, median_ms
 
 Row = dict[str, Any]
 PRODUCTS = ("qkv", "out", "gate_up", "down")
@@ -31,7 +30,6 @@ def _kernels(decoder: FusedDecoder) -> GpuKernels:
 
 
 def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
-    """Microseconds of each product in a layer."""
     layers, kernels = decoder._layers, _kernels(decoder)
     padded, times = max(8, users), {}
     for name in PRODUCTS:
@@ -49,7 +47,7 @@ def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
 
 
 def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int = 16) -> dict[str, float]:
-    """Microseconds of what is no product, in a layer; of `head` and `greatest`, in a step."""
+    """Of what is no product, in a layer; of `head` and `greatest`, in a step."""
     kernels, layers = _kernels(decoder), decoder._layers
     each = -(-prompt // 16) + ROOM
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))

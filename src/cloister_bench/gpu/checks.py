@@ -1,8 +1,5 @@
 """The GPU's kernels against float64, and bit for bit against themselves at other numbers of rows, chunks and splits.
-
-Every check draws fresh inputs. An error is ‖found - right‖ / ‖right‖, where `right` is computed in float64 from inputs
-rounded as the kernels round them.
-"""
+An error is ‖found - right‖ / ‖right‖, where `right` is computed from inputs rounded as the kernels round them."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def _rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def check_linear(device: GpuDevice) -> tuple[dict[str, float], list[str]]:
-    """Errors by shape and rows; and the numbers of rows at which a row's result has other bits than among 200."""
+    """Errors; and the numbers of rows at which a row's result has other bits than among 200."""
     errors, differing = {}, []
     for columns, k, gate in WEIGHTS:
         weight = torch.randn(columns, k, device="cuda") / k**0.5
@@ -101,7 +98,6 @@ class _Scene:
         self.cosine, self.sine = torch.cat((angle.cos(),) * 2), torch.cat((angle.sin(),) * 2)
 
     def attended(self, chunks: Sequence[tuple[int, int]], window: int = 0, extra_blocks: int = 0) -> torch.Tensor:
-        """Attention of these chunks in one step, keys and values stored by it. More blocks split the work more."""
         given = [self.blocks + [0] * extra_blocks] * len(chunks)
         made = [
             Chunk([0] * (end - start), start, blocks, self.layout)
@@ -119,7 +115,6 @@ class _Scene:
         return self.device.kernels.attention(self.q[rows], 1, step, self.dim**-0.5, window).clone()
 
     def right(self, window: int = 0) -> torch.Tensor:
-        """Plain softmax over all that a row sees, in float64."""
         group, prompt = self.heads // self.kv_heads, self.layout.prompt
         keys, values = (_rounded(x).repeat_interleave(group, dim=1) for x in (self.keys, self.values))
         own, on = _rounded(self.q), _rounded(_rotated(self.q, self.cosine, self.sine))

@@ -1,14 +1,11 @@
-"""Figures of a document of `bench gpu`. Knows numbers and labels only."""
-
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cloister.levels import PARTITIONED
-from cloister_bench.gpu.phases import PHASES
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES
-from cloister_bench.gpu.results import bar_name, broken_down, timed_steps
+from cloister_bench.gpu.results import PHASES, bar_name, timed_steps
 from cloister_bench.gpu.shapes import LLAMA_3_8B
 from cloister_bench.suite.documents import Document, Drawing, Row, legend_beside, lines, stacked_bars
 
@@ -26,7 +23,6 @@ def _setting(row: Row) -> str:
 
 
 def draw_steps(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Partitioned over open, at each isolation setting, for short prompts and for long ones."""
     for panel, prompt in zip(axes, (64, 2048), strict=True):
         mine = [{**row, "name": _setting(row)} for row in rows if row["prompt"] == prompt]
         lines(panel, mine, "users", "ratio", "name", {})
@@ -41,7 +37,6 @@ def draw_steps(rows: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def draw_shapes(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Partitioned over open for models of all sizes."""
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
     counts = sorted({row["users"] for row in rows})
     for at, users in enumerate(counts):
@@ -63,7 +58,6 @@ def draw_requests(rows: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def draw_breakdown(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """The paper's Figure 7."""
     parts = {name.replace("_", " "): [row["phases_ms"][name] for row in rows] for name in PHASES}
     stacked_bars(axes[0], [bar_name(row) for row in rows], parts)
     axes[0].set(xlabel="ms in a step")
@@ -100,5 +94,5 @@ FIGURES = {
     "gpu-steps": _figure(_steps, draw_steps, grid=(1, 2)),
     "gpu-shapes": _figure(_shapes, draw_shapes),
     "gpu-requests": _figure(_requests, draw_requests),
-    "gpu-breakdown": _figure(broken_down, draw_breakdown),
+    "gpu-breakdown": _figure(lambda document: document["breakdown"], draw_breakdown),
 }

@@ -5,9 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from cloister.levels import PARTITIONED
+from cloister.models.plain_config import PlainConfig
 from cloister_bench.gpu.mps import pipe_folder
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES, MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
 from cloister_bench.gpu.session import Measure
@@ -18,32 +23,57 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MAX_CONTEXT = 4096
-PEERS = ("gloo", "transformers")
-"""Parts that have a process each: another program, and processes forked before the GPU is open."""
+RUNS = 2
+NOT_LLAMA = ("model_type", "sliding_window")
 NO_MPS = "NVIDIA's MPS is not there"
 TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
 
 
 def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measure]:
-    """What prepares a process for this case and others of its shape."""
-    if case.part in PEERS:
+    if case.part == "transformers":  # another program
         return lambda: _peer
     settings = {count for each in plan.cases() if each.shape == case.shape for count in each.settings()}
     return lambda: _Shape(case.shape, settings if partitions else set()).measure
 
 
 def _peer(case: Case) -> Iterator[Row]:
-    config = SHAPES[case.shape]
-    if case.part == "gloo":
-        from cloister_bench.gpu.gloo import measure_gloo
-
-        found = measure_gloo(config, case.users, case.prompt)
-    else:
-        from cloister_bench.gpu.peer import measure_generate
-
-        found = measure_generate(config, case.users, case.prompt, case.answer, compiled=case.compiled)
-    for row in found:
+    for row in measure_generate(SHAPES[case.shape], case.users, case.prompt, case.answer, compiled=case.compiled):
         yield {"part": case.part, **case.labels(), **row}
+
+
+def measure_generate(config: PlainConfig, users: int, prompt: int, answer: int, *, compiled: bool) -> Iterator[Row]:
+    """transformers' `generate` with a static cache: random weights, greedy, all prompts at once, prefill included."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = LlamaConfig(**{name: value for name, value in asdict(config).items() if name not in NOT_LLAMA})
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = LlamaForCausalLM(shape).eval()
+    prompts = torch.randint(1000, 20000, (users, prompt), device="cuda")
+
+    def generate(tokens: int) -> float:
+        torch.cuda.synchronize()
+        begun = perf_counter()
+        with torch.inference_mode():
+            model.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                min_new_tokens=tokens,
+                max_new_tokens=tokens,
+                do_sample=False,
+                cache_implementation="static",
+                disable_compile=not compiled,
+                pad_token_id=0,
+            )
+        torch.cuda.synchronize()
+        return perf_counter() - begun
+
+    generate(answer)
+    seconds = median(generate(answer) for _ in range(RUNS))
+    first = generate(1)
+    row = {"design": "transformers, compiled" if compiled else "transformers", "answer": answer, "seconds": seconds}
+    yield {**row, "tokens_per_s": users * answer / seconds, "ttft_ms": 1e3 * first}
 
 
 def random_decoder(shape: str) -> FusedDecoder:
@@ -64,8 +94,6 @@ def random_decoder(shape: str) -> FusedDecoder:
 
 
 class _Shape:
-    """A shape's weights on the GPU, and attention processes for it."""
-
     def __init__(self, shape: str, settings: Collection[int]) -> None:
         from cloister_bench.gpu.attention import AttentionProcesses
 
@@ -89,7 +117,7 @@ class _Shape:
         elif PER_USER in case.processes and case.users >= MOST_CLIENTS:
             yield {"part": "not offered", "what": "a process for each user", "reason": TOO_MANY}
         if case.part == "floor":
-            from cloister_bench.gpu.clock import bandwidth
+            from cloister_bench.gpu.steps import bandwidth
 
             yield {"bytes_per_second": bandwidth(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
         elif case.part == "steps":

@@ -1,7 +1,4 @@
-"""NVIDIA's MPS for the bench and the processes it starts. A node starts its own (controller/mps.py).
-
-Without it processes take turns, and none can wait for another.
-"""
+"""NVIDIA's MPS for the bench: without it processes take turns, and none can wait for another."""
 
 from __future__ import annotations
 
@@ -22,13 +19,11 @@ NAMES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 
 
 def pipe_folder() -> str:
-    """Where clients find it, while it runs; else empty."""
     return os.environ.get(NAMES[0], "")
 
 
 @contextmanager
 def mps() -> Iterator[bool]:
-    """Whether it is there, for this process's children while this lasts."""
     daemon = shutil.which(DAEMON)
     if daemon is None:
         yield False

@@ -8,24 +8,20 @@ from typing import Any, Literal, get_args
 
 from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES
 
-Part = Literal["floor", "steps", "requests", "gloo", "transformers", "breakdown", "variants"]
+Part = Literal["floor", "steps", "requests", "transformers", "breakdown", "variants"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
-PER_USER = 0
-"""Attention processes: one for each user."""
+PER_USER = 0  # attention processes: one for each user
 DEFAULT_PROCESSES = 8
-MOST_ISOLATED = 8
-"""Users who decode alone, in turn: with more it takes as much longer."""
-MOST_CLIENTS = 46
-"""Of MPS, which has 48 (compute/gpu/mailbox.py)."""
+MOST_ISOLATED = 8  # users who decode alone, in turn: with more it takes as much longer
+MOST_CLIENTS = 46  # of MPS, which has 48 (compute/gpu/mailbox.py)
 
-Load = tuple[int, int]
-"""Tokens of prompt and answer."""
+Load = tuple[int, int]  # tokens of prompt and answer
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured in one go. `processes`: the isolation settings at which prompts are partitioned."""
+    """`processes`: the isolation settings at which prompts are partitioned."""
 
     shape: str
     part: Part
@@ -37,7 +33,7 @@ class Case:
     compiled: bool = False
 
     def settings(self) -> list[int]:
-        """Attention processes at each setting, none twice: no more than users, and than there can be clients."""
+        """None twice: no more than users, and than there can be clients."""
         counts = (self.users if each == PER_USER else min(each, self.users) for each in self.processes)
         return [count for count in dict.fromkeys(counts) if count < MOST_CLIENTS]
 
@@ -67,7 +63,6 @@ class Plan:
     processes: tuple[int, ...] = (DEFAULT_PROCESSES, 1, PER_USER)
     requests: tuple[Load, ...] = ((64, 64), (512, 128), (2048, 64))
     request_users: tuple[int, ...] = (8, 32)
-    gloo_users: tuple[int, ...] = (8, 32)
     lambdas: tuple[int, ...] = (8, 64, 128)
     other_users: tuple[int, ...] = (1, 8, 32)
     parts: tuple[Part, ...] = PARTS
@@ -89,13 +84,11 @@ class Plan:
         two, most = self.processes[:2], self.request_users[-1]
         yield from (Case(shape, "steps", users, processes=two) for users in self.users)
         yield Case(shape, "requests", most, *self.requests[0], two)
-        yield from (Case(shape, "gloo", users) for users in self.gloo_users[:1])
         yield Case(shape, "transformers", most)
         for prompt in self.prompts[1:]:
             yield from (Case(shape, "steps", users, prompt, processes=two) for users in self.users)
-        yield from (Case(shape, "gloo", users) for users in self.gloo_users[1:])
         yield from (Case(shape, "requests", most, *load, two) for load in self.requests[1:2])
-        yield from (Case(shape, "breakdown", users, processes=two[:1]) for users in self.gloo_users[-1:])
+        yield Case(shape, "breakdown", most, processes=two[:1])
         yield from (Case(shape, "transformers", users) for users in self.request_users[:-1])
         yield Case(shape, "variants", 8, processes=two[:1], lambdas=self.lambdas)
         yield Case(shape, "variants", 1, processes=two[:1], lambdas=self.lambdas)
@@ -115,6 +108,5 @@ QUICK = replace(
     processes=(DEFAULT_PROCESSES, 1),
     requests=((64, 64),),
     request_users=(8,),
-    gloo_users=(8,),
     minutes=4.0,
 )

@@ -1,9 +1,5 @@
-"""Whole requests of several users at once, from prompts to the last token, through the engine's runners: without HTTP,
-scheduler, sampler and seals. Tokens go through the host in every step, as in the engine.
-
-`open` prefills many prompts in one pass. At `partitioned` and `isolated` every prompt is computed alone; one process
-does it for all vaults, in turn, although a node has a vault for each. Knows no CUDA.
-"""
+"""Whole requests of several users at once, through the engine's runners: without HTTP, scheduler, sampler and seals.
+`open` prefills many prompts in one pass. Elsewhere every prompt is computed alone, in turn, by one process."""
 
 from __future__ import annotations
 
@@ -25,20 +21,16 @@ from cloister.models.decoder import Decoder
 from cloister_bench.gpu.plan import MOST_ISOLATED
 
 Row = dict[str, Any]
-PASS_TOKENS = 2048
-"""Of prompts in one pass."""
-RUNS = 4
-"""The first records and is not counted."""
+PASS_TOKENS = 2048  # of prompts in one pass
+RUNS = 4  # the first records and is not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Users' prompts behind links: the service's end, and each vault's cache with what exposes it."""
-
     asker: LinkAsker
     vaults: list[tuple[KVCache, LinkAnswerer]]
+    # of one attention process on the GPU beside its arenas, where these are the first
     process_bytes: float | None = None
-    """What one attention process takes of the GPU beside its arenas, where these are the first."""
 
 
 class Answered(NamedTuple):
@@ -50,8 +42,6 @@ class Answered(NamedTuple):
 
 
 class Load:
-    """Users with a prompt each, and the answer's length."""
-
     def __init__(self, decoder: Decoder, users: int, prompt: int, answer: int) -> None:
         self.decoder, self.users, self.prompt, self.answer = decoder, users, prompt, answer
         vocabulary = decoder.vocabulary
@@ -146,7 +136,6 @@ def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answe
 
 
 def timed(load: Load, answer: Callable[[], Answered], runs: int = RUNS) -> tuple[Row, list[list[int]]]:
-    """Of the runs that count, the middle one; and its tokens."""
     answer()
     middle = sorted((answer() for _ in range(runs - 1)), key=lambda one: one.seconds)[(runs - 1) // 2]
     rate = load.users * load.answer / middle.seconds
@@ -154,14 +143,14 @@ def timed(load: Load, answer: Callable[[], Answered], runs: int = RUNS) -> tuple
     return {"answer": load.answer, **row}, middle.tokens
 
 
+# for a number of processes, of users, and of blocks of each prompt
 Partitions = Callable[[int, int, int], AbstractContextManager[Partition]]
-"""For a number of processes, of users, and of blocks of each prompt."""
 
 
 def measure_requests(
     decoder: Decoder, partitions: Partitions, users: int, prompt: int, answer: int, settings: Sequence[int]
 ) -> Iterator[Row]:
-    """A row for each design; `isolated` with few users, whose time grows with them."""
+    """`isolated` with few users, whose time grows with them."""
     load = Load(decoder, users, prompt, answer)
     beside, right = timed(load, open_requests(load))
     yield {"design": OPEN, **beside}

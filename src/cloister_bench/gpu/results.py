@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.levels import ISOLATED, OBFUSCATED, OPEN, PARTITIONED
-from cloister_bench.gpu.phases import PHASES
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES, Plan
 from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Row, Table, Target, find, number, targets_table
 
-ROWS = ("floor", "steps", "requests", "gloo", "transformers", "breakdown", "variants", "memory", "not offered")
-MEAN_ANSWERED = 40
-"""Of an answer's tokens while steps are timed: what the floor counts beside the prompt."""
+ROWS = ("floor", "steps", "requests", "transformers", "breakdown", "variants", "memory", "not offered")
+PHASES = (
+    "q_projection",
+    "kv_projection",
+    "output_attention",
+    "waiting_for_input_attention",
+    "merge",
+    "output_projection_and_mlp",
+    "other",
+)  # by the names of `bench spd`; `other`: norms, head and choice of a token
+MEAN_ANSWERED = 40  # of an answer's tokens while steps are timed: what the floor counts beside the prompt
 
 
 def _of_8b(document: Document, part: str, **having: Any) -> Row:
@@ -46,22 +53,13 @@ def _floor(users: int) -> Callable[[Document], float | None]:
 
 
 def _generate(users: int) -> Callable[[Document], float | None]:
-    """Of `open`'s throughput over the better of generate's, compiled or not."""
+    """Over the better of generate's, compiled or not."""
 
     def measured(document: Document) -> float | None:
         load = {"shape": LLAMA_3_8B, "users": users, "prompt": 64, "answer": 64}
         theirs = [row["tokens_per_s"] for row in document["transformers"] if load.items() <= row.items()]
         ours = _of_8b(document, "requests", design=OPEN, users=users, prompt=64, answer=64).get("tokens_per_s")
         return ours / max(theirs) if ours and theirs else None
-
-    return measured
-
-
-def _gloo(users: int) -> Callable[[Document], float | None]:
-    def measured(document: Document) -> float | None:
-        theirs = _of_8b(document, "gloo", users=users).get("ms")
-        ours = _partitioned(document, users, 64).get("ms")
-        return theirs / ours if ours and theirs else None
 
     return measured
 
@@ -89,8 +87,6 @@ TARGETS = (
     Target("open over the floor, 8 users", 1.25, _floor(8), "at most"),
     Target("throughput of open over transformers' generate, 8 × 64/64", 1.5, _generate(8)),
     Target("throughput of open over transformers' generate, 32 × 64/64", 1.5, _generate(32)),
-    Target("a step of the GLOO design over partitioned, 8 users", 10.0, _gloo(8)),
-    Target("a step of the GLOO design over partitioned, 32 users", 10.0, _gloo(32)),
     Target("obfuscated, λ = 8, 8 users, over λ = 0", 1.08, _obfuscated(8, 8), "at most"),
     Target("obfuscated, λ = 64, 1 user, over λ = 0", 1.07, _obfuscated(1, 64), "at most"),
     Target("one of eight attention processes beside its users' KV, MB", 250.0, _memory, "at most"),
@@ -99,12 +95,9 @@ TARGETS = (
 
 @dataclass
 class Results(documents.Results):
-    """Rows as they were measured, by part; and what was not."""
-
     plan: Plan
     rows: list[Row] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Not begun for lack of time."""
+    left_out: list[str] = field(default_factory=list)  # not begun for lack of time
     targets = TARGETS
 
     def add(self, row: Row) -> None:
@@ -126,7 +119,7 @@ class Results(documents.Results):
 
 
 def _beside_the_floor(row: Row, rate: float | None) -> Row:
-    """A step also says how long its bytes alone take, at the bandwidth of a copy in the same run."""
+    """How long a step's bytes alone take, at the bandwidth of a copy in the same run."""
     if rate is None or "ms" not in row or row.get("design") == ISOLATED:
         return row
     floor = step_bytes(SHAPES[row["shape"]], row["users"], row["prompt"] + MEAN_ANSWERED) / rate * 1e3
@@ -140,15 +133,13 @@ def _rounded(value: Any) -> Any:
 
 
 def judged(document: Document) -> Document:
-    """A document of any run, with the verdicts of today's targets."""
     return {**document, "targets": [target.verdict(document) for target in TARGETS]}
 
 
 def tables(document: Document) -> list[Table]:
-    """Steps and requests of each shape, the peers', where a step goes, and the targets."""
     shapes = dict.fromkeys(row["shape"] for row in document["steps"])
     found = [_steps(document, shape) for shape in shapes]
-    found += [_requests(document), _variants(document), _peers(document), _breakdown(document)]
+    found += [_requests(document), _variants(document), _breakdown(document)]
     return [*found, targets_table(document["targets"])]
 
 
@@ -203,21 +194,27 @@ def _processes(row: Row) -> str:
     return f", {count} process{'es' if count > 1 else ''}" if count else ""
 
 
-def _peers(document: Document) -> Table:
-    rows = [[row["shape"], f"{row['users']} × {row['prompt']}", number(row["ms"])] for row in document["gloo"]]
-    return Table("A step of the GLOO design", ("shape", "users × prompt", "ms"), rows, labels=2)
-
-
-def broken_down(document: Document) -> list[Row]:
-    return [*document["breakdown"], *document["gloo"]]
-
-
 def bar_name(row: Row) -> str:
     return f"{row['design']}{_processes(row)}, {row['users']} users"
 
 
 def _breakdown(document: Document) -> Table:
-    bars = broken_down(document)
+    bars = document["breakdown"]
     rows = [[name.replace("_", " "), *(f"{bar['phases_ms'][name]:.3f}" for bar in bars)] for name in PHASES]
     rows += [["whole step", *(f"{bar['ms']:.3f}" for bar in bars)]]
     return Table("Where a step goes, ms", ("", *map(bar_name, bars)), rows if bars else [])
+
+
+def phases(us: Mapping[str, float], layers: int, queries: float, step_ms: float, *, asks: bool) -> dict[str, float]:
+    """Figure 7 in ms, of kernels timed alone. `queries`: the share of Q in one product of Q, K and V.
+    The kernel that waits also merges: both count as waiting, as does the rest of a step that asks."""
+    ms = layers / 1e3
+    parts = dict.fromkeys(PHASES, 0.0)
+    parts["q_projection"] = us["qkv"] * queries * ms
+    parts["kv_projection"] = (us["qkv"] * (1 - queries) + us["rotate"]) * ms
+    parts["output_attention"] = us["attend"] * ms
+    parts["output_projection_and_mlp"] = (us["out"] + us["gate_up"] + us["down"]) * ms
+    parts["other"] = 2 * us["norm"] * ms + (us["head"] + us["greatest"]) / 1e3
+    rest = step_ms - sum(parts.values())
+    parts["waiting_for_input_attention" if asks else "other"] += max(0.0, rest)
+    return parts

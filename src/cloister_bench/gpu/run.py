@@ -7,7 +7,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
-from cloister_bench.gpu.measurer import PEERS
 from cloister_bench.gpu.plan import Case, Plan
 from cloister_bench.gpu.results import Results
 from cloister_bench.gpu.session import SessionLost
@@ -16,8 +15,6 @@ from cloister_bench.suite.measurement import Measurement, Watcher
 
 
 class Measures(Protocol):
-    """A process that computes (`session.Session`)."""
-
     def measure(self, case: Case) -> Iterator[Row]: ...
 
     def close(self) -> None: ...
@@ -27,8 +24,7 @@ Start = Callable[[Case], Measures]
 
 
 class Bench(Measurement[Results]):
-    """`start` begins a process for a case's shape, or for a peer's case. A case in hand is always ended; those that are
-    not begun within the plan's minutes are said."""
+    """A case in hand is always ended; those that are not begun within the plan's minutes are said."""
 
     def __init__(
         self,
@@ -65,7 +61,7 @@ class Bench(Measurement[Results]):
             self._save()
 
     def _measure(self, case: Case) -> None:
-        if case.part in PEERS:
+        if case.part == "transformers":
             session = self._start(case)
             try:
                 self._take(session, case)

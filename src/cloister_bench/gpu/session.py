@@ -1,6 +1,5 @@
-"""A process that computes on the GPU for the bench, which never opens it itself: one for each shape, and one for each
-case of a peer. They speak lines of JSON. One that is silent for too long is ended with all it has started.
-"""
+"""A process that computes on the GPU for the bench, which never opens it itself. They speak lines of JSON.
+One that is silent for too long is ended with all it has started."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ from cloister_bench.gpu.plan import Case
 
 Row = dict[str, Any]
 Measure = Callable[[Case], Iterator[Row]]
-SILENT_S = 120.0
-"""Without a row, at most: compiling for transformers takes longest."""
+SILENT_S = 120.0  # without a row: compiling for transformers takes longest
 ENDED_S = 10.0
 
 
@@ -43,7 +41,7 @@ class Session:
         self._line, self._file = ours, ours.makefile("rw", encoding="utf-8")
 
     def measure(self, case: Case) -> Iterator[Row]:
-        """Its rows as they come. Raises SessionLost, or ServiceUnavailable if this case alone failed."""
+        """Raises SessionLost, or ServiceUnavailable if this case alone failed."""
         try:
             self._file.write(json.dumps(case.as_json()) + "\n")
             self._file.flush()
@@ -62,7 +60,6 @@ class Session:
             raise SessionLost(f"The process that computes does not answer ({type(failure).__name__}).") from None
 
     def close(self) -> None:
-        """It ends when its socket closes, or is killed."""
         self._file.close()
         self._line.close()
         ended = os.pidfd_open(self._pid)

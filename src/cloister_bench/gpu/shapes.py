@@ -36,7 +36,6 @@ SHAPES: dict[str, PlainConfig] = {
 
 
 def token_bytes(config: PlainConfig) -> int:
-    """Keys and values of one token, in bf16."""
     return 4 * config.num_key_value_heads * config.head_dim * config.num_hidden_layers
 
 
@@ -49,5 +48,4 @@ def weight_bytes(config: PlainConfig) -> int:
 
 
 def step_bytes(config: PlainConfig, users: int, context: int) -> int:
-    """The fewest bytes a step must read: every weight once, every key and value once."""
     return weight_bytes(config) + users * context * token_bytes(config)

@@ -1,12 +1,12 @@
 """Decode steps: `open`, `isolated` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
-
-Keys and values of prompts are drawn at random, not computed: a step takes as long.
-"""
+Keys and values of prompts are drawn at random, not computed: a step takes as long."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,18 +21,45 @@ from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
-from cloister_bench.gpu.clock import median_ms
 
 Row = dict[str, Any]
+COPIED = 1 << 32
 ANSWER_BLOCKS = 8
 COMPARED, WARM, TIMED = 8, 5, 48
 IN_TURN = 6
+# steps whose logits are compared, and that are timed: as many as the answer's blocks have room for
 WIDTHS = (32, 64, 128, 256, 512)
-"""Steps whose logits are compared, and that are timed: as many as the answer's blocks have room for."""
+
+
+def median_ms(run: Callable[[], object], warm: int = 5, count: int = 30) -> float:
+    for _ in range(warm):
+        run()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
+    events[0].record()
+    for event in events[1:]:
+        run()
+        event.record()
+    torch.cuda.current_stream().synchronize()
+    return float(median(a.elapsed_time(b) for a, b in pairwise(events)))
+
+
+def graphed(run: Callable[[], object]) -> Callable[[], object]:
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def bandwidth() -> float:
+    """Bytes read and written per second by a copy of 4 GiB."""
+    a, b = (torch.empty(COPIED, dtype=torch.uint8, device="cuda").random_() for _ in range(2))
+    return 2 * COPIED / (median_ms(lambda: b.copy_(a), 2, 8) / 1e3)
 
 
 def greatest(kernels: GpuKernels, logits: torch.Tensor) -> torch.Tensor:
-    """Every row's greatest logit, the lowest index among equals."""
+    """The lowest index among equals."""
     rows, columns = logits.shape
     chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
     kernels.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
@@ -40,8 +67,7 @@ def greatest(kernels: GpuKernels, logits: torch.Tensor) -> torch.Tensor:
 
 
 def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
-    """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's. Every
-    row's table must have room for one token more."""
+    """Take every row's greatest logit as its next token, in place. Every table must have room for one token more."""
     rows = len(logits)
     given = (greatest(kernels, logits), batch.tokens, batch.positions, batch.slots, batch.tables)
     sizes = (i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows))
@@ -49,7 +75,7 @@ def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
 
 
 def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
-    """A cache that holds every user's prompt, drawn at random, and its blocks; the last of them are for the answer."""
+    """Every user's prompt, drawn at random, and its blocks; the last of them are for the answer."""
     each = prompt_blocks(prompt) + ANSWER_BLOCKS
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
     cache._held.normal_()
@@ -81,7 +107,6 @@ class Recorded:
         self.step = decoder.device.record(run)
 
     def logits(self) -> torch.Tensor:
-        """Of the first steps."""
         return torch.stack([self.step()[: self._rows].clone() for _ in range(COMPARED)])
 
     def ms(self, count: int = TIMED) -> float:
@@ -108,7 +133,6 @@ def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
 
 
 def isolated_ms(decoder: Decoder, cache: GpuCache, chunks: Sequence[Chunk]) -> float:
-    """A step of every user alone, one after the other, each reading all weights."""
     alone = [Recorded(decoder, cache, [chunk]) for chunk in chunks]
     return median_ms(lambda: [one.step() for one in alone], 1, IN_TURN)
 
@@ -123,7 +147,7 @@ def measure_steps(
     isolated: bool = True,
     silent: bool = False,
 ) -> Iterator[Row]:
-    """A row for each design. With `silent` the last user's vault never answers, and the others' bits do not change."""
+    """With `silent` the last user's vault never answers, and the others' bits do not change."""
     held, blocks = prompts_in_cache(decoder, users, prompt)
     chunks = open_chunks(users, prompt, blocks)
     beside = Recorded(decoder, held, chunks)

@@ -208,11 +208,11 @@ class FromLogits(Chooser):
     kind = "logits"
 
     def __init__(self, prompt: Sequence[int], params: SamplingParams, vocabulary: int) -> None:
-        from cloister.engine.request import GenerationRequest
+        from cloister.engine.request import EngineRequest
         from cloister.engine.sampler import Sampler
         from cloister.engine.sequence import Sequence as TokenSequence
 
-        request = GenerationRequest(0, "client", tuple(prompt), params)
+        request = EngineRequest(0, "client", tuple(prompt), params)
         self._sequence = TokenSequence.of(request, arrival=0, max_context=len(prompt) + params.max_tokens)
         self._sampler = Sampler(vocabulary)
         self._vocabulary = vocabulary

@@ -28,7 +28,7 @@ def test_without_a_gpu_there_is_one_clear_error_and_no_file(run: Run, tmp_path: 
 def test_a_measurement_is_shown_and_drawn_elsewhere(run: Run, tmp_path: Path) -> None:
     numbers, plots = tmp_path / "gpu.json", tmp_path / "plots"
     document = results().document()
-    numbers.write_text(json.dumps({**document, "requests": [], "transformers": [], "breakdown": [], "gloo": []}))
+    numbers.write_text(json.dumps({**document, "requests": [], "transformers": [], "breakdown": []}))
     result = run("bench", "gpu", "--from", str(numbers), "--plot-dir", str(plots))
     assert result.exit_code == 0, result.output
     assert len(list(plots.glob("gpu-*.png"))) == 2 and "missed" in result.stdout and "Llama-3-8B" in result.stdout

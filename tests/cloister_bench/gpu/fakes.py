@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cloister_bench.gpu.phases import PHASES
 from cloister_bench.gpu.plan import FULL, Case
-from cloister_bench.gpu.results import Results
+from cloister_bench.gpu.results import PHASES, Results
 from cloister_bench.gpu.shapes import SHAPES, step_bytes
 
 RATE = 4.0e12
@@ -21,8 +20,6 @@ def rows_of(case: Case) -> Iterator[Row]:
     phases = dict.fromkeys(PHASES, open_ms / len(PHASES))
     if case.part == "floor":
         yield {**about, "bytes_per_second": RATE, "gpu": "none", "torch": "none"}
-    elif case.part == "gloo":
-        yield {**about, "design": "gloo", "processes": case.users, "ms": 20 * open_ms, "phases_ms": phases}
     elif case.part == "transformers":
         yield {**about, "design": "transformers", "answer": case.answer, "tokens_per_s": 100.0, "ttft_ms": 40.0}
     elif case.part == "variants":

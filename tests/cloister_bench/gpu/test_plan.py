@@ -9,7 +9,7 @@ from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes, token_byte
 
 def test_what_the_targets_need_comes_first() -> None:
     cases = FULL.cases()
-    assert [case.part for case in cases[:8]] == ["floor", *["steps"] * 4, "requests", "gloo", "transformers"]
+    assert [case.part for case in cases[:8]] == ["floor", *["steps"] * 4, "requests", "transformers", "steps"]
     assert cases[0].shape == LLAMA_3_8B and cases[2].settings() == [8, 1]
     assert cases[-1].compiled, "which takes a minute, in a process of its own"
     shapes = [case.shape for case in cases[:-1]]
@@ -34,8 +34,11 @@ def test_isolation_settings_have_no_more_processes_than_users_or_clients() -> No
 
 
 def test_parts_and_shapes_can_be_chosen_and_a_case_travels() -> None:
-    plan = replace(FULL, shapes=("Llama-3.2-1B",), parts=("floor", "gloo"))
-    assert {(case.shape, case.part) for case in plan.cases()} == {("Llama-3.2-1B", "floor"), ("Llama-3.2-1B", "gloo")}
+    plan = replace(FULL, shapes=("Llama-3.2-1B",), parts=("floor", "breakdown"))
+    assert {(case.shape, case.part) for case in plan.cases()} == {
+        ("Llama-3.2-1B", "floor"),
+        ("Llama-3.2-1B", "breakdown"),
+    }
     assert len(QUICK.cases()) < len(FULL.cases()) / 3
     for case in FULL.cases():
         assert Case.of_json(json.loads(json.dumps(case.as_json()))) == case

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import torch
-from msgspec import structs
 
 from cloister.compute.base import KVCache, LinkAnswerer
-from cloister_bench.gpu import gloo
-from cloister_bench.gpu.phases import PHASES, phases
 from cloister_bench.gpu.requests import Partition, measure_requests
-from cloister_bench.gpu.shapes import SHAPES
+from cloister_bench.gpu.results import PHASES, phases
 from tests.compute.fake_device import FakeDevice
 from tests.compute.on_fake_device import decoder_on
 
@@ -58,30 +54,3 @@ def test_the_seven_parts_add_up_to_the_step() -> None:
     assert alone["waiting_for_input_attention"] == 0.0
     short = phases(us, 32, 2 / 3, 1.0, asks=True)
     assert short["waiting_for_input_attention"] == 0.0, "kernels overlap: nothing is less than nothing"
-
-
-def test_the_gloo_design_merges_as_theorem_1_says() -> None:
-    torch.manual_seed(0)
-    q = torch.randn(3, 4, 16)
-    keys, values = torch.randn(3, 2, 30, 16), torch.randn(3, 2, 30, 16)
-    whole, _ = gloo.attended(q, keys, values)
-    early = gloo.attended(q, keys[:, :, :11], values[:, :, :11])
-    late = gloo.attended(q, keys[:, :, 11:], values[:, :, 11:])
-    torch.testing.assert_close(gloo.merged(early, late), whole)
-    grouped = torch.nn.functional.scaled_dot_product_attention(q[:, :, None], keys, values, enable_gqa=True)
-    torch.testing.assert_close(whole, grouped[:, :, 0])
-
-
-def test_the_gloo_design_asks_every_users_process_in_every_layer() -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 50, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    config = structs.replace(SHAPES["Llama-3-8B"], **sizes, **heads)
-    parts: list[str] = []
-    with gloo.with_vaults(config, 2, 5, steps=3, device="cpu"):
-        service = gloo.GlooService(config, 2, device="cpu")
-        gloo.dist.barrier()
-        for _ in range(3):
-            service._answers.fill_(torch.nan)
-            service.step(parts.append)
-            assert not service._answers.isnan().any(), "both users' processes answered"
-    assert set(parts) == set(PHASES)

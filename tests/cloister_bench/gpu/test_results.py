@@ -16,7 +16,7 @@ def verdicts(made: Results) -> dict[str, bool]:
 def test_every_target_has_an_honest_verdict() -> None:
     met = verdicts(results())
     assert met["partitioned over open, a step, 64 × 64"] and met["partitioned over open, a step, 1 × 2,048"]
-    assert met["open over the floor, 8 users"] and met["a step of the GLOO design over partitioned, 32 users"]
+    assert met["open over the floor, 8 users"]
     assert met["throughput of open over transformers' generate, 32 × 64/64"], "180 over 100"
     assert not met["throughput of partitioned over open, 32 × 64/64"], "0.78"
     assert not met["one of eight attention processes beside its users' KV, MB"]
@@ -73,7 +73,7 @@ def test_tables_show_settings_bits_and_what_is_not_offered() -> None:
         if each.get("same_bits"):
             each["same_bits"] = False
     assert tables(made.document())[0].rows[0][-1] == "OTHERS"
-    assert [table.rows for table in tables(Results(FULL, "GPU").document())][:-1] == [[], [], [], []]
+    assert [table.rows for table in tables(Results(FULL, "GPU").document())][:-1] == [[], [], []]
 
 
 def test_a_document_is_judged_by_todays_targets() -> None:
@@ -83,4 +83,3 @@ def test_a_document_is_judged_by_todays_targets() -> None:
     document["steps"] = [row for row in document["steps"] if (row["users"], row["prompt"]) != (32, 64)]
     rows = {row["name"]: row for row in judged(document)["targets"]}
     assert rows["partitioned over open, a step, 32 × 64"]["measured"] == broken_down[0]["ratio"] == 1.04
-    assert rows["a step of the GLOO design over partitioned, 32 users"]["met"]

@@ -65,7 +65,7 @@ def test_all_cases_are_measured_with_a_process_for_each_shape_and_peer() -> None
     plan, machine = replace(FULL, shapes=FULL.shapes[:2]), Machine()
     results, saved = measured(plan, machine)
     assert not results.failed and not results.left_out
-    peers = [case.part for case in plan.cases() if case.part in ("gloo", "transformers")]
+    peers = [case.part for case in plan.cases() if case.part == "transformers"]
     assert len(machine.started) == 2 + len(peers)
     assert set(range(1, len(results.rows) + 1)) <= set(saved), "every number is saved when it is there"
 
@@ -75,7 +75,7 @@ def test_no_case_begins_after_its_time_and_those_left_out_are_said() -> None:
     results, _ = measured(plan, Machine())
     begun = 60 / CASE_S
     assert len(results.left_out) == len(plan.cases()) - begun
-    assert results.left_out[0] == "Llama-3-8B: gloo, 8 users, 64 tokens"
+    assert results.left_out[0] == "Llama-3-8B: transformers, 32 users, 64 tokens"
     assert results.document()["left_out"] == results.left_out and {row["part"] for row in results.rows} >= {"requests"}
 
 
@@ -90,7 +90,7 @@ def test_a_case_that_fails_costs_that_case_alone() -> None:
     machine = Machine(failing=("requests",))
     results, _ = measured(replace(FULL, shapes=FULL.shapes[:1]), machine)
     assert {each["reason"] for each in results.failed} == {"it was told so"}
-    assert len(machine.started) == 1 + len([c for c in FULL.cases() if c.part in ("gloo", "transformers")])
+    assert len(machine.started) == 1 + len([c for c in FULL.cases() if c.part == "transformers"])
     assert results.document()["breakdown"], "what comes after it is measured"
 
 
@@ -98,7 +98,7 @@ def test_a_process_that_is_lost_is_replaced_and_keeps_its_rows() -> None:
     machine = Machine(lost=("breakdown",))
     results, _ = measured(replace(FULL, shapes=FULL.shapes[:1]), machine)
     assert machine.started.count(("Llama-3-8B", "floor")) == 1 and len(results.failed) == 1
-    after = [part for _, part in machine.started if part not in ("floor", "gloo", "transformers")]
+    after = [part for _, part in machine.started if part not in ("floor", "transformers")]
     assert len(after) == 1, "another process goes on"
     assert len(results.document()["breakdown"]) == 1
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from cloister.compute.base import CacheShape
-from cloister.compute.gpu.exposure import BEFORE, ArenaShape
-from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, MailboxSlots
+from cloister.compute.gpu.mailbox import BEFORE, EXPOSED, ArenaShape, MailboxShape, MailboxSlots
 from cloister.levels import MOST_FAKES
 from cloister.placement import Placement
 from tests.compute.without_cuda import imported

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cloister.compute.gpu
-from cloister.compute.gpu.exposure import BEFORE, GROUP_TOKENS, MOST_GROUPS, PAGE, ArenaShape
+from cloister.compute.gpu.mailbox import BEFORE, GROUP_TOKENS, MOST_GROUPS, PAGE, ArenaShape
 
 SHAPE = ArenaShape(blocks=5, dim=64, block_bytes=8192)
 ROTATION = torch.arange(64, dtype=torch.float32), -torch.arange(64, dtype=torch.float32)

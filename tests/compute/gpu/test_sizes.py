@@ -28,7 +28,7 @@ from cloister.compute.gpu.mailbox import (
     MailboxSlots,
     percentage_of,
 )
-from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
+from cloister.compute.gpu.products import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
 from cloister.placement import Placement
@@ -157,7 +157,7 @@ def test_a_vaults_cache_is_in_its_arena_where_links_are_on_the_device(
 
 def test_a_step_of_up_to_64_rows_lets_those_who_answer_stay(kernels: ModuleType) -> None:
     """Which way each answers is its own decision: so every product that gives queries knows the gates."""
-    from cloister.compute.gpu.asking import StepAsks
+    from cloister.compute.gpu.link import StepAsks
 
     state: Any = SimpleNamespace(steps="steps", started="started", late="late", patience_ns=5, layers=3)
     few, many = (StepAsks(state, torch.zeros(4, rows, dtype=torch.int64)) for rows in (STAYING_ROWS, STAYING_ROWS + 1))

@@ -6,7 +6,7 @@ import tempfile
 from hashlib import sha256
 
 from cloister.prefix.disk import TAG_BYTES, DiskTier
-from cloister.prefix.namespaces import Namespace, Tenant
+from cloister.prefix.node import Namespace, Tenant
 from cloister.prefix.tier import State
 from tests.process.sandbox.node import Setting, attempt_inside
 

@@ -1,4 +1,1 @@
-"""The CPU as a device: C kernels with a team of threads, and links in shared memory.
-
-The only part of computing that knows C structures and pointers.
-"""
+"""The CPU as a device: C kernels with a team of threads, and links in shared memory."""

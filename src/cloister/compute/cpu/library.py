@@ -1,11 +1,7 @@
 """The C library: its structures, field for field as in native.c; built once for this machine; loaded and started.
-
-Its file in the cache folder carries a hash of the sources, the flags, the compiler and the processor's features: a
-change of any builds another file. Without a C compiler on PATH, the `ziglang` package's is used, if installed.
-
-The file is read once, into sealed memory, and loaded from there: what was measured is what runs. A process that is held
-to a release (process/release_code.py) loads only a library that the release names.
-"""
+The file's name has a hash of the sources, the flags, the compiler and the processor's features. Without a C compiler on
+PATH, the `ziglang` package's is used, if installed. The file is read once, into sealed memory, and loaded from there:
+what was measured is what runs. A process held to a release (process/release_code.py) loads only a library it names."""
 
 from __future__ import annotations
 
@@ -29,8 +25,7 @@ from cloister.errors import SetupError
 from cloister.process import interpreter
 from cloister.process.release_code import KERNELS
 
-MFD_EXEC = 0x10
-"""Linux 6.3: this memory file may hold code, whatever the machine's default is."""
+MFD_EXEC = 0x10  # Linux 6.3: this memory file may hold code, whatever the machine's default is
 
 SOURCES = ("native.c", "linear.h", "neon.h", "attention.h", "link.h", "draw.h", "lanes.h", "quads.h", "team.h")
 FLAGS = (
@@ -132,7 +127,7 @@ def find_compiler() -> list[str] | None:
 
 
 def build_library(*, tiles: bool = True) -> Path:
-    """The shared library, built now if it is not there yet; `tiles=False` leaves the AMX registers alone."""
+    """`tiles=False` leaves the AMX registers alone."""
     compiler, flags = _needed_compiler(), _flags(tiles)
     folder = Path(__file__).parent
     library = cache_folder() / "kernels" / f"native-{_fingerprint(folder, compiler, flags)}.so"
@@ -201,7 +196,7 @@ def _processor_features() -> str:
 
 @cache
 def open_library(*, tiles: bool = True) -> ctypes.CDLL:
-    """Its code is looked for once: a process forked later has it, whatever became of the file."""
+    """Read once: a process forked later has the code, whatever became of the file."""
     code = build_library(tiles=tiles).read_bytes()
     if (release := interpreter.running()) is not None:
         release.check_kernels(code)
@@ -220,7 +215,7 @@ def _sealed(code: bytes) -> int:
 
 
 def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
-    """The library, its team started; without AMX tiles where the operating system forbids them."""
+    """With its team started; without AMX tiles where the operating system forbids them."""
     library = open_library(tiles=tiles)
     library.cloister_bf16_with.restype = ctypes.c_char_p
     for name, types in SIGNATURES.items():

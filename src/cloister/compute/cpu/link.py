@@ -1,7 +1,4 @@
-"""Both ends of a link on the CPU: which vaults a step asks and what became of them; and a vault's thread that answers.
-
-The waiting and copying is in link.h.
-"""
+"""Both ends of a link on the CPU. The waiting and copying is in link.h."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ VERDICTS = {1: "vault_lost", 2: "vault_timeout", 3: "link_malformed"}
 LOST = 1
 SLOTS = 64
 _Pointer = POINTER(AskedStruct)
-_started: list[CpuAnswerer] = []
-"""Kept for the life of the process: their threads read memory these objects own."""
+_started: list[CpuAnswerer] = []  # kept for the life of the process: their threads read memory these objects own
 
 
 class _Link:
@@ -42,8 +38,6 @@ class _Link:
 
 
 class CpuAsker(LinkAsker):
-    """Holds the links of one service."""
-
     def __init__(self, shape: LinkShape, patience_ms: int) -> None:
         self._shape = shape
         self.capacity = shape.capacity
@@ -63,7 +57,6 @@ class CpuAsker(LinkAsker):
             known.close()
 
     def begin(self, remotes: Sequence[RemoteRows]) -> AskingStruct:
-        """What the kernels need to ask these rows' vaults, layer by layer, through one step."""
         self._asked, self._keep = {}, []
         for remote in remotes:
             if len(remote.rows) > self.capacity:
@@ -85,8 +78,6 @@ class CpuAsker(LinkAsker):
 
 
 class CpuAnswerer(LinkAnswerer):
-    """Answers for this vault's spans."""
-
     slots = SLOTS
 
     def __init__(

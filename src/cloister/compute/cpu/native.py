@@ -1,7 +1,5 @@
-"""The CPU behind the contract: the C kernels (checks shapes, keeps scratch buffers, passes pointers) and their device.
-
-Pointers go to C only from tensors this module has checked for dtype, contiguity and size.
-"""
+"""The CPU behind the contract: the C kernels and their device.
+Pointers go to C only from tensors this module has checked for dtype, contiguity and size."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def _up_to(n: int, step: int) -> int:
 
 
 class NativeKernels(Kernels):
-    """Calls into native.c. One caller at a time: the team of threads works on one job at once."""
+    """One caller at a time: the team of threads works on one job at once."""
 
     def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
@@ -182,7 +180,7 @@ class NativeKernels(Kernels):
         return self.draw
 
     def draw(self, rows: torch.Tensor, how: Draws) -> torch.Tensor:
-        """A token for each row of logits, whose width is a multiple of the lanes: see draw.h."""
+        """The rows' width is a multiple of the lanes: see draw.h."""
         count, width = rows.shape
         if rows.dtype != torch.float32 or not rows.is_contiguous() or width % LANES:
             raise ValueError("logits to draw from must be contiguous rows of whole vectors")
@@ -199,14 +197,14 @@ class NativeKernels(Kernels):
         return tokens
 
     def _kept(self, whose: _Owner, make: Callable[[_Owner], _Made]) -> _Made:
-        """What C needs of a weight, a layer or all layers: made once, and kept with the tensors it points to."""
+        """Made once, and kept with the tensors it points to."""
         if id(whose) not in self._structs:
             self._structs[id(whose)] = (whose, make(whose))
         made: _Made = self._structs[id(whose)][1]
         return made
 
     def _stack(self, layers: Sequence[Layer]) -> Array[Any]:
-        """Pointers to the layers' structures; the layers of one model have the same shapes."""
+        """The layers of one model have the same shapes."""
         widths = {(layer.qkv.columns, layer.qkv.k, layer.out.k, layer.gate_up.width) for layer in layers}
         if len(widths) > 1:
             raise ModelUnsupported("The model's layers differ in shape.")
@@ -267,7 +265,6 @@ class NativeKernels(Kernels):
         return cache
 
     def _asking(self, step: Step) -> Any:
-        """The way to ask vaults for parts of the batch's rows, the same through all layers."""
         batch = step.batch
         if not batch.remotes:
             return None
@@ -301,8 +298,6 @@ class NativeKernels(Kernels):
 
 
 class CpuDevice(Device):
-    """Computes with the C library."""
-
     def __init__(self, kernels: NativeKernels) -> None:
         self.kernels: NativeKernels = kernels
 

@@ -1,7 +1,4 @@
-"""Streams that answer a mailbox's questions: kernels that are launched ahead and wait for gates, of steps or of layers.
-
-It knows addresses of arenas; it does not know which vault computes into which (arena.py).
-"""
+"""Streams that answer a mailbox's questions: kernels launched ahead that wait for gates, of steps or of layers."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ import torch
 from cuda.bindings import driver
 
 from cloister.compute.base import AttentionShape
-from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import PART, GpuKernels
 from cloister.compute.gpu.mailbox import (
     GATE_BYTES,
     GATE_WORD,
     MOST_ASKED,
     MOST_PATIENCE_MS,
+    ArenaShape,
     MailboxShape,
     percentage_of,
 )
@@ -35,41 +32,33 @@ from cloister.errors import SetupError
 OPEN = 1
 AHEAD = 32
 LAYERS_AHEAD = 200
+# the thread looks for answered steps; a stream holds about a thousand launches, and more of them would wait
 LOOK_S = 0.001
-"""Steps that are launched ahead, or layers of some, and how often the thread looks for answered ones. A stream holds
-about a thousand launches; a thread that launches more waits until the service asks."""
-TASKS = 4
-"""Of a group of a prompt (attention.cuh)."""
+TASKS = 4  # of a group of a prompt (attention.cuh)
 NOTES = 8 + 4 * MOST_ASKED
-COMING = 3
-"""Blocks on a processor that come for a layer, of four that fit."""
-CLOSING = 1
-"""Words of a process's notes, and which says that it closes (answer.cuh)."""
-MOST_LAUNCHES = 2**31 - 1
-"""Numbers of launches; the last is the rehearsal's, so that none is taken for it."""
-LINGER_S = 0.05
-"""How long a process that ends still answers: its service may be in a step that asks it."""
+COMING = 3  # blocks on a processor that come for a layer, of four that fit
+CLOSING = 1  # the word of a process's notes that says that it closes (answer.cuh)
+MOST_LAUNCHES = 2**31 - 1  # the last number is the rehearsal's
+LINGER_S = 0.05  # how long a process that ends still answers: its service may be in a step that asks it
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Of a process that answers: those that stay on the GPU while a step lasts, and those that come for a layer."""
+    """Blocks that stay on the GPU while a step lasts, and those that come for a layer."""
 
     staying: int
     coming: int
 
     @classmethod
     def among(cls, processors: int, processes: int) -> Blocks:
-        """For one of several processes that may use these processors. Of all blocks that stay there is at most one on
-        each processor: the service's products leave room for one (linear.cuh). Of those that come, three: a fourth
-        would leave no registers for the kernel that gives them their queries (link.cuh)."""
+        """One block stays on each processor: products leave room for one (linear.cuh). Three come: see link.cuh."""
         each = max(1, processors * 100 // percentage_of(processes) // processes)
         return cls(each, COMING * each)
 
 
 @dataclass(frozen=True, slots=True)
 class Arenas:
-    """Several vaults' arenas in a row: the address of the first, and bytes from one to the next."""
+    """Several vaults' arenas in a row; `stride` in bytes."""
 
     address: int
     stride: int
@@ -77,7 +66,6 @@ class Arenas:
 
 
 def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
-    """Have this stream's next work wait until a word of memory has this value."""
     equal = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
     (error,) = driver.cuStreamWaitValue32(driver.CUstream(stream.cuda_stream), address, value, equal)
     if error:
@@ -85,8 +73,8 @@ def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
 
 
 class AnswerStream:
-    """Answers all layers of a step for all slots of all arenas. A thread launches its kernels, which wait for gates
-    without holding a processor. It becomes readable (`fileno`) when the device is lost."""
+    """Answers all layers of a step for all slots of all arenas. Becomes readable when the device is lost.
+    A thread launches its kernels, which wait for gates without holding a processor."""
 
     def __init__(
         self,
@@ -116,8 +104,7 @@ class AnswerStream:
         self._closed = False
 
     def rehearse(self) -> None:
-        """Use every kernel once, unasked: a sealed process loads none, and a first use later would wait for the streams
-        that wait."""
+        """Use every kernel once, unasked: a sealed process loads none."""
         self._launch(0, self._shape.layers, MOST_LAUNCHES)
         self.drain()
         self._recorded = capture(self._record_layers)
@@ -126,7 +113,6 @@ class AnswerStream:
             self.drain()
 
     def keep_launching(self) -> None:
-        """From now on, until `leave`."""
         threading.Thread(target=self._keep_launching, daemon=True).start()
         self._running.wait()
 
@@ -149,7 +135,7 @@ class AnswerStream:
         torch.cuda.current_stream().synchronize()
 
     def leave(self) -> None:
-        """Leave nothing behind that runs or waits: a client of MPS that ends with a running kernel ends all others."""
+        """Leave nothing that runs or waits: a client of MPS that ends with a running kernel ends all others."""
         if self._staying.flies:
             time.sleep(LINGER_S)
         with self._launching, suppress(RuntimeError):
@@ -170,14 +156,13 @@ class AnswerStream:
             os.eventfd_write(self._event, 1)
 
     def _set_gates(self, value: int) -> None:
-        """Of all layers, and behind them the step's."""
         first, count = self._mailbox.address + GATE_WORD, self._shape.layers + 1
         (error,) = driver.cuMemsetD2D32(first, GATE_BYTES, value, 1, count)
         if error:
             raise RuntimeError(f"a link's gates cannot be set ({error.name})")
 
     def _answer_step(self) -> None:
-        """By blocks that stay. A launch has a number, by which its blocks know each other."""
+        """By blocks that stay, which know each other by the launch's number."""
         self._launched = self._launched % (MOST_LAUNCHES - 1) + 1
         self._wait_for_gate(self._shape.layers)
         self._launch(0, self._shape.layers, self._launched)
@@ -236,7 +221,6 @@ class _Queue:
                 self._flying.append(self._landed.popleft())
 
     def drain(self) -> None:
-        """Wait for all. The caller has opened their gates."""
         self._stream.synchronize()
         self._landed += self._flying
         self._flying.clear()

@@ -1,9 +1,6 @@
 """Arenas: memory of an attention process that a vault computes its prompts into. Both ends of it.
-
-The attention process makes an arena for each of its vaults before it is sealed. A vault computes prompts into its own
-arena and writes there what is exposed; it maps no other arena, and no mailbox. The attention process answers for all of
-its arenas in one launch. Its kernel reads within an arena, whatever the vault wrote there (answer.cuh).
-"""
+A vault maps its own arena only, and no mailbox. The attention process answers for all of its arenas in one launch; its
+kernel reads within an arena, whatever the vault wrote there (answer.cuh)."""
 
 from __future__ import annotations
 
@@ -15,14 +12,13 @@ import torch
 from cloister.compute.base import AttentionHost, AttentionShape, CacheShape, LinkAnswerer
 from cloister.compute.gpu.answering import AnswerStream, Arenas, Blocks
 from cloister.compute.gpu.cache import GpuCache
-from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuKernels
-from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, MailboxSlots
+from cloister.compute.gpu.mailbox import EXPOSED, ArenaShape, MailboxShape, MailboxSlots
 from cloister.compute.gpu.memory import SharedMemory, reserved, whole
 
 
 class ArenaCache(GpuCache):
-    """A vault's cache in an arena, and what is exposed of it. The arena is wiped first."""
+    """The arena is wiped first."""
 
     def __init__(self, shape: CacheShape, blocks: int, arena: int, slots: int = EXPOSED) -> None:
         self.arena = ArenaShape(blocks, shape.dim, shape.block_bytes(self.dtype), slots)
@@ -82,8 +78,7 @@ class GpuAttentionHost(AttentionHost):
         patience_ms: int,
         slots: MailboxSlots,
     ) -> None:
-        """All mailboxes have one size, though some processes have a vault less: a handle can only be mapped whole. The
-        process answers for its own vaults, whatever the mailbox asks."""
+        """All mailboxes have one size, though some processes have a vault less: a handle can only be mapped whole."""
         shape = MailboxShape.of(model, vaults * slots.each)
         self._mailbox = SharedMemory.adopt(mailbox, MailboxShape.of(model, slots.slots).size)
         self._mailbox.wipe()
@@ -119,6 +114,6 @@ class GpuAttentionHost(AttentionHost):
         self._stream.leave()
 
     def close(self) -> None:
-        """Unmap everything: for a benchmark that goes on in the same process."""
+        """For a benchmark that goes on in the same process."""
         for memory in (*self._arenas, self._mailbox):
             memory.close()

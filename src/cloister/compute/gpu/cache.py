@@ -1,7 +1,5 @@
 """The paged KV cache in a GPU's memory: [block][layer][keys, values][kv head][16 · dim].
-
-Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh).
-"""
+Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh)."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from cloister.compute.base import CacheShape, KVCache
 from cloister.compute.layout import BLOCK_TOKENS
 
 DTYPE = torch.bfloat16
-COPIED = 32
-"""Blocks at once."""
+COPIED = 32  # blocks at once
 
 
 class GpuCache(KVCache):
@@ -23,7 +20,6 @@ class GpuCache(KVCache):
     dtype = DTYPE
 
     def __init__(self, shape: CacheShape, blocks: int, memory: torch.Tensor | None = None) -> None:
-        """In the given memory, or in new memory of this process."""
         self.shape, self.blocks = shape, blocks
         size = (blocks, shape.layers, 2, shape.kv_heads, BLOCK_TOKENS * shape.dim)
         self._held = torch.zeros(size, dtype=DTYPE, device="cuda") if memory is None else memory.view(DTYPE).view(size)
@@ -47,11 +43,10 @@ class GpuCache(KVCache):
 
     @property
     def block_stride(self) -> int:
-        """Values from one block to the next."""
         return self._held.stride(0)
 
     def layer(self, index: int) -> torch.Tensor:
-        """A layer's keys and values in every block: [block, keys or values, kv head, 16 · dim]."""
+        """[block, keys or values, kv head, 16 · dim]"""
         return self._held[:, index]
 
 

@@ -1,4 +1,4 @@
-"""The GPU as a device: each process opens it, and gets its memory, recordings and ends of links here."""
+"""The GPU as a device. It has links only under MPS: a process that waits for another must not hold the GPU."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from cloister.compute.gpu.weights import SharedWeights
 from cloister.errors import SetupError
 from cloister.placement import Placement, Role
 
+# for a sealed process beside its cache: one large piece, and a number of small ones
 RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
-"""Of memory for a sealed process beside its cache: one large piece, and a number of small ones."""
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
 PRIORITY, BELOW_NORMAL = "CUDA_MPS_CLIENT_PRIORITY", "1"
-QUEUES = "4"
-"""That streams share. With a client's default of two, all work waited behind a stream that waits (seen)."""
+QUEUES = "4"  # that streams share: with a client's default of two, all work waited behind a stream that waits (seen)
 
 
 def _full() -> SetupError:
@@ -36,9 +35,6 @@ def _full() -> SetupError:
 
 
 class GpuDevice(Device):
-    """Computes on the current CUDA device, once it is open. It has links only under MPS: a process that waits for
-    another must not hold the GPU meanwhile."""
-
     survives_fork = False
     records = True
 
@@ -114,7 +110,7 @@ class GpuDevice(Device):
             raise _full() from failure
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Before the device is open it stays where it is: a decoder made then describes a model and cannot compute."""
+        """Before the device is open a tensor stays: a decoder made then describes a model and cannot compute."""
         if self._weights is not None and (held := self._weights.find(tensor)) is not None:
             return held
         try:
@@ -123,7 +119,6 @@ class GpuDevice(Device):
             raise _full() from failure
 
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """A CUDA graph of what `run` launches. It runs twice now: once to make what it needs, once recorded."""
         run()
         kept: list[torch.Tensor] = []
         repeat = capture(lambda: kept.append(run()))

@@ -1,8 +1,5 @@
 """Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack.
-
-A process that has initialised CUDA cannot fork children that use CUDA. So a child asks, compiles the kernels and ends;
-processes that are forked from this one later have its answer.
-"""
+A process that has initialised CUDA cannot fork children that use CUDA: so a child asks, compiles and ends."""
 
 from __future__ import annotations
 
@@ -28,25 +25,21 @@ _LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.device")
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A GPU, and the machine code of the kernels for it by the width of heads; or why there is none."""
-
     refusal: str = ""
     code: dict[int, bytes] = {}
 
 
 def refusal() -> str:
-    """Why there is no GPU to compute on; empty if there is one."""
     return find().refusal
 
 
 def devices() -> tuple[str, ...]:
-    """The files through which the driver is reached."""
     return tuple(sorted(path for pattern in DEVICES for path in glob(pattern)))
 
 
 @cache
 def find() -> Found:
-    """What this machine has. Asked once: processes forked later have the answer."""
+    """Asked once: processes forked later have the answer."""
     if torch.version.cuda is None or not os.path.exists(CONTROL):
         return Found("This machine has no NVIDIA GPU, or torch was built without CUDA.")
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
@@ -56,7 +49,6 @@ def find() -> Found:
 
 
 def in_child(asks: Callable[[], Found]) -> Found:
-    """What `asks` finds in a forked process, which then ends."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -84,7 +76,7 @@ def _answer(writing: int, asks: Callable[[], Found]) -> NoReturn:
 
 
 def ask() -> Found:
-    """Ask CUDA, and compile. This process can fork no process that uses the GPU afterwards."""
+    """This process can fork no process that uses the GPU afterwards."""
     if not torch.cuda.is_available():
         return Found("This machine has no NVIDIA GPU that CUDA can use.")
     if why := too_old(torch.cuda.get_device_capability()):
@@ -106,7 +98,7 @@ def too_old(capability: tuple[int, int]) -> str:
 
 
 def fetch() -> None:
-    """Import all that computing on the GPU takes, if there is one: a sealed process can open no file."""
+    """Import all that computing on the GPU takes: a sealed process can open no file."""
     if not find().refusal:
         for name in _LOADED:
             import_module(name)

@@ -1,35 +1,82 @@
 """The GPU behind the contract: lays out weights and rows, launches the kernels, keeps scratch memory.
-
-Addresses go to the GPU only from tensors this module has checked for device, size and order.
-"""
+Addresses go to the GPU only from tensors this module has checked for device, size and order."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from cloister.compute.base import Kernels, KVCache, Step
 from cloister.compute.gpu import program
-from cloister.compute.gpu.asking import RecordedAsker, StepAsks
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
-from cloister.compute.gpu.exposure import GROUP_TOKENS
-from cloister.compute.gpu.operands import Sums, check, described, on_device, unsuited
-from cloister.compute.gpu.products import STEP, TILE, launch_of, splits_of, tiles_of
-from cloister.compute.gpu.program import i32
+from cloister.compute.gpu.link import RecordedAsker, StepAsks
+from cloister.compute.gpu.mailbox import GROUP_TOKENS
+from cloister.compute.gpu.products import (
+    STEP,
+    TILE,
+    Widths,
+    Workspace,
+    capacity,
+    launch_of,
+    padded_rows,
+    splits_of,
+    tiles_of,
+)
+from cloister.compute.gpu.program import Argument, i32
 from cloister.compute.gpu.source import DIMS
-from cloister.compute.gpu.workspace import Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
+from cloister.errors import ModelUnsupported
+
+# that attention reads; tokens are embedded before, and are not copied again
+BATCH = ("positions", "slots", "span", "tables", "segments", "counts", "rotations", "tile_row", "tile_rows")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sums:
+    values: torch.Tensor
+    bias: torch.Tensor | None
+    splits: int
+    pitch: int
+
+
+def described(sums: Sums | None, rows: int) -> tuple[Argument, ...]:
+    if sums is None:
+        return (None, None, i32(0), i32(rows), i32(0))
+    return (sums.values, sums.bias, i32(sums.splits), i32(rows), i32(sums.pitch))
+
+
+def on_device(batch: Batch, cache: KVCache) -> Batch:
+    """No row of it reaches outside the cache."""
+    if batch.remotes:
+        raise ValueError("only recorded steps reach a vault")
+    if int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
+        raise IndexError("a block is outside the cache")
+    placed = {name: getattr(batch, name).to("cuda", non_blocking=True) for name in BATCH}
+    return Batch(batch.rows, batch.tokens, **placed)
+
+
+def unsuited(what: str) -> ModelUnsupported:
+    return ModelUnsupported(f"{what} does not suit the GPU's kernels.", hint="Compute on the CPU: --kernels native.")
+
+
+def check(layer: Layer) -> None:
+    norms = (layer.attention_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
+    if any(norm is not None and not norm.is_cuda for norm in norms):
+        raise ValueError("a norm's weight is not in the GPU's memory")
+    if layer.shape.rotary != layer.shape.dim:
+        raise unsuited("A model that rotates parts of its heads")
+
 
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 QUERIES = 16
 BEFORE_AND_AFTER = 2
 MOST_HIDDEN = 4 * 512 * 8
-PART = 4
-"""Floats of a part beside its attention."""
+PART = 4  # floats of a part beside its attention
 
 
 class GpuKernels(Kernels):
@@ -43,10 +90,8 @@ class GpuKernels(Kernels):
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
         self._prepared: tuple[Batch, Batch] | None = None
-        self.crowded = False
-        """Whether others may stay on the processors at any time (program.py)."""
-        self._asking: StepAsks | None = None
-        """Where the rows of the step at hand find the parts of their private spans, if vaults hold those."""
+        self.crowded = False  # others may stay on the processors at any time (program.py)
+        self._asking: StepAsks | None = None  # where the rows of the step at hand find the parts of their private spans
 
     # ---- weights
 
@@ -105,7 +150,7 @@ class GpuKernels(Kernels):
         return out
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """RMSNorm, rounded to bf16 as every product would."""
+        """Rounded to bf16 as every product would."""
         if not len(x):
             return torch.empty_like(x)
         width = x.shape[-1]
@@ -181,7 +226,6 @@ class GpuKernels(Kernels):
         self._prepared = None
 
     def workspace(self, layer: Layer, rows: int) -> Workspace:
-        """The scratch memory for this many rows of a model with such layers."""
         shape, products = layer.shape, (layer.qkv, layer.out, layer.down)
         check(layer)
         pitches = [tiles_of(packed) * TILE for packed in products]
@@ -320,7 +364,6 @@ class GpuKernels(Kernels):
         return self._parts[size]
 
     def suit(self, dim: int) -> None:
-        """Use the program for heads of this width from now on."""
         if dim not in DIMS:
             raise unsuited(f"A head of {dim}")
         self._program = program.program(dim)
@@ -331,7 +374,7 @@ class GpuKernels(Kernels):
         return self._program.processors
 
     def _on_gpu(self, batch: Batch, cache: KVCache) -> Batch:
-        """The batch in the GPU's memory, checked once: no row can reach outside the cache."""
+        """Checked once: no row can reach outside the cache."""
         if batch.positions.is_cuda:
             return batch
         if self._prepared is None or self._prepared[0] is not batch:

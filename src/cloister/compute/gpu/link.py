@@ -1,20 +1,19 @@
-"""The service's end of its links on the GPU: which attention process a recorded step asks.
-
-The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by one
-attention process (arena.py) before that is sealed.
-"""
+"""The service's end of its links on the GPU: which attention process a recorded step asks (link.cuh).
+The service makes all mailboxes before it is sealed; each is mapped by one attention process before that is sealed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from cloister.compute.base import AttentionShape
-from cloister.compute.gpu.asking import AskState, RecordedAsker, StepAsks
+from cloister.compute.base import AttentionShape, LinkAsker
 from cloister.compute.gpu.mailbox import (
     MOST_ASKED,
     MOST_PATIENCE_MS,
+    STAYING_ROWS,
     Aims,
     Boxes,
     MailboxShape,
@@ -22,13 +21,57 @@ from cloister.compute.gpu.mailbox import (
     most_rows,
 )
 from cloister.compute.gpu.memory import SharedMemory
+from cloister.compute.gpu.program import Argument, i32
 from cloister.compute.layout import RemoteRows
 from cloister.errors import SetupError
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class AskState:
+    """The service's memory on the device for its questions, the same in every step."""
+
+    layers: int
+    steps: torch.Tensor  # the step's number, and again where all processes that are asked stay for it
+    started: torch.Tensor
+    late: torch.Tensor
+    patience_ns: int
+
+
+class StepAsks:
+    def __init__(self, state: AskState, asks: torch.Tensor) -> None:
+        self._state, self._asks, self._boxes, self._gates = state, asks, asks[0], asks[1]
+        self.stays = asks.shape[1] <= STAYING_ROWS
+
+    def warning(self, layer: int) -> tuple[Argument, ...]:
+        return (self._gates if self.stays else None, self._state.steps, i32(layer))
+
+    def opening(self, layer: int) -> tuple[Argument, ...]:
+        state, rows = self._state, self._asks.shape[1]
+        return (state.started, self._gates, state.steps, *map(i32, (rows, layer, state.layers)))
+
+    def posting(self, layer: int) -> tuple[Argument, ...]:
+        return (self._boxes, self._state.steps, i32(layer), i32(self._state.layers))
+
+    def gathering(self, layer: int) -> tuple[Argument, ...]:
+        state = self._state
+        return (self._boxes, state.steps, i32(layer), i32(state.layers), state.late, state.patience_ns)
+
+    def begin_step(self, launch: Callable[..., None]) -> None:
+        state, rows = self._state, self._asks.shape[1]
+        memory = (state.steps, state.started, state.late)
+        launch("begin_step", (1,), MOST_ASKED, self._asks, i32(rows), *memory, i32(state.layers), i32(self.stays))
+
+
+class RecordedAsker(LinkAsker):
+    """A link's asking end whose questions the GPU's kernels ask themselves."""
+
+    @abstractmethod
+    def step(self, asks: torch.Tensor) -> StepAsks: ...
+
+
 class GpuAsker(RecordedAsker):
-    """A row whose answer is late by more than the patience is marked on the device and asks no more; its result is
-    void, and its link is broken. The number of a step is used once in a service's life."""
+    """A late row is marked on the device and asks no more; its result is void, and its link is broken.
+    The number of a step is used once in a service's life."""
 
     def __init__(self, model: AttentionShape, patience_ms: int, slots: MailboxSlots) -> None:
         self._slots, self.capacity = slots, slots.each
@@ -44,8 +87,7 @@ class GpuAsker(RecordedAsker):
         self._found_late = torch.zeros(MOST_ASKED, dtype=torch.int32).pin_memory()
         count = slots.placement.attention_processes
         self._mailboxes = [SharedMemory.create(self.shape.size) for _ in range(count)]
-        self._attached: dict[int, int] = {}
-        """Link slots by link."""
+        self._attached: dict[int, int] = {}  # link slots by link
         self._aims = Aims(self.shape, self._boxes)
         self._asked: dict[int, int] = {}
         self._failed: dict[int, str] = {}

@@ -1,8 +1,4 @@
-"""Where things are in a mailbox, of which each attention process has one: a word for each layer whose queries will
-come, a step's number and gate, which slots it asks, and a box for each slot; and which box each row of a step asks.
-
-As link.cuh reads it. Addresses are numbers here: nothing is mapped.
-"""
+"""Where things are in a mailbox, one for each attention process, as link.cuh reads it. Nothing is mapped here."""
 
 from __future__ import annotations
 
@@ -13,63 +9,97 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.base import AttentionShape
-from cloister.compute.layout import ASKS, RemoteRows
+from cloister.compute.layout import ASKS, BLOCK_TOKENS, RemoteRows
 from cloister.placement import Placement
 
 PAGE = 4096
+BEFORE = 4  # words before the rotation: the length and three that are unused
+MOST_GROUPS, GROUP_TOKENS = 255, 512  # a ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaShape:
+    """Prompts may have blocks in common."""
+
+    blocks: int
+    dim: int
+    block_bytes: int
+    slots: int = 1
+
+    @property
+    def words(self) -> int:
+        return BEFORE + 2 * self.dim + self.blocks
+
+    @property
+    def header(self) -> int:
+        return -(-4 * self.words * self.slots // PAGE) * PAGE
+
+    @property
+    def size(self) -> int:
+        return self.header + self.blocks * self.block_bytes
+
+    @property
+    def groups(self) -> int:
+        return min(MOST_GROUPS, -(-self.blocks * BLOCK_TOKENS // GROUP_TOKENS))
+
+    def written(
+        self, blocks: Sequence[int], start: int, end: int, rotation: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        length = end - start
+        fits = 1 <= length <= self.groups * GROUP_TOKENS and -(-length // BLOCK_TOKENS) <= len(blocks) <= self.blocks
+        if not fits or not 0 <= min(blocks) <= max(blocks) < self.blocks:
+            raise ValueError("the span does not lie in these blocks")
+        words = torch.zeros(self.words, dtype=torch.int32)
+        words[0] = length
+        if len(rotation[0]):
+            turned = torch.cat([each.flatten() for each in rotation]).float().cpu().contiguous()
+            words[BEFORE : BEFORE + 2 * self.dim] = turned.view(torch.int32)
+        words[BEFORE + 2 * self.dim :][: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        return words
+
+
 GATE_BYTES = 64
-GATE_WORD = 4
-"""Where the gate is in a layer's line, and behind them in the step's. Before it: that the layer begins; the number."""
+GATE_WORD = 4  # where the gate is in a layer's line; before it: that the layer begins, or the step's number
 WORD = 8
-MOST_QUERIES = 4 * 128
-"""Values of the queries for one KV head: a block's threads hold four each."""
+MOST_QUERIES = 4 * 128  # values of the queries for one KV head: a block's threads hold four each
 
 
-EXPOSED = 32
-"""Slots of each vault: for all sequences of one request (levels.MOST_FAKES)."""
+EXPOSED = 32  # slots of each vault: for all sequences of one request (levels.MOST_FAKES)
+# blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers
 MOST_WAITING = 1024
-"""Blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers."""
+# in a step of more rows attention processes come for every layer: its products leave no room for blocks that stay
 STAYING_ROWS = 64
-"""In a step of more rows attention processes come for every layer: its products leave no room for blocks that stay."""
 MOST_PATIENCE_MS = 200
-MOST_ASKED = 128
-"""Rows of a step that asks, at most: each thread of a block that answers looks at one."""
+MOST_ASKED = 128  # rows of a step that asks: each thread of a block that answers looks at one
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxSlots:
-    """Which slots of which mailbox a vault has. Each attention process has one mailbox, in which each of its vaults has
-    `each` slots: one for every prompt that it exposes."""
+    """Each attention process has one mailbox, in which each of its vaults has `each` slots, one for a prompt."""
 
     placement: Placement
     each: int = EXPOSED
 
     @property
     def slots(self) -> int:
-        """Of a mailbox: as many in each, though some attention processes have a vault less than others."""
         return len(self.placement.slots_of(0)) * self.each
 
     def at(self, link_slot: int) -> tuple[int, range]:
-        """The number of the mailbox, and the slots there."""
         mailbox, index = self.placement.process_of(link_slot)
         return mailbox, range(index * self.each, (index + 1) * self.each)
 
 
 def percentage_of(processes: int) -> int:
-    """The share of the GPU's processors that each attention process may use: a context holds memory for every one of
-    them. Twice an even share, so that all are used where some processes have more to do, and no less than a fourth: a
-    smaller one saves little."""
+    """Twice an even share of the processors, at least a fourth: a context holds memory for each of them."""
     return max(25, min(100, 200 // max(1, processes)))
 
 
 def most_rows(kv_heads: int) -> int:
-    """Rows of a step that asks. Blocks that wait for answers, one for each row and KV head, leave room for the blocks
-    that give them."""
+    """Blocks that wait for answers, one for each row and KV head, leave room for the blocks that give them."""
     return min(MOST_ASKED, max(1, MOST_WAITING // kv_heads))
 
 
 def partition_refusal(model: AttentionShape) -> str:
-    """Why a model's attention cannot be partitioned on a GPU; empty if it can."""
     if any(model.windows):
         return "A model that looks back a limited way cannot be partitioned on a GPU."
     if model.queries_per_kv_head * model.cache_shape.dim > MOST_QUERIES:
@@ -79,8 +109,6 @@ def partition_refusal(model: AttentionShape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MailboxShape:
-    """The sizes of a mailbox with `users` slots for a model."""
-
     users: int
     layers: int
     heads: int
@@ -97,7 +125,6 @@ class MailboxShape:
 
     @property
     def gates(self) -> int:
-        """The size of all that is before the boxes."""
         return -(-(self.asked + MOST_ASKED * WORD) // PAGE) * PAGE
 
     @property
@@ -109,24 +136,19 @@ class MailboxShape:
         return self.gates + self.users * self.box
 
     def boxes(self, address: int) -> range:
-        """Where each user's box is in a mailbox that is mapped at this address."""
         first = address + self.gates
         return range(first, first + self.users * self.box, self.box)
 
 
-Boxes = tuple[int, range]
-"""The address of a mailbox, and a vault's slots in it."""
+Boxes = tuple[int, range]  # the address of a mailbox, and a vault's slots in it
 
 
 def aimed(
     shape: MailboxShape, boxes: Mapping[int, Boxes], remotes: Sequence[RemoteRows], rows: int
 ) -> tuple[torch.Tensor, dict[int, str]]:
-    """For each row its box, the gates it opens and where in the mailbox its slot is written, addresses, 0 for none; and
-    the slot: [ASKS, rows]. And which links cannot be asked.
-
-    A gate is opened once, however many rows and links ask there: it is closed when the answers begin, and a second
-    opening would count for the next step. A box holds one row.
-    """
+    """Each row's box, gates, place in the mailbox's list (addresses, 0 for none) and slot; and links that failed. A
+    gate is opened once, however many rows ask there: it is closed when the answers begin, and a second opening would
+    count for the next step. A box holds one row."""
     box, gates, listing, asked = ([0] * rows for _ in range(ASKS))
     failed, listed = dict[int, str](), Counter[int]()
     for remote in remotes:
@@ -158,7 +180,6 @@ class Aims:
         self._found = torch.empty(0)
 
     def forget(self) -> None:
-        """A link was attached or detached."""
         self._key = None
 
     def of(self, remotes: Sequence[RemoteRows], rows: int) -> tuple[torch.Tensor, dict[int, str]]:

@@ -1,7 +1,5 @@
 """Memory of the GPU that two processes map: created by one, handed to the other as a file descriptor.
-
-The importer chooses its access: a handle cannot be given out read-only (docs/gpu.md).
-"""
+The importer chooses its access: a handle cannot be given out read-only (docs/gpu.md)."""
 
 from __future__ import annotations
 
@@ -30,13 +28,12 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 
 
 def leave_no_stack() -> None:
-    """Give back the context's memory for threads' stacks: a kernel that needs some gets it at its first launch."""
+    """A kernel that needs some gets it at its first launch."""
     _call(driver.cuCtxSetLimit, driver.CUlimit.CU_LIMIT_STACK_SIZE, 0)
 
 
 class SharedMemory:
-    """`address` is valid in this process alone; `at`: one of `reserved` addresses. Without `writes` a write there is a
-    fault of the GPU."""
+    """`address` is valid in this process alone. Without `writes` a write there is a fault of the GPU."""
 
     def __init__(self, handle: Any, size: int, at: int | None = None, *, writes: bool = True) -> None:
         self.size, self._handle, self._reserved = size, handle, at is None
@@ -52,7 +49,6 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int, at: int | None = None) -> SharedMemory:
-        """Zeros."""
         size = whole(size)
         described = driver.CUmemAllocationProp()
         described.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -64,7 +60,7 @@ class SharedMemory:
 
     @classmethod
     def adopt(cls, fd: int, size: int, *, writes: bool = True) -> SharedMemory:
-        """What another process created; the caller closes the descriptor."""
+        """The caller closes the descriptor."""
         return cls(_call(driver.cuMemImportFromShareableHandle, fd, _FD), whole(size), writes=writes)
 
     def protect(self) -> None:
@@ -72,18 +68,16 @@ class SharedMemory:
         self._allow(_READ)
 
     def export(self) -> int:
-        """A descriptor for the other process; the caller closes it."""
+        """The caller closes the descriptor."""
         fd = int(_call(driver.cuMemExportToShareableHandle, self._handle, _FD, 0))
         os.set_inheritable(fd, False)
         return fd
 
     def wipe(self, start: int = 0, size: int | None = None) -> None:
-        """All of it, or `size` bytes from `start` on."""
         _call(driver.cuMemsetD8, self.address + start, 0, self.size - start if size is None else size)
 
     @property
     def bytes(self) -> torch.Tensor:
-        """The memory itself as a tensor, which is valid as long as this is."""
         return torch.as_tensor(_Described(self.address, self.size), device="cuda")
 
     def _allow(self, flags: Any) -> None:
@@ -107,12 +101,10 @@ class _Described:
 
 
 def reserved(size: int) -> int:
-    """Consecutive addresses, with no memory behind them yet."""
     return int(_call(driver.cuMemAddressReserve, size, 0, 0, 0))
 
 
 def whole(size: int) -> int:
-    """The size, rounded up to what the driver allocates."""
     return -(-size // GRANULARITY) * GRANULARITY
 
 

@@ -1,37 +1,86 @@
-"""How a product is laid out and launched on a GPU: tiles of weights, ranges of k, blocks, threads and shared memory.
-
-As linear.cuh makes its kernels. Numbers only: nothing is launched here, and no GPU is needed.
-"""
+"""How a product is laid out and launched on a GPU, as linear.cuh makes its kernels. Nothing is launched here."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from cloister.compute.gpu.workspace import FEW, MANY
+import torch
+
 from cloister.compute.layer import Packed
+
+FEW = (8, 16, 32, 64, 96, 128)  # row counts the kernels for few rows are made for
+MANY = 128
+
+
+def padded_rows(rows: int) -> int:
+    for few in FEW:
+        if rows <= few:
+            return few
+    return -(-rows // MANY) * MANY
+
+
+def capacity(rows: int) -> int:
+    """Workspaces of many rows come in powers of two, so that there are few of them."""
+    rows = padded_rows(rows)
+    return rows if rows <= FEW[-1] else 1 << (rows - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    hidden: int
+    queries: int
+    inner: int
+    sums_of_few: int
+    sums_of_many: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Workspace:
+    """`normed`, `attended` and `gated` are bf16 in the order a product reads; `sums` is a product's result."""
+
+    normed: torch.Tensor
+    q: torch.Tensor
+    attended: torch.Tensor
+    gated: torch.Tensor
+    sums: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: int, widths: Widths) -> Workspace:
+        def empty(width: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(rows * width, dtype=dtype, device="cuda")
+
+        few = rows <= FEW[-1]
+        return cls(
+            normed=empty(widths.hidden, torch.bfloat16),
+            q=empty(widths.queries, torch.float32),
+            attended=empty(widths.queries, torch.bfloat16),
+            gated=empty(widths.inner, torch.bfloat16),
+            sums=empty(widths.sums_of_few if few else widths.sums_of_many, torch.float32),
+        )
+
+    def wipe(self) -> None:
+        for field in fields(self):
+            getattr(self, field.name).zero_()
+
 
 TILE = 64
 STEP = 64
 TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
-"""Of weights, and of rows."""
+STAGES_OF_FEW = {8: (5, 5), 16: (4, 4), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}  # of weights, and of rows
 TILES_OF_MANY, STAGES_OF_MANY = 2, 4
-BARRIERS = 128
-"""Bytes before the stages."""
+BARRIERS = 128  # bytes before the stages
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
 
 
 class ProductLaunch(NamedTuple):
-    """The kernel of a product with a padded number of rows, and what it is launched with."""
-
     name: str
     grid: tuple[int, int]
     threads: int
     shared: int
-    splits: int
-    """Ranges of k that the result is still in."""
+    splits: int  # ranges of k that the result is still in
 
 
 def tiles_of(packed: Packed) -> int:
@@ -39,10 +88,7 @@ def tiles_of(packed: Packed) -> int:
 
 
 def splits_of(packed: Packed) -> int:
-    """Into how many ranges k is cut: by the weight's shape alone, so that it is the same for any number of rows.
-
-    Enough that few rows keep a large GPU busy; none for a gated weight, whose sums are gated where they are made.
-    """
+    """By the weight's shape alone, so that it is the same for any number of rows. None for a gated weight."""
     if packed.gate:
         return 1
     return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))

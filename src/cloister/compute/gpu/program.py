@@ -15,8 +15,8 @@ from cloister.compute.gpu.find import find
 from cloister.errors import SetupError
 
 MOST_STATIC_SHARED = 48 * 1024
+# how a processor should divide its memory between shared memory and the first-level cache
 MOST_SHARED, NO_PREFERENCE = 100, -1
-"""How a processor should divide its memory between shared memory and the first-level cache."""
 
 Argument = torch.Tensor | np.generic | int | None
 
@@ -26,14 +26,12 @@ def i32(value: int) -> np.int32:
 
 
 class _Current:
-    """torch's current stream, as cuda-core asks for one."""
-
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, torch.cuda.current_stream().cuda_stream
 
 
 class Kernels:
-    """The compiled kernels, launched on torch's current stream, each as soon as the one before lets it start."""
+    """Launched on torch's current stream, each as soon as the one before lets it start."""
 
     def __init__(self, dim: int) -> None:
         device = Device(torch.cuda.current_device())
@@ -54,9 +52,9 @@ class Kernels:
         overlap: bool = True,
         beside: bool = False,
     ) -> None:
-        """`overlap`: it may start while the kernel before it still runs, and waits for that itself. `beside`: it stays
-        on a processor while others come and go, or is one of those. Such kernels all ask for the most shared memory: a
-        processor divided otherwise takes fewer blocks of others, and a kernel that asks for another division waits."""
+        """`overlap`: it may start while the kernel before it runs. `beside`: it stays on a processor among others.
+        Kernels that stay all ask for the most shared memory: a processor divided otherwise takes fewer blocks of
+        others, and a kernel that asks for another division waits."""
         kernel = self._kernels.get(name) or self._load(name)
         carveout = MOST_SHARED if beside else NO_PREFERENCE
         if self._carveouts.get(name, NO_PREFERENCE) != carveout:
@@ -97,8 +95,7 @@ def _passed(argument: Argument) -> Any:
 
 
 def capture(run: Callable[[], None]) -> Callable[[], None]:
-    """A CUDA graph of what `run` launches. `torch.cuda.graph` would wait for the whole device, on which another stream
-    may wait for another process; this waits for the current stream."""
+    """`torch.cuda.graph` would wait for the whole device, on which another stream may wait for another process."""
     torch.cuda.current_stream().synchronize()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):

@@ -1,15 +1,11 @@
-"""The kernels' CUDA C++, compiled by NVRTC through cuda-core for one GPU and one width of heads.
-
-The sources need no headers, so no CUDA toolkit has to be installed. Nothing is launched here.
-"""
+"""The kernels' CUDA C++, compiled by NVRTC through cuda-core for one GPU and one width of heads."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 SOURCES = ("common.cuh", "stage.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
-DIMS = (64, 128)
-"""Widths of heads that the kernels are compiled for."""
+DIMS = (64, 128)  # widths of heads that the kernels are compiled for
 
 
 def source() -> str:
@@ -18,7 +14,7 @@ def source() -> str:
 
 
 def compiled(arch: str, dim: int) -> bytes:
-    """Machine code for one architecture (sm_90a, …). cuda-core asks CUDA for its version: see find.py."""
+    """For one architecture (sm_90a, …). cuda-core asks CUDA for its version: see find.py."""
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(arch=arch, std="c++17", define_macro=[("DIM", str(dim))])

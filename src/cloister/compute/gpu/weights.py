@@ -1,10 +1,7 @@
-"""The weights' file in the GPU's memory: one allocation, made by the service, which every vault maps to read.
-
-A handle to GPU memory cannot be given out read-only: the importer chooses its access, and may choose again by a call to
-the driver. So processes map it to be read before they are sealed, and a sealed one can make no such call
-(process/sandbox/seccomp.py). The GPU's own page tables then stop a write, which ends the process. The service gives up
-its right to write as soon as the file is copied.
-"""
+"""The weights' file in the GPU's memory: one allocation, made by the service, which every vault maps to read. The
+importer of a handle chooses its access, and may choose again by a call to the driver. So processes map it before they
+are sealed, and a sealed one can make no such call (process/sandbox/seccomp.py). The GPU's own page tables then stop a
+write, which ends the process. The service gives up its right to write as soon as the file is copied."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class SharedWeights:
-    """A copy of `file`, whose parts are found by where they lie in it."""
-
     def __init__(self, file: torch.Tensor, memory: SharedMemory) -> None:
         self._file, self._memory, self._bytes = file, memory, memory.bytes
 
@@ -34,17 +29,15 @@ class SharedWeights:
 
     @classmethod
     def adopted(cls, file: torch.Tensor, descriptor: int) -> SharedWeights:
-        """What another process copied from the same file; the caller closes the descriptor."""
+        """The caller closes the descriptor."""
         from cloister.compute.gpu.memory import SharedMemory
 
         return cls(file, SharedMemory.adopt(descriptor, file.nbytes, writes=False))
 
     def export(self) -> int:
-        """A descriptor for other processes; the caller closes it."""
         return self._memory.export()
 
     def find(self, part: torch.Tensor) -> torch.Tensor | None:
-        """The same part on the GPU; None if it is not the file's."""
         offset = part.data_ptr() - self._file.data_ptr()
         if offset < 0 or offset + part.nbytes > self._file.nbytes or not part.is_contiguous():
             return None

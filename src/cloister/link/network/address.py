@@ -37,7 +37,6 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def connect(self, patience_s: float) -> socket.socket:
-        """OSError if it fails."""
         if isinstance(self.host, str):
             return without_delay(socket.create_connection((self.host, self.port), timeout=patience_s))
         connection = _vsock()
@@ -56,7 +55,6 @@ class Address:
 
 
 def address_of(listener: socket.socket) -> Address:
-    """Where a socket listens: the port it got, where it asked for any."""
     host, port = listener.getsockname()[:2]
     return Address(host, port)
 

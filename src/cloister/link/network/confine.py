@@ -1,8 +1,5 @@
-"""What a bridge may still do once it is connected: move bytes between the descriptors it has, and end.
-
-A bridge reads from the network, so it is sealed much like a vault: no file, no new connection, no new process. It
-stays in its parent's namespaces, where it connected.
-"""
+"""The seal of a bridge, which reads from the network: no file, no new connection, no new process.
+It stays in its parent's namespaces, where it connected."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from cloister.process.sandbox.resources import close_all_but
 
 
 def run_bridge(control: socket.socket, serve: Callable[[socket.socket], None]) -> None:
-    """All a bridge does."""
     try:
         serve(control)
     except Exception as reason:
@@ -48,11 +44,7 @@ def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, all
 
 
 def say(reason: Exception) -> None:
-    """One line for the operator: our own words, or type and place.
-
-    A ConnectionError gets none. It comes from a socket to a process on this machine (a channel to another machine
-    raises CutOff instead): that process has ended, and its owner reports that.
-    """
+    """One line for the operator; none for a ConnectionError: the owner of the local process reports its end."""
     if isinstance(reason, ConnectionError):
         return
     words = str(reason) if isinstance(reason, CloisterError) else f"ended by {where_raised(reason)}"

@@ -1,12 +1,7 @@
-"""The key that a server and its vault host share, and the TLS credentials that both derive from it.
-
-The key is 32 random bytes in a file that only its owner can read. Python's `ssl` has no pre-shared keys before 3.13, so
-HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself: both
-machines make the same two.
-
-A machine with the file could pose as either. So a vault host speaks with a fresh key, made at its start and not written
-to disk: the role's key signs its certificate, and its evidence is bound to it. A server accepts the one it has checked.
-"""
+"""The key that a server and its vault host share, and the TLS credentials that both derive from it. Python's `ssl` has
+no pre-shared keys before 3.13, so HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's
+certificate signs itself. A machine with the file could pose as either: so a vault host speaks with a fresh key, not
+written to disk, whose certificate its role's key signs and to which its evidence is bound."""
 
 from __future__ import annotations
 
@@ -31,13 +26,13 @@ _USAGE = {"server": ExtendedKeyUsageOID.CLIENT_AUTH, "vault_host": ExtendedKeyUs
 
 
 def write_secret(path: Path) -> None:
-    """A fresh key in a new file; an existing file is never overwritten."""
+    """An existing file is never overwritten."""
     with needed(f"The key cannot be written to {path}", "Name a new file."):
         write_whole(path, f"{secrets.token_hex(SECRET_BYTES)}\n".encode(), mode=0o600, fresh=True)
 
 
 def read_secret(path: Path) -> bytes:
-    """The key in the file. One that others could have read is no secret, and is refused."""
+    """A key that others could have read is no secret, and is refused."""
     how = f"Make one with `cloister vault key new {path}`, and copy it to both machines."
     text = read_private(path, 4 * SECRET_BYTES, "key file", how)
     try:
@@ -79,7 +74,7 @@ def _role_key(secret: bytes, role: Role) -> Ed25519PrivateKey:
 def _certificate(
     key: Ed25519PrivateKey, name: str, issuer: Ed25519PrivateKey, serial: int, *, signs: bool
 ) -> x509.Certificate:
-    """Of `key`, signed by its role's; `signs`: it may sign one more."""
+    """Signed by its role's key; `signs`: it may sign one more."""
     role = name.split()[0]
 
     def named(who: str) -> x509.Name:

@@ -1,8 +1,5 @@
-"""A door: connections to a listening socket are unproved until the peer has authenticated.
-
-Unproved connections have a limit apart from the slots of proved peers. At the limit the oldest is dropped for the
-newest, so that a peer that can prove itself gets its turn, however many silent connections there are.
-"""
+"""A door: connections to a listening socket are unproved until the peer has authenticated, and have their own limit.
+At the limit the oldest is dropped for the newest, so a peer that can prove itself gets its turn."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from cloister.errors import CloisterError, where_raised
 log = logging.getLogger(__name__)
 
 MOST_UNPROVED = 64
-PROOF_S = 5.0
-"""How long a peer may take to authenticate."""
+PROOF_S = 5.0  # how long a peer may take to authenticate
 
 SECONDS_BETWEEN_TRIES = 1.0
 SECONDS_BETWEEN_REPORTS = 10.0
@@ -52,7 +48,6 @@ class Door(Generic[Peer]):
         self._silent_until = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled; unproved connections are then dropped."""
         loop = asyncio.get_running_loop()
         try:
             while True:

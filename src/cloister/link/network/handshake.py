@@ -1,5 +1,5 @@
-"""What two bridges say once TLS stands. A server asks what machine it reached, or for a vault; then both sides must
-have the same model and version, or a vault's answers would be wrong without an error."""
+"""What two bridges say once TLS stands. Both sides must have the same model and version, or a vault's answers would be
+wrong without an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def shape_of(request: VaultRequest) -> LinkShape:
 
 
 def ask_for_vault(channel: SecureChannel, request: VaultRequest, address: Address) -> None:
-    """The server bridge's half; returns when there is a vault."""
     _send(channel, request)
     answer = _receive(channel, VaultGranted | VaultRefused)
     if isinstance(answer, VaultRefused):
@@ -48,7 +47,7 @@ def ask_for_vault(channel: SecureChannel, request: VaultRequest, address: Addres
 
 
 def ask_for_evidence(channel: SecureChannel, nonce: bytes) -> bytes:
-    """The server bridge's half: the vault host's evidence over this nonce, unchecked."""
+    """The vault host's evidence over this nonce, unchecked."""
     _send(channel, EvidenceRequest(nonce))
     document = b""
     while True:
@@ -62,19 +61,16 @@ def ask_for_evidence(channel: SecureChannel, nonce: bytes) -> bytes:
 
 
 def show_evidence(channel: SecureChannel, document: bytes) -> None:
-    """The vault bridge's half."""
     for at in range(0, max(1, len(document)), MAX_PART_BYTES):
         _send(channel, EvidencePart(document[at : at + MAX_PART_BYTES], at + MAX_PART_BYTES >= len(document)))
 
 
 def next_request(channel: SecureChannel) -> VaultRequest | EvidenceRequest | None:
-    """What a peer asks for; None if it ends instead."""
     record = channel.receive()
     return None if record is None else _decoded(record, VaultRequest | EvidenceRequest)  # type: ignore[return-value]
 
 
 def check_request(channel: SecureChannel, theirs: VaultRequest, ours: VaultRequest) -> None:
-    """Returns if the server wants what we have."""
     if theirs == ours:
         return
     if theirs.version != ours.version:

@@ -5,10 +5,8 @@
     control  | bytes of the control socket
     handshake | what the server wants (messages.between_bridges)
 
-A question carries what the shared-memory link carries, and nothing else. Both ends follow link.h: each keeps its own
-count of questions, and copies what it received before it trusts a number in it. They always say that they sleep, so
-that the other side always wakes them.
-"""
+Both ends follow link.h: each keeps its own count of questions, and copies what it received before it trusts a number in
+it. They always say that they sleep, so that the other side always wakes them."""
 
 from __future__ import annotations
 
@@ -19,12 +17,10 @@ from cloister.errors import ProtocolError
 from cloister.link.memory import ASK_BYTES, CLOSED, NUMBER_AT, ROWS_AT, WAITING_AT, LinkShape, fence, sleep_on, wake
 
 QUESTION, ANSWER, CONTROL, HANDSHAKE = 1, 2, 3, 4
-HEAD = struct.Struct("<4I")
-"""Kind, number, layer or status, rows."""
+HEAD = struct.Struct("<4I")  # kind, number, layer or status, rows
 
 KIND = struct.Struct("<I")
-CONTROL_BYTES = 1 << 16
-"""Of the control socket in one record, at most: a long prompt does not delay a question for long."""
+CONTROL_BYTES = 1 << 16  # of the control socket in one record: a long prompt does not delay a question for long
 
 FINE = 0
 WORST_STATUS = 3
@@ -33,7 +29,6 @@ SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def longest_record(shape: LinkShape) -> int:
-    """The size both sides make their channel for."""
     row = max(ASK_BYTES + shape.query_bytes, shape.part_bytes)
     return max(HEAD.size + shape.capacity * row, KIND.size + CONTROL_BYTES)
 
@@ -46,13 +41,10 @@ def kind_of(record: memoryview) -> int:
 
 
 def after(number: int) -> int:
-    """The number of the next question (link.h)."""
     return 1 if number >= LAST_NUMBER else number + 1
 
 
 class _LinkEnd:
-    """Both pieces of a link's memory, as the side that asks or the side that answers sees them."""
-
     def __init__(self, shape: LinkShape, question: int, answer: int, *, asks: bool) -> None:
         self._shape = shape
         self._question, self._answer = shape.map(question, answer, asks=asks)
@@ -69,14 +61,12 @@ class _LinkEnd:
 
 
 class VaultEnd(_LinkEnd):
-    """Acts as the vault: takes the service's questions, leaves answers for it."""
-
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         super().__init__(shape, question, answer, asks=False)
         self._open: tuple[int, int] | None = None
 
     def next_question(self) -> tuple[bytes, memoryview, memoryview] | None:
-        """Wait for a question: its head, its rows and its queries; None when the link was closed."""
+        """A question's head, rows and queries; None when the link was closed."""
         while (number := self._number.value) == self._last:
             sleep_on(self._question, number)
         if number == CLOSED:
@@ -93,7 +83,7 @@ class VaultEnd(_LinkEnd):
         )
 
     def leave_answer(self, record: memoryview) -> None:
-        """Take an answer: to the open question and of its size, or a refusal."""
+        """An answer must be to the open question and of its size, or a refusal."""
         number, status, rows, parts = _numbers_of(record)
         asked, self._open = self._open, None
         fine = status == FINE and asked == (number, rows) and len(parts) == rows * self._part_bytes
@@ -108,14 +98,11 @@ class VaultEnd(_LinkEnd):
 
 
 class ServiceEnd(_LinkEnd):
-    """Acts as the service: puts questions to a vault, takes its answers."""
-
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         super().__init__(shape, question, answer, asks=True)
 
     def ask(self, record: memoryview, give_up: Callable[[], bool]) -> tuple[bytes, memoryview] | None:
-        """Put the question and wait for the answer's head and its parts. None if the link was closed, or if `give_up`
-        is true while the vault is silent."""
+        """The answer's head and parts. None if the link was closed, or if `give_up` while the vault is silent."""
         number, layer, rows, rest = _numbers_of(record)
         split = rows * ASK_BYTES
         if not self._may_be_asked(number, layer, rows) or len(rest) != split + rows * self._query_bytes:
@@ -145,7 +132,6 @@ class ServiceEnd(_LinkEnd):
 
 
 def _numbers_of(record: memoryview) -> tuple[int, int, int, memoryview]:
-    """Number, layer or status, rows, and what follows."""
     if len(record) < HEAD.size:
         raise ProtocolError("A record on a link is too short.")
     _, number, second, rows = HEAD.unpack_from(record)

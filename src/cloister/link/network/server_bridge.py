@@ -1,8 +1,5 @@
 """The server bridge: `python -m cloister.link.network.server_bridge FD`, started by the controller for a remote vault.
-
-It acts as the vault on a local link and passes the vault's conversation with the controller on, unread. Prompts pass
-through it; it keeps none, and overwrites the buffers that held one.
-"""
+It acts as the vault on a local link. Prompts pass through it unread; it overwrites the buffers that held one."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ def _serve(control: socket.socket) -> None:
 
 
 def _ask(control: socket.socket, order: AskVaultHost) -> None:
-    """Ask what machine is there, pass the answer on, and end."""
     try:
         connection, channel = _connected(
             Address.parse(order.address), order.credentials, KIND.size + 2 * MAX_PART_BYTES
@@ -58,7 +54,6 @@ def _ask(control: socket.socket, order: AskVaultHost) -> None:
 
 
 def _reach(order: Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
-    """A connection to the vault host behind which a vault is being made, or why there is none."""
     if not order.credentials.pinned:
         raise VaultLost("No vault host may be spoken to before its evidence was checked.")
     address = Address.parse(order.address)
@@ -82,20 +77,16 @@ def _refuse(control: socket.socket, reason: CloisterError) -> None:
 
 
 class ServerBridge:
-    """Three loops, a thread each; when one ends, all do."""
-
     def __init__(self, control: socket.socket, link: VaultEnd, channel: SecureChannel) -> None:
         self._control = control
         self._link = link
         self._channel = channel
 
     def questions(self) -> None:
-        """Service → vault, until the link is closed."""
         while (question := self._link.next_question()) is not None:
             self._channel.send(*question)
 
     def from_controller(self) -> None:
-        """Controller → vault, until the controller hangs up."""
         mark, buffer = KIND.pack(CONTROL), memoryview(bytearray(CONTROL_BYTES))
         while received := self._control.recv_into(buffer):
             self._channel.send(mark, buffer[:received])
@@ -103,7 +94,6 @@ class ServerBridge:
         self._channel.end()
 
     def from_vault(self) -> None:
-        """Vault → service and controller, until the other side ends."""
         while (record := self._channel.receive()) is not None:
             kind = kind_of(record)
             if kind == ANSWER:

@@ -1,10 +1,7 @@
 """A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
-
-Each side accepts one certificate of the other role (`credentials`). Keys are ephemeral: the shared key, learnt later,
-does not open what was recorded. There are no session tickets, no resumption and no older version. A record is its
-length (4 bytes) and its bytes. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
-and the channel is dead from then on. The channel does not know what the bytes mean.
-"""
+Keys are ephemeral: the shared key, learnt later, does not open what was recorded. There are no session tickets, no
+resumption and no older version. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
+and the channel is dead from then on."""
 
 from __future__ import annotations
 
@@ -22,11 +19,9 @@ from cloister.errors import ProtocolError
 from cloister.messages.between_bridges import Credentials
 
 PROTOCOL = "cloister-link/3"
-MAX_RECORD_BYTES = 16 * 1024 * 1024
-"""No channel may be made for longer records than this."""
+MAX_RECORD_BYTES = 16 * 1024 * 1024  # no channel may be made for longer records than this
 
-MAX_SENT_BYTES = 1 << 38
-"""Of one connection: AES-GCM is safe for 2^24.5 full records under one key (RFC 8446, 5.5), and `ssl` updates none."""
+MAX_SENT_BYTES = 1 << 38  # of one connection: AES-GCM is safe for 2^24.5 full records under one key (RFC 8446, 5.5)
 
 _HEAD = struct.Struct("<I")
 _READ_BYTES = 1 << 16
@@ -41,7 +36,6 @@ class CutOff(ProtocolError):
 def establish(
     connection: socket.socket, credentials: Credentials, limit: int, patience_s: float = 10.0
 ) -> SecureChannel:
-    """Shake hands. Only the handshake is sent before the other side has proved itself; both agree on `limit`."""
     channel = SecureChannel(connection, credentials, limit)
     try:
         channel.shake_hands(monotonic() + patience_s)
@@ -53,8 +47,7 @@ def establish(
 
 
 class SecureChannel:
-    """Made by `establish`, or step by step by `advance`. Any thread may send; one receives. It gets buffers for records
-    once the other side has proved itself: unproved connections are many."""
+    """Any thread may send; one receives. Gets buffers once the peer has proved itself: unproved ones are many."""
 
     def __init__(
         self, connection: socket.socket, credentials: Credentials, limit: int, context: ssl.SSLContext | None = None
@@ -126,7 +119,6 @@ class SecureChannel:
         return True
 
     def unsent(self) -> bytes:
-        """What the handshake has to say now."""
         return self._outgoing.read()
 
     def abandon(self) -> None:
@@ -134,7 +126,6 @@ class SecureChannel:
         del self._tls, self._incoming, self._outgoing
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
-        """One record made of these parts."""
         with self._sending:
             self._check_alive()
             until = _HEAD.size + sum(map(len, parts))
@@ -202,12 +193,10 @@ class SecureChannel:
         return self._record[_HEAD.size : needed]
 
     def forget(self) -> None:
-        """Overwrite the record received last."""
         self._record[: self._filled] = self._zeros[: self._filled]
         self._filled = 0
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone, as far as can be seen without reading on."""
         try:
             return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -217,12 +206,10 @@ class SecureChannel:
 
     @property
     def peer_hash(self) -> bytes:
-        """SHA-256 of the other side's certificate."""
         return sha256(self._tls.getpeercert(binary_form=True) or b"").digest()
 
     def _check_peer(self) -> None:
-        """TLS has verified that the certificate is of the shared key; it must be the one that is accepted, in this
-        protocol. A server that has none pinned yet may ask for evidence, and for nothing else (server_bridge)."""
+        """The accepted certificate, in this protocol. A server with none pinned yet may only ask for evidence."""
         ours = self._credentials
         if ours.role == "vault_host" and self._tls.getpeercert(binary_form=True) != ours.peer:
             raise ProtocolError(_OTHER_KEY)
@@ -255,7 +242,7 @@ class SecureChannel:
 
 
 def context_for(credentials: Credentials) -> ssl.SSLContext:
-    """TLS that proves us by these credentials and accepts the other role's certificate, or one that it signed."""
+    """Accepts the other role's certificate, or one that it signed."""
     if ssl.OPENSSL_VERSION_INFO < (3, 0):
         raise ProtocolError("The network link needs OpenSSL 3.")
     listens = credentials.role == "vault_host"

@@ -1,8 +1,5 @@
 """The vault bridge: forked by the doorkeeper for each peer that has proved to know the key.
-
-It checks that the peer wants what is here. Then it acts as the service on the link of a new vault, and as the
-controller on its control socket: it passes the conversation on, except for the cores, which the vault host gives.
-"""
+It acts as the service on a new vault's link, and as the controller on its control socket, except for the cores."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ MAX_UNSENT_FRAMES = 4096
 
 
 def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
-    """The whole life of a bridge whose peer has proved itself; it has as long as the vault host lets it."""
     line: BlockingEndpoint[UseVault | HostEvidence] = BlockingEndpoint(host, ToVaultBridge)
     while isinstance(asked := next_request(channel), EvidenceRequest):
         line.send(WantEvidence(asked.nonce))
@@ -53,8 +49,6 @@ def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
 
 
 class VaultBridge:
-    """Three loops, a thread each; when one ends, all do."""
-
     def __init__(self, host: socket.socket, vault: socket.socket, link: ServiceEnd, channel: SecureChannel) -> None:
         self._host = host
         self._vault = vault
@@ -63,8 +57,7 @@ class VaultBridge:
         self._unsent: SimpleQueue[bytes] = SimpleQueue()
 
     def from_server(self) -> None:
-        """Service and controller → vault, until the other side ends. A server kills what it no longer needs, so most
-        sessions end in a cut line: it is not reported."""
+        """A server kills what it no longer needs, so most sessions end in a cut line: it is not reported."""
         with suppress(CutOff):
             self._take_records()
 
@@ -85,7 +78,7 @@ class VaultBridge:
                 raise ProtocolError("A record came that is not for this side.")
 
     def _pass_on(self, messages: list[msgspec.Struct]) -> None:
-        """Controller → vault. Keeps none of them: a prompt is among them."""
+        """Keeps none of the messages: a prompt is among them."""
         for message in messages:
             if isinstance(message, LeaseCores):
                 raise ProtocolError("The cores of a vault host are not the server's to give.")
@@ -97,7 +90,6 @@ class VaultBridge:
             self._vault.sendall(self._unsent.get())
 
     def from_vault(self) -> None:
-        """Vault → controller, and the cores between vault and vault host, until either hangs up."""
         said: FrameReader[msgspec.Struct] = FrameReader(FromVault)
         granted: FrameReader[LeaseCores] = FrameReader(LeaseCores)
         poll = select.poll()

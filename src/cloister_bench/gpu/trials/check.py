@@ -43,16 +43,13 @@ def checks(device: GpuDevice) -> Row:
     }
 
 
-SILENT = 6
-"""Users of the case in which the last one's vault does not answer."""
+SILENT = 6  # users of the case in which the last one's vault does not answer
 CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (64, 700), (SILENT, 64))
-ATTENTION = (1, 8)
-"""Attention processes, no more than users."""
+ATTENTION = (1, 8)  # processes, no more than users
 WATCHDOG_S = 120
 
 
 def partition(found: list[Row], save: Callable[[], None]) -> None:
-    """Decoding with prompts in attention processes, under MPS, against `open`: the same bits, and its time."""
     by_users = {users: {min(users, count) for count in ATTENTION if count <= users or count == 8} for users, _ in CASES}
     processes = AttentionProcesses(set.union(*by_users.values()))  # before the GPU is open
     decoder = random_decoder(LLAMA_3_8B)

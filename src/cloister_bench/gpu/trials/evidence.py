@@ -30,7 +30,6 @@ def nvml_module() -> Any:
 
 
 def answers(nonce: bytes) -> tuple[dict[str, object], int]:
-    """What each step gave, and the exit code."""
     found: dict[str, object] = {}
     try:
         nvml = nvml_module().Nvml()

@@ -21,12 +21,11 @@ PATIENCE_S = 150
 PR_SET_PDEATHSIG = 1
 MPS = "nvidia-cuda-mps-server"
 WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "seeded": {"temperature": 1.0, "seed": 7, "top_p": 0.9}}
+# tokens with their log-probabilities, and the best few of each step with theirs
 Answer = list[tuple[str, float, list[tuple[str, float]]]]
-"""Tokens with their log-probabilities, and the best few of each step with theirs."""
 
 
 def make_random(folder: Path, like: Path) -> None:
-    """A model with random weights, and with the other's configuration and tokenizer."""
     import torch
 
     from cloister.models.weights import ShardWriter
@@ -49,13 +48,12 @@ def make_random(folder: Path, like: Path) -> None:
 
 
 def end_with_parent() -> None:
-    """In a child before it becomes another program: a signal when this process has ended, for whatever reason."""
+    """A signal when this process has ended, for whatever reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextmanager
 def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
-    """The running server's address, and how long it took to come up."""
     command = [sys.executable, "-m", "cloister", "serve", "--model", str(model), "--port", "0", "--mpc", "off"]
     began = time.monotonic()
     with log.open("wb") as output:
@@ -99,8 +97,6 @@ def gpu_memory() -> list[str]:
 
 
 class Client:
-    """The real `openai` client."""
-
     def __init__(self, url: str) -> None:
         from openai import OpenAI
 
@@ -110,7 +106,6 @@ class Client:
         self.levels = [level["id"] for level in self.about["protection"] if level["enabled"]]
 
     def chat(self, text: str, level: str, way: dict[str, Any] | None = None, retries: int = 2, **more: Any) -> Any:
-        """The openai answer; `more` goes into the body."""
         asked: dict[str, Any] = {"max_tokens": 24, "temperature": 0, **(way or {})}
         return self._openai.with_options(max_retries=retries).chat.completions.create(
             model=self.model,
@@ -124,7 +119,6 @@ class Client:
         return [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in found.content]
 
     def seconds(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
-        """How long a request with this many new tokens takes, in a new session or in one that is kept."""
         began = time.monotonic()
         usage = self._openai.completions.create(
             model=self.model,
@@ -139,8 +133,7 @@ class Client:
 
 
 def divergence(found: Answer, right: Answer) -> dict[str, Any] | None:
-    """The first step at which two answers differ, whether the log-probabilities differ there or the choice alone, and
-    how many of the later steps differ."""
+    """The first step that differs, whether its log-probabilities do, and how many later steps differ."""
     for step, (one, other) in enumerate(zip(found, right, strict=False)):
         if one != other:
             later = sum(a != b for a, b in zip(found[step + 1 :], right[step + 1 :], strict=False))

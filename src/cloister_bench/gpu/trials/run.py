@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parents[3]
-LEAST_S = 30
-"""No trial is begun with less time left."""
+LEAST_S = 30  # no trial is begun with less time left
 SPARE_VAULTS = 26
 Found = dict[str, Any]
 
@@ -98,7 +97,7 @@ def parts(options: argparse.Namespace, folder: Path) -> list[Part]:
 
 
 def run(part: Part, folder: Path, left_s: float) -> tuple[Found, list[str]]:
-    """What a trial found, and what is wrong. It writes as it goes, and is ended when its time is over."""
+    """A trial writes as it goes, and is ended when its time is over."""
     file, most = folder / f"{part.name}.json", min(part.most_s, left_s)
     command = [*part.command, "--json", str(file)]
     if part.name == "bench":

@@ -35,22 +35,18 @@ from cloister_bench.gpu.trials.node import (
 )
 
 AT_ONCE = (1, 8, 24)
-MOST_KEPT = 24
-"""Sessions that one tenant keeps at most, of those that a GPU has room for."""
-SPARES_S = 9.0
-"""After this long, as many spare vaults are there again."""
-CASES = ((64, 64), (512, 128))
-"""Tokens of the prompt, tokens of the answer."""
+MOST_KEPT = 24  # that one tenant keeps at most, of those that a GPU has room for
+SPARES_S = 9.0  # after this long, as many spare vaults are there again
+CASES = ((64, 64), (512, 128))  # tokens of the prompt, tokens of the answer
 OBFUSCATED_S, OBFUSCATED_USERS = 60.0, 4
 FAKES = 8
+# the real secrets and the substitutes
 VALUES = [["Ann", "Ghent", "May"], *([f"Bo{i}b", f"Lund{i}", f"Day{i}"] for i in range(FAKES))]
-"""The real secrets and the substitutes."""
 SECRETS = ("My name is {}.", "I live in {}, by the river.", "I was born in {}.")
 Found = dict[str, Any]
 
 
 def together(ask: Callable[[int], Answer], right: Sequence[Answer]) -> list[Found]:
-    """Ask for all of these answers at once; where they differ from the right ones."""
     with ThreadPoolExecutor(len(right)) as many:
         answers = list(many.map(ask, range(len(right))))
     differing = [(number, divergence(answer, right[number])) for number, answer in enumerate(answers)]
@@ -58,7 +54,6 @@ def together(ask: Callable[[int], Answer], right: Sequence[Answer]) -> list[Foun
 
 
 def check_answers(client: Client, rounds: int) -> Found:
-    """Every level against `open` alone; `isolated` in the first round only. `obfuscated` needs secrets: see below."""
     levels = [level for level in client.levels if level != "obfuscated"]
     found: Found = {"differing": [], "compared": {}}
     prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
@@ -85,13 +80,12 @@ def check_answers(client: Client, rounds: int) -> Found:
 
 
 def secret_prompt(spans: int, user: int) -> tuple[str, str]:
-    """A prompt with this many secrets, marked and not."""
     text = f"Letter {user}. Please answer politely. " + " ".join(SECRETS[:spans]) + " What should I see?"
     return text.format(*(f"<redacted>{value}</redacted>" for value in VALUES[0])), text.format(*VALUES[0])
 
 
 def check_obfuscated(client: Client) -> Found:
-    """A prompt among eight others, with given substitutes and then with sampled ones: the answers of `open`."""
+    """With given substitutes and then with sampled ones: the answers of `open`."""
     found: Found = {"differing": [], "failed": [], "compared": 0, "seconds": {}}
     end = time.monotonic() + OBFUSCATED_S
     cases = [(kind, spans, users) for kind in WAYS for spans in (1, 2, 3) for users in (1, OBFUSCATED_USERS)]
@@ -125,7 +119,7 @@ def check_obfuscated(client: Client) -> Found:
 
 
 def check_kills(client: Client) -> Found:
-    """SIGKILL while a long answer is made: what its user gets, and how long it takes until all is well again."""
+    """SIGKILL while a long answer is made: what its user gets, and how long until all is well again."""
     found = {}
     vaults = [("vault", level) for level in client.levels if level in ("partitioned", "isolated")]
     shared = [("attention", "partitioned"), (MPS, "partitioned")] if "partitioned" in client.levels else []
@@ -160,7 +154,6 @@ def prompt_of(user: int, tokens: int, turn: int) -> list[int]:
 
 
 def throughput(client: Client, users: int) -> list[Found]:
-    """Whole requests at once, in new sessions, and in kept ones, whose vaults are there in the last round."""
     rows, turn = [], 0
     for prompt, new in CASES:
         for level, kept in (("open", False), ("partitioned", False), ("partitioned", True)):

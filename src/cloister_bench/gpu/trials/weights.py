@@ -23,12 +23,11 @@ from cloister_bench.gpu.mps import mps, pipe_folder
 
 SIZE = 64 * 2**20
 PATIENCE_S = 60.0
+# ask for the right to write; import the handle again with it; have the driver copy; write by a kernel
 WAYS = ("access", "import", "copy", "kernel")
-"""Ask for the right to write; import the handle again with it; have the driver copy; write by a kernel."""
 
 
 def forked(role: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
-    """A process that does this and ends, and our end of its socket."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if not pid:
