@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
-from annotated_types import Ge, Le
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from typer.core import TyperGroup
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 
 Model = TypeVar("Model", bound=BaseModel)
+_LIMITS = {"min": "ge", "max": "le"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,11 +63,8 @@ class SettingsOption:
         shown |= {key: self.shown[key] for key in ("metavar", "show_default", "envvar", "hidden") if key in self.shown}
         if Path in (self.field.annotation, *get_args(self.field.annotation)) and not self.shown.get("argument"):
             shown.setdefault("metavar", "FILE")
-        for bound in self.field.metadata:
-            if isinstance(bound, Ge):
-                shown["min"] = bound.ge
-            elif isinstance(bound, Le):
-                shown["max"] = bound.le
+        for bound in self.field.metadata:  # pydantic's Ge and Le
+            shown |= {name: getattr(bound, limit) for name, limit in _LIMITS.items() if hasattr(bound, limit)}
         how = typer.Argument(**shown) if self.shown.get("argument") else typer.Option(self.flags, **shown)
         default = Parameter.empty if self.default is ... else self.default
         kind: Any = self.field.annotation
