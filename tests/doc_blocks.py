@@ -46,3 +46,9 @@ def walk_of(document: Path, level: str) -> set[str]:
         if replaced := re.match(r"steps (\d) to (\d) are ", added):
             steps = {number: text for number, text in steps.items() if not replaced[1] <= str(number) <= replaced[2]}
     return set(re.findall(r"`((?:\w+/)*\w+\.py)`", " ".join([*steps.values(), added])))
+
+
+def helpers_of(document: Path) -> set[str]:
+    """Files that the architecture page names below the walk: they run at a level or at all of them, too."""
+    [found] = re.findall(r"^Also run: (.*)$", document.read_text(), re.MULTILINE)
+    return set(re.findall(r"`((?:\w+/)*\w+\.py)`", found))

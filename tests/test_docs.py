@@ -141,7 +141,7 @@ def test_the_policy_that_the_clients_guide_shows_is_read(tmp_path: Path) -> None
         if left := re.search(r'"([^"…]+)[+]…"', line):
             line = line.replace(left[0], f'"{SigningKey.generate(left[1], kind).verifier}"')
         lines.append(line.replace("…", "crl" if line.startswith("snp_revocation") else "ab" * (digits // 2)))
-    for name in ("crl", "driver.xml", "vbios.xml", "signer.der", "jwks.json", "trusted_root.json", "intel.json"):
+    for name in ("crl", "driver.xml", "vbios.xml", "signer.der", "trusted_root.json", "intel.json"):
         (tmp_path / name).write_bytes(b"{}")
     (tmp_path / "policy.toml").write_text("\n".join(lines))
     policy = read_policy(tmp_path / "policy.toml")
