@@ -20,7 +20,7 @@ from cloister.config import EngineSettings
 from cloister.engine.paged import PagedEngine
 from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.messages.controller_service import AttachLink, FromSealedService
+from cloister.messages.controller_service import AttachLink, FromSealedService, GeneratePartitioned
 from cloister.messages.controller_vault import AssignPrompt, LeaseCores, Prefilled
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, Tokens
@@ -94,7 +94,7 @@ def partitioned(device: FakeDevice) -> list[tuple[int, float]]:
     made = prepare_service(decoder_on(device), SETTINGS)
     threading.Thread(target=made.run, args=(theirs,), daemon=True).start()
     partition = Partition(7, first.slot, first.token, first.origin, first.rotation)
-    request = EngineRequest(1, "t", (), PARAMS, partitions=(partition,))
+    request = GeneratePartitioned(1, "t", (), PARAMS, partition)
     socket.send_fds(ours, [encode_frame((AttachLink(7), request))], [question_in, answer_out])
     frames: FrameReader[Any] = FrameReader(FromSealedService)
     messages: list[Any] = []
