@@ -34,7 +34,7 @@ LEAST_BLOCK = 64  # ranks that the tokenizer is asked about together
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Slot:
-    """Tokens of a secret or of one of its words, and the given ones before. `stem`: no two values begin the same way."""
+    """Tokens of a secret or one of its words, and the given ones before. `stem`: no two values have one beginning."""
 
     target: Value
     bridge: Value = ()

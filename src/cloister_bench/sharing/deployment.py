@@ -1,5 +1,5 @@
-"""One server for each policy, with tenants that have keys. Knows how policies are asked for: `safekv` by the
-level `shared`, the others by `--prefix-policy` at `open`."""
+"""One server for each policy: `safekv` is asked for by the level `shared`, the others by `--prefix-policy` at
+`open`."""
 
 from __future__ import annotations
 
