@@ -1,2 +1,1 @@
-"""Measures and attacks Cloister; no node runs it. `cloister bench` comes through an entry point
-(`cloister.cli.__init__`)."""
+"""Measures and attacks Cloister; no node runs it. `cloister bench` finds it through an entry point."""

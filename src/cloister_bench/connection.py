@@ -1,6 +1,5 @@
-"""One user's keep-alive connection to a server, and what arrived on it when. Arrivals are read after the response's
-end, and httptools parses HTTP/1.1: a client such as httpx takes hundreds of microseconds a token from the server's
-cores."""
+"""One user's keep-alive connection to a server, and what arrived on it when. Arrivals are read after the response's end
+and parsed by httptools: httpx would take hundreds of microseconds a token from a server on the same cores."""
 
 from __future__ import annotations
 

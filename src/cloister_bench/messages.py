@@ -1,6 +1,6 @@
-"""Requests that no cache can answer, and when each token of a streamed answer came. A chunk's gap is divided by its
-tokens where `usage` says how many; else, with T tokens in C chunks, it counts as gap * (C - 1) / (T - 1), so that the
-mean is exact."""
+"""Requests that no cache can answer, and when each token of an answer came. A chunk's gap is divided by its tokens
+where `usage` says how many; else, with T tokens in C chunks, it counts as gap * (C - 1) / (T - 1): the mean is
+exact."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class Workload:
     sessions: bool = False
 
     def request(self, model: str, session: str | None, *names: object) -> bytes:
-        """For exactly `output_tokens` tokens (`ignore_eos`). Options that are unset are not sent: a server may not know
-        them."""
+        """For exactly `output_tokens` tokens (`ignore_eos`). Unset options are not sent: a server may not know them."""
         return msgspec.json.encode(
             {
                 "model": model,

@@ -113,8 +113,7 @@ class OwnServer(ServerProcess):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server at a level of protection (None: not asked for). With `sessions` every user names one and keeps its
-    vault."""
+    """A server at a level of protection. With `sessions` every user names one and so keeps its vault."""
 
     name: str
     server: ServerProcess

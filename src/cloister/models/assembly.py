@@ -21,8 +21,7 @@ from cloister.models.decoder import Parts, check_leftover, misshapen, refused
 
 
 class Rows:
-    """How many rows every linear layer must see. A model that routes rows shows fewer: its batch changes the last
-    bits."""
+    """Rows that every linear layer must see. Fewer: the model routes rows, and its batch changes the last bits."""
 
     def __init__(self, architecture: str) -> None:
         self._architecture = architecture

@@ -124,8 +124,7 @@ class RawParts(Parts):
 
 
 class PlacedParts(Parts):
-    """Copies of the host's parts on a device, made when asked for. Products are held once; the decoder places
-    tensors."""
+    """Copies of the host's parts on a device, made when asked for. Products are held once; decoders place tensors."""
 
     def __init__(self, source: Parts, device: Device) -> None:
         self._source, self._device = source, device
@@ -163,8 +162,7 @@ def _check_floats(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_leftover(parts: Parts, architecture: str, unused: Iterable[str] = ()) -> None:
-    """Raise ModelUnsupported if a stored tensor is unused, except names that match `unused`: it would be another
-    model."""
+    """ModelUnsupported if a stored tensor is unused: it would be another model. `unused`: patterns of known ones."""
     known = [re.compile(pattern) for pattern in (*UNUSED, *unused)]
     if left := {name for name in parts.leftover() if not any(pattern.search(name) for pattern in known)}:
         raise ModelUnsupported(

@@ -87,8 +87,8 @@ class GgufTokenizer:
 
     @property
     def _spaced(self) -> bool:
-        """Whether words at the beginning, and after a special token, get a space before them, as SentencePiece does.
-        Gemma was not trained so."""
+        """Whether words get a space before them at the beginning and after a special token (SentencePiece, not
+        Gemma)."""
         said = self._field("tokenizer.ggml.add_space_prefix")
         return not self._architecture.startswith("gemma") if said is None else bool(said)
 

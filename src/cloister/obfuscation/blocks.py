@@ -29,8 +29,7 @@ def runs_of(members: Iterable[Candidate], by: Quantization) -> list[Block]:
 
 
 def blocks_of(run: Block, size: int, words: Words) -> list[Block]:
-    """Blocks of `size` or a little more; fewer and larger ones where common words would leave more members without
-    one."""
+    """Blocks of `size` or a little more; fewer, larger ones where common words would leave more members without."""
     said = [words(one.values) for one in run]
     most = max(1, len(run) // size)
     cuts = [_cut(run, said, count) for count in range(most, 0, -1)]
@@ -38,8 +37,7 @@ def blocks_of(run: Block, size: int, words: Words) -> list[Block]:
 
 
 def _cut(run: Block, said: Sequence[frozenset[str]], count: int) -> list[Block]:
-    """A member goes into the first block with room and no word of its values; one that fits into none is in no
-    block."""
+    """A member goes into the first block with room and no word of its values; one that fits none is in none."""
     rooms = [len(run) // count + (at < len(run) % count) for at in range(count)]
     blocks: list[Block] = [[] for _ in rooms]
     taken: list[set[str]] = [set() for _ in rooms]

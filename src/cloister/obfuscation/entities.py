@@ -21,8 +21,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """First mention first; `secret` is spelt as that one, or as its substitutes are (`spelt_before`). `parts`: partial
-    mentions."""
+    """First mention first. `secret` is spelt as that one, or as its substitutes are (`spelt_before`)."""
 
     secret: str
     category: Category
@@ -37,9 +36,8 @@ class Entity:
 
 
 def add_mentions(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[TaggedText]:
-    """Also those of secrets `known` from earlier, and parts of names. TagsInvalid where they are more than
-    `MAX_SECRETS`. Whole words only: "Ann" is not mentioned by "Annual". A nickname is not found. Marks that share a
-    word are cut."""
+    """Also of `known` secrets, and parts of names. TagsInvalid beyond `MAX_SECRETS`. Whole words only: "Ann" is not
+    mentioned by "Annual". A nickname is not found. Marks that share a word are cut."""
     known = list(known)
     texts = cut_shared(_whole(texts, known), known)
     texts = _whole(texts, known)  # of what was cut off

@@ -271,8 +271,7 @@ def _same_rank(offered: dict[int, Iterator[_Grown]], own: int, real: tuple[int, 
 def _first_fit(
     offered: dict[int, Iterator[_Grown]], value_of: Callable[[_Grown], Value], real: tuple[int, int]
 ) -> list[_Grown]:
-    """The real one's cohort, where each continuation, likeliest first, goes to the first without its lineage and
-    value."""
+    """The real one's cohort. Each continuation, likeliest first, goes to the first without its lineage and value."""
     every = [(one, lineage) for lineage, those in offered.items() for one in those]
     every.sort(key=lambda pair: -pair[0].score)
     taken: dict[object, int] = {}  # by lineage and by value, a bit for each cohort that has it

@@ -207,8 +207,7 @@ class _Place:
 def words_of(
     tokenizer: SamplingTokenizer, target: Sequence[int]
 ) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...]]], tuple[int, ...]]:
-    """A secret's words, each after the tokens that stay before it, and what stays after; all is one word if there is
-    none."""
+    """A secret's words, each after the tokens that stay before it, and what stays after the last. At least one word."""
     runs: list[tuple[bool, list[int]]] = []
     for token in target:
         text = tokenizer.decode((token,))

@@ -24,8 +24,7 @@ class Branches(Protocol):
         """Log-probabilities [1, vocabulary] of the token after the beginning, after pieces [0, vocabulary] of it."""
 
     def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
-        """The j-th is now the `parents[j]`-th with `tokens[j]` after it; log-probabilities [rows, vocabulary], in
-        order."""
+        """The j-th is now the `parents[j]`-th with `tokens[j]` after it. Log-probabilities [rows, vocabulary]."""
 
 
 class LanguageModel(Protocol):

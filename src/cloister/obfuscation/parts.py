@@ -61,8 +61,7 @@ def is_everyday(word: str) -> bool:
 
 
 def gives_away(found: str, part: str, category: Category) -> bool:
-    """Names in any capitals; other secrets and everyday words not where the secret has a capital and the text has
-    none."""
+    """Names in any capitals; other secrets and everyday words not where only the secret has a capital."""
     if found.casefold() != part.casefold() or not is_telling(part):
         return False
     if category is Category.NAME and not is_everyday(part):
@@ -119,8 +118,7 @@ class Owners:
         return any((part := self.part(word)) is not None and part.secret != key for word in parts_of(secret))
 
     def linked(self, word: str) -> Category | None:
-        """The category of the name that this unmarked word is surely a part of, or None. `free` with a capital is a
-        name."""
+        """The category of the name that this unmarked word is surely a part of. `free` with a capital is a name."""
         owned = self._words.get(word.casefold())
         if owned is None or is_everyday(owned.word) or not gives_away(word, owned.word, owned.category):
             return None

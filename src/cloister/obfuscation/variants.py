@@ -30,8 +30,7 @@ class Substitutes:
 
     @property
     def posterior(self) -> tuple[float, ...]:
-        """The real one first. The λ+1 are equally likely to have found each other (`blocks`), so the model's prior
-        decides."""
+        """The real one first. The λ+1 are equally likely to have found each other (`blocks`): the prior decides."""
         likeliest = max(self.logprobs, default=0.0)
         weights = [math.exp(logprob - likeliest) for logprob in self.logprobs]
         return tuple(weight / sum(weights) for weight in weights)

@@ -1,2 +1,1 @@
-"""Prompts from JSON through the model's chat template to tokens, and answers' tokens to text. Knows no weights or
-tenants."""
+"""Prompts from JSON through the model's chat template to tokens, and back to text. Knows no weights or tenants."""

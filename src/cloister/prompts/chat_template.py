@@ -26,8 +26,7 @@ _MARKS = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FF
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """`mark` stands at both ends of people's words and inside every token name in them: an unmarked name is the
-    template's."""
+    """`mark` is at both ends of people's words and inside token names there: an unmarked name is the template's."""
 
     text: str
     mark: str

@@ -91,8 +91,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=65536, fa
 
 
 def one_prompt(value: Any) -> OnePrompt:
-    """ValueError if it is none. {"text": …, "public": true} is public except its tagged parts; the mark is sealed with
-    it."""
+    """ValueError if it is none. {"text": …, "public": true} is public except its tagged parts."""
     public = False
     if isinstance(value, dict):
         if set(value) != {"text", "public"} or type(value["text"]) is not str or type(value["public"]) is not bool:
@@ -123,8 +122,7 @@ _NAMES = frozenset((*ChatMessage.model_fields, *ContentPart.model_fields))
 
 
 def read_given(field: PromptField, data: bytes) -> Prompt:
-    """A chat's messages or one plain prompt. At the level `obfuscated` it is `given` in an object, beside private
-    settings."""
+    """All messages of a chat or one plain prompt. At the level `obfuscated` it is `given` in an object."""
     check_size(len(data))
     hidden, data = _hidden(data)
     try:

@@ -1,5 +1,4 @@
-"""The text of one answer as its tokens come. All pushes and the finish, joined, are the text of all tokens decoded at
-once."""
+"""The text of one answer as its tokens come; all pieces, joined, are the text of all tokens decoded at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Text to token ids and back, chats included, from a model's folder; transformers only where there is no
-tokenizer.json. Starts no thread, and after `warm` neither opens a file nor imports: it works in forked and sealed
-processes."""
+"""Text to token ids and back, chats included, from a model's folder; transformers only without a tokenizer.json. Starts
+no thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes."""
 
 from __future__ import annotations
 
@@ -101,8 +100,8 @@ class Tokenizer:
         return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""
 
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """The ids up to where the answer begins. No message's text can become a special token; only the template adds a
-        begin token."""
+        """The ids up to the answer. No message's text can become a special token; only the template adds begin
+        tokens."""
         return self._encode_rendered(self._render(messages))[0]
 
     def render_chat_beside(
@@ -279,8 +278,7 @@ def _without_added(
 
 
 def _forgetful(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The package's models keep words they have split; clearing that leaves some behind (tokenizers 0.23), so none is
-    kept."""
+    """The package's models keep words they split, and clearing leaves some (tokenizers 0.23): so none is kept."""
     if (resize := getattr(backend.model, "_resize_cache", None)) is not None:
         resize(0)
     return backend

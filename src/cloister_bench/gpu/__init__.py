@@ -1,2 +1,2 @@
-"""What isolation costs on a GPU, with random weights. Each shape has a process (`session`): a lost device costs it
+"""What isolation costs on a GPU. Each shape is measured in a process (`session`): a lost device costs that shape
 only."""

@@ -176,8 +176,7 @@ class LongCache(SelectingCache):
 
 
 class InfLLM(SelectingCache):
-    """Xiao et al., 2024: blocks of adjacent tokens whose few most attended representatives score highest with the
-    query."""
+    """Xiao et al., 2024: blocks of adjacent tokens whose most attended representatives score highest with the query."""
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
         return Eviction(None, attention_received(prompt, softmax, offset)[:, self.sizes.middle])

@@ -1,5 +1,4 @@
-"""What one step of a generation costs: each kind of program measured once on random numbers and counted as it
-occurs."""
+"""What one step of a generation costs: each kind of program is measured once, and counted as often as it occurs."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class Meter:
         self._known: dict[bytes, Cost] = {}
 
     def steps(self, variants: Sequence[Variant], seq: int) -> list[Step]:
-        """After `seq` tokens (a multiple of 16). Variants run in turn, round by round: a slow minute hits all of
-        them."""
+        """After `seq` tokens (a multiple of 16). Variants run in turn, so that a slow minute hits all of them."""
         planned = [list(programs_of(self._programs(variant, seq))) for variant in variants]
         self._measure([program for counted in planned for program, _ in counted])
         return [

@@ -1,5 +1,4 @@
-"""What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, on plain
-numbers."""
+"""What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, not on shares."""
 
 from __future__ import annotations
 

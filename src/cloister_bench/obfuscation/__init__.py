@@ -1,2 +1,1 @@
-"""`cloister bench obfuscation`: how many substitutes secrets have (Figures 5–7), sampling times (Figure 13),
-guesses."""
+"""`cloister bench obfuscation`: substitutes of secrets (Figures 5–7), sampling times (Figure 13), guesses."""

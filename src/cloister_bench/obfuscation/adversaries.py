@@ -80,8 +80,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trial:
-    """The real value first. `sampled`: log-probabilities by the sampling model. `reran`: of the whole set, if
-    sampled."""
+    """The real value first. `sampled`: log-probabilities by the sampling model; `reran`: of the whole set."""
 
     before: str
     after: str

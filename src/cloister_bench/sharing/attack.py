@@ -1,6 +1,5 @@
-"""SafeKV's attacker (§III-B): it knows what stands before and after a secret, and takes the candidate whose first token
-came soonest; a second one reads `cached_tokens`. A candidate is sent once: from then on its sender has it cached
-too."""
+"""SafeKV's attacker (§III-B) takes the candidate whose first token came soonest; a second one reads `cached_tokens`. A
+candidate is sent once: from then on its sender has it cached too."""
 
 from __future__ import annotations
 

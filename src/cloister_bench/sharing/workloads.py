@@ -46,8 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The first `trace_requests` over `trace_seconds`; a Mooncake block (512 tokens) is a sentence, 48 blocks at
-    most."""
+    """The first `trace_requests` over `trace_seconds`; a Mooncake block (512 tokens) is a sentence, at most 48."""
 
     pii_requests: int = 48
     chats: int = 12

@@ -1,5 +1,4 @@
-"""A `cloister serve` of the bench's own, with its /metrics and its processes' memory in /proc, which only root may
-read."""
+"""A `cloister serve` of the bench's own, its /metrics, and its processes' memory in /proc, which only root may read."""
 
 from __future__ import annotations
 

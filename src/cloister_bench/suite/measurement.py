@@ -1,5 +1,4 @@
-"""Measures a suite part by part, keeping the others when one fails; sides in turn, so that other load hits all of
-them."""
+"""Measures a suite part by part, keeping the others when one fails; sides in turn, so that other load hits them all."""
 
 from __future__ import annotations
 
@@ -128,8 +127,7 @@ async def measure_in_turn(
     on_end: Callable[[Point], None] = lambda point: None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """`measured` keeps what was measured if this fails. Comparisons but optional sides are made once, again if they
-    fit."""
+    """`measured` is kept if this fails. Each comparison is made once, except optional sides; again if it fits."""
     end = clock() + seconds
     took: dict[tuple[int, int, int], float] = {}
     for round in range(max((point.rounds for point in points), default=0)):

@@ -1,5 +1,4 @@
-"""Labelled texts of the shared data: (text, [(start, end, class)]); class −1: ignore. Licences: the folder's
-SOURCES.md."""
+"""Labelled texts of the shared data: (text, [(start, end, class)]); class −1: ignore. Licences are in SOURCES.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Draws texts to train on, made-up ones and shared ones with other people: (text, [(start, end, class)]); −1:
-ignore."""
+"""Draws texts to train on, made-up or shared, with other people: (text, [(start, end, class)]); class −1: ignore."""
 
 from __future__ import annotations
 
@@ -136,8 +135,7 @@ SMALL = re.compile(r"(?<![\w'’.@/#-])[a-z]{3,}(?![\w'’@/-])")
 
 
 def reworded(text: Text, draw: random.Random, words: list[str], share: float) -> Text:
-    """Some clean words become others, half of them put together from two: what is rare or new is not private for
-    that."""
+    """Some clean words become others, half of them put together from two: what is rare is not private for that."""
     taken = np.zeros(len(text[0]) + 1, dtype=bool)
     for start, end, _ in text[1]:
         taken[start:end] = True

@@ -52,9 +52,8 @@ class Nets(nn.Module):
         self.out_bias = _drawn((count, 1, CLASSES), hidden)
 
     def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """(nets, words, CLASSES) of features (nets, words, FEATURES). What lies beyond a text is zero in every layer.
-        In training some words hide their letters, so that what was never seen is known by its neighbours and its
-        shape."""
+        """(nets, words, CLASSES) of features (nets, words, FEATURES), zero beyond a text. In training some words hide
+        their letters, so that unseen ones are known by their neighbours and shape."""
         count, words, _ = features.shape
         first = torch.arange(count, device=features.device)[:, None, None] * (BUCKETS + 1)
         padded = features[:, :, 0] == BUCKETS
