@@ -1,9 +1,5 @@
-"""One user's keep-alive connection to a server, and what arrived on it when. Does not know what bodies mean.
-
-While a response streams, arrivals are only noted (a clock reading and a list append) and are read after its end, so
-that the client takes little time from a server on the same cores. For the same reason HTTP/1.1 is parsed by httptools:
-a general client such as httpx costs hundreds of microseconds for each streamed token.
-"""
+"""One user's keep-alive connection to a server, and what arrived on it when. Arrivals are read after the response's end
+and parsed by httptools: httpx would take hundreds of microseconds a token from a server on the same cores."""
 
 from __future__ import annotations
 
@@ -24,14 +20,13 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def on_free_port() -> HttpAddress:
-    """For a server that will start now: the port is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return HttpAddress("http", "127.0.0.1", int(probe.getsockname()[1]))
 
 
 class Exchange:
-    """One request and its response, fed as it comes: `arrivals` pairs the time of each piece of the body with it."""
+    """`arrivals` pairs the time of each piece of the body with it."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -58,7 +53,7 @@ class Exchange:
             raise ProtocolError("The server's response does not end.")
 
     def connection_closed(self) -> bool:
-        """The peer closed, which ends a body of unknown length; whether the response is complete."""
+        """Whether the response is complete: closing ends a body of unknown length."""
         self.complete |= bool(self.status) and not self._has_length
         return self.complete
 
@@ -120,12 +115,11 @@ class Connection:
         return exchange
 
     def close(self) -> None:
-        """Drop the connection; a server then stops what it was asked on it."""
+        """A server then stops what it was asked on it."""
         self._writer.transport.abort()
 
 
 async def get(address: HttpAddress, endpoint: str, api_key: str | None) -> Exchange:
-    """One request on a new connection. Raises what opening and exchanging raise."""
     connection = await Connection.open(address, api_key)
     try:
         return await connection.exchange("GET", endpoint)

@@ -24,7 +24,7 @@ NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one 
 
 
 async def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
-    """The first model the server offers. Raises an error a user can act on when there is no such server."""
+    """Raises an error a user can act on when there is no such server."""
     try:
         async with asyncio.timeout(timeout_s):
             answer = await get(address, "/v1/models", api_key)
@@ -50,8 +50,6 @@ async def first_model(address: HttpAddress, api_key: str | None, timeout_s: floa
 
 
 class User:
-    """One user with one connection, who keeps it alive between requests."""
-
     def __init__(self, address: HttpAddress, api_key: str | None, load: Workload) -> None:
         self._address = address
         self._api_key = api_key
@@ -60,7 +58,7 @@ class User:
         self._connection: Connection | None = None
 
     async def ask(self, body: bytes) -> Answer:
-        """One request to its end. Raises BrokenAnswer with the kind of failure, and nothing else."""
+        """Raises BrokenAnswer with the kind of failure, and nothing else."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 exchange = await self._exchange(body)
@@ -75,7 +73,6 @@ class User:
         return read_answer(exchange.sent, exchange.arrivals)
 
     async def leave(self, session: str | None = None) -> None:
-        """Close the connection, and end the session that was named on it."""
         if self._connection is None:
             return
         if session is not None and self._connection.usable:
@@ -98,7 +95,7 @@ async def measure(
     users: int,
     on_request_end: Callable[[], None] = lambda: None,
 ) -> RunReport:
-    """Load the server with `users` at once: the warm-up first, then the run that is reported."""
+    """The warm-up first, then the run that is reported."""
     crowd = [User(address, api_key, load) for _ in range(users)]
     name = f"bench-{token_hex(6)}"
     sessions = [f"{name}-{number}" if load.sessions else None for number in range(users)]

@@ -1,10 +1,6 @@
-"""Requests that no cache can answer, and what a streamed answer was: how many tokens, and when each came. No network.
-
-Tokens are counted from the `usage` the server reports at the end. A chunk may carry several tokens (of two steps at
-once, or of text held back until a character is whole). The time between two chunks is then divided by the tokens in
-the later one where the server says how many (`usage` in every chunk), and else by the answer's mean: with T tokens in
-C chunks each gap counts as gap * (C - 1) / (T - 1), so that the gaps' mean is exact.
-"""
+"""Requests that no cache can answer, and when each token of an answer came. A chunk's gap is divided by its tokens
+where `usage` says how many; else, with T tokens in C chunks, it counts as gap * (C - 1) / (T - 1): the mean is
+exact."""
 
 from __future__ import annotations
 
@@ -26,12 +22,8 @@ WORDS: list[str] = read_words("load")["WORDS"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench.
-
-    `protection` None is the server's default level. With `sessions` every user names one and so keeps its vault, at the
-    levels with vaults; without, every request has a fresh vault. The same seed gives the same prompts, whatever the
-    order in which users ask.
-    """
+    """`timeout_s` bounds each request. `protection` None: the server's default level. With `sessions` a user keeps its
+    vault; without, every request has a fresh one. The same seed gives the same prompts, in any order of users."""
 
     endpoint: Endpoint = "completions"
     input_tokens: int = 64
@@ -45,10 +37,7 @@ class Workload:
     sessions: bool = False
 
     def request(self, model: str, session: str | None, *names: object) -> bytes:
-        """For exactly `output_tokens` tokens (`ignore_eos` works on vLLM, SGLang and here). `names` tell prompts apart.
-
-        Options that are unset are not sent: another kind of server may not know them.
-        """
+        """For exactly `output_tokens` tokens (`ignore_eos`). Unset options are not sent: a server may not know them."""
         return msgspec.json.encode(
             {
                 "model": model,
@@ -108,8 +97,6 @@ _EVENT = msgspec.json.Decoder(_Event)
 
 
 class BrokenAnswer(Exception):
-    """The stream is not a whole answer; `kind` says in which way."""
-
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
         self.kind = kind
@@ -117,7 +104,7 @@ class BrokenAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One whole answer. Times are on the clock of `perf_counter`, gaps in seconds per token."""
+    """Times are on the clock of `perf_counter`, gaps in seconds per token."""
 
     sent: float
     first_token: float

@@ -88,8 +88,6 @@ ASKED = ("endpoint", "input_tokens", "output_tokens", "requests_per_user", "warm
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Every run against one server, and its load."""
-
     runs: list[RunReport]
     url: str
     model: str

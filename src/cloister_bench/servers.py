@@ -1,9 +1,5 @@
-"""Servers as processes, compared side by side: the same load on each in turn, round by round.
-
-Only one server runs at a time; the others are paused. A server at several levels of protection is several sides. Every
-round has its own seed, the same for all sides, so that no side answers from a prefix cache. The figure of a side is the
-median of its rounds.
-"""
+"""Servers as processes, compared round by round; one runs at a time, the others are paused. Every round has its own
+seed, so that no side answers from a prefix cache. The figure of a side is the median of its rounds."""
 
 from __future__ import annotations
 
@@ -99,7 +95,7 @@ class ServerProcess:
 
 
 class OwnServer(ServerProcess):
-    """`cloister serve` on a free port. `model` is what it calls its model once it is up."""
+    """`model` is what it calls its model once it is up."""
 
     model: str
 
@@ -117,8 +113,7 @@ class OwnServer(ServerProcess):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server, and the level of protection it is asked for; None where it is not asked for any. With `sessions` every
-    user names one, and so keeps its vault."""
+    """A server at a level of protection. With `sessions` every user names one and so keeps its vault."""
 
     name: str
     server: ServerProcess
@@ -157,7 +152,6 @@ class Comparison:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """For `json`; every round is kept."""
         return {
             "servers": {
                 name: {
@@ -180,7 +174,7 @@ async def compare(
     start_timeout_s: float = 600.0,
     on_run_end: Callable[[str, int, RunReport], None] = lambda name, round, run: None,
 ) -> Comparison:
-    """A B A B…: measure each side with each number of users, while the other servers are paused."""
+    """A B A B…, while the other servers are paused."""
     models: dict[int, str] = {}
     for side in sides:
         if id(side.server) not in models:

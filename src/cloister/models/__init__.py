@@ -1,4 +1,1 @@
-"""Find models, convert them once, and open their weights.
-
-Where the bytes of a model came from stays in this package: the engine takes tensors by name. Text is in `prompts`.
-"""
+"""Find models, convert them once, and open their weights. Only this package knows where a model's bytes came from."""

@@ -1,8 +1,6 @@
 """A transformers model put together from parts: products for its linear layers, tensors for norms and embeddings.
-
-Matrices anywhere else (fused experts, convolutions) are refused: their products would not be batch-invariant. So is a
-tensor that the model does not use, and one that transformers would compute from several stored ones.
-"""
+Refused: matrices anywhere else (fused experts, convolutions), whose products would not be batch-invariant; tensors that
+the model does not use, or that transformers would compute from several stored ones."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from cloister.models.decoder import Parts, check_leftover, misshapen, refused
 
 
 class Rows:
-    """How many rows every linear layer must see. Fewer: the model routes rows, and what a row shares a batch with would
-    show in its last bits."""
+    """Rows that every linear layer must see. Fewer: the model routes rows, and its batch changes the last bits."""
 
     def __init__(self, architecture: str) -> None:
         self._architecture = architecture
@@ -41,8 +38,6 @@ class Rows:
 
 
 class PackedLinear(nn.Module):
-    """nn.Linear on the kernels; leading dimensions are flattened into rows."""
-
     def __init__(self, packed: Packed, kernels: Kernels, rows: Rows) -> None:
         super().__init__()
         self._kernels = kernels
@@ -56,7 +51,6 @@ class PackedLinear(nn.Module):
 
 
 def assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels, rows: Rows) -> Any:
-    """The model of this configuration on these parts."""
     with no_init_weights(), _parameters_without_memory():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.eval().requires_grad_(False)
@@ -102,8 +96,7 @@ def _parameters_without_memory() -> Iterator[None]:
 
 
 def _stored_names(model: Any, parts: Parts) -> dict[str, str]:
-    """For every tensor of the model, the name it is stored under. Files have older names for some, which transformers
-    knows; of tied ones the first that exists is read."""
+    """Each tensor's stored name: files have older names for some; of tied ones the first that exists is read."""
     known = model.state_dict()
     found: dict[str, str] = {}
     transforms = get_model_conversion_mapping(model)

@@ -1,11 +1,6 @@
-"""A converted model's folder: made from a GGUF file, all or nothing, with a manifest of every file's SHA-256.
-
-The folder appears under its name only when every byte is on the disk. A conversion that was killed leaves a folder of
-another name, which the next one removes. Of two at once, one waits and finds the work done.
-
-A child process converts (gguf_converter.py), since most of the work is done in libraries that Python cannot interrupt,
-and Ctrl-C must end the command at once. The child ends with this process, however this process ends.
-"""
+"""A converted model's folder: made from a GGUF file, all or nothing, with a manifest of every file's SHA-256. A child
+process converts (gguf_converter.py): Python cannot interrupt the libraries, and Ctrl-C must end the command at once.
+The folder gets its name when every byte is on the disk; the next conversion removes a killed one's."""
 
 from __future__ import annotations
 
@@ -34,8 +29,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "cloister-manifest.json"
 CONVERTER = "cloister.models.gguf_converter"
-PATIENCE_S = 1.0
-"""How long we wait for the end of a converter that must end: a disk may hold it, and the kernel ends it then."""
+PATIENCE_S = 1.0  # a disk may hold the converter; the kernel ends it then
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,8 +38,6 @@ class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a converted model's folder must hold."""
-
     name: str
     source: str
     source_sha256: str
@@ -54,7 +46,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The folder's manifest; None for a folder that we did not convert."""
+    """None for a folder that we did not convert."""
     try:
         return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -64,7 +56,6 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise ModelCorrupt unless every file is byte for byte what was recorded."""
     for name, record in manifest.files.items():
         path = folder / name
         if not path.is_file():

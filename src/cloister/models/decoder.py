@@ -1,9 +1,5 @@
-"""The contract of a loaded model: what a decoder offers, and the named parts it is built from.
-
-A decoder knows weights and their device: hidden states for a batch of rows, and logits for chosen ones. It does not
-know sequences or sampling, nor whether its parts are packed now from the model's files or were packed before into a
-sealed memory file (`sealed.py`). Parts know names, not architectures.
-"""
+"""The contract of a loaded model: what a decoder offers, and the named parts it is built from. It knows neither
+sequences nor sampling, nor whether parts are packed now or come from a sealed memory file (`sealed.py`)."""
 
 from __future__ import annotations
 
@@ -20,22 +16,17 @@ from cloister.compute.layer import Gate, Packed, interleave_gate
 from cloister.compute.layout import Batch
 from cloister.errors import CloisterError, ModelCorrupt, ModelUnsupported, where_raised
 
-UNUSED = (r"rotary_emb\.inv_freq$",)
-"""Tensors that old files hold and no model reads: angles, computed from the configuration."""
+UNUSED = (r"rotary_emb\.inv_freq$",)  # old files hold these angles; models compute them
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-COUNTS = (torch.int64, torch.bool)
-"""Other tensors than weights: positions, masks. Quantised weights have neither of these types."""
+COUNTS = (torch.int64, torch.bool)  # positions and masks; never the type of quantised weights
 
 
 class Decoder(AttentionShape, ABC):
-    """A decoder-only model."""
-
     architecture: str
     device: Device
     vocabulary: int
     max_context: int
-    relative: bool = False
-    """Whether generated tokens may be rotated from 0 on, wherever the prompt ends (see compute.layout.Layout)."""
+    relative: bool = False  # generated tokens are rotated from 0 on (compute.layout.Layout)
 
     @property
     def kernels(self) -> Kernels:
@@ -77,10 +68,7 @@ class Parts(ABC):
         """Names of tensors that the decoder has not used yet, except those that equal a used one."""
 
     def joined(self, *layers: str, gate: Gate | None = None) -> Packed:
-        """One product of linear layers over the same input, their columns in this order, with any biases.
-
-        With a gate, the two layers of a gated MLP: act(x·G) × (x·U).
-        """
+        """One product of linear layers over the same input, columns in this order; with a gate: act(x·G) × (x·U)."""
         biases = [f"{layer}.bias" for layer in layers]
         return self.product([f"{layer}.weight" for layer in layers], biases if any(map(self.has, biases)) else (), gate)
 
@@ -136,10 +124,7 @@ class RawParts(Parts):
 
 
 class PlacedParts(Parts):
-    """Parts in the memory of a device: copies of parts in the host's, made as they are asked for.
-
-    Products are held once, however often they are asked for. A decoder places its other tensors itself.
-    """
+    """Copies of the host's parts on a device, made when asked for. Products are held once; decoders place tensors."""
 
     def __init__(self, source: Parts, device: Device) -> None:
         self._source, self._device = source, device
@@ -177,8 +162,7 @@ def _check_floats(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_leftover(parts: Parts, architecture: str, unused: Iterable[str] = ()) -> None:
-    """Raise ModelUnsupported if a stored tensor is not used: the model would not be the one that was stored. `unused`:
-    patterns of names that this architecture is known not to read."""
+    """ModelUnsupported if a stored tensor is unused: it would be another model. `unused`: patterns of known ones."""
     known = [re.compile(pattern) for pattern in (*UNUSED, *unused)]
     if left := {name for name in parts.leftover() if not any(pattern.search(name) for pattern in known)}:
         raise ModelUnsupported(
@@ -197,7 +181,6 @@ def refused(architecture: str, why: str) -> ModelUnsupported:
 
 @contextmanager
 def refusing(architecture: str, why: str = "transformers' code for it fails here") -> Iterator[None]:
-    """Make a refusal of whatever a library raises inside."""
     try:
         yield
     except CloisterError:

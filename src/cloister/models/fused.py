@@ -1,8 +1,5 @@
-"""The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer.
-
-When output layer and embedding are tied, the embedding reads the packed output layer: weights are held once. Where the
-parts come from is not known here. Rotary angles are transformers' own formulas for every static scaling.
-"""
+"""The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer. A tied
+embedding reads the packed output layer. Rotary angles are transformers' own formulas for every static scaling."""
 
 from __future__ import annotations
 
@@ -67,7 +64,6 @@ class Rotary:
 
     @property
     def width(self) -> int:
-        """How many of a head's dimensions are rotated."""
         return self._cosine.shape[1]
 
     def at(self, positions: torch.Tensor, rotations: torch.Tensor) -> Angles:
@@ -84,7 +80,6 @@ def _default_frequencies(theta: float, dim: int) -> torch.Tensor:
 
 
 def suits(config: Config) -> bool:
-    """Whether the model is one of the family, in shapes the kernels take."""
     if config.model_type not in FAMILIES or config.hidden_act not in GATES:
         return False
     widths = (config.hidden_size, config.intermediate_size, head_dim(config))
@@ -92,8 +87,6 @@ def suits(config: Config) -> bool:
 
 
 class FusedDecoder(Decoder):
-    """A Llama-like decoder on the kernels' own layers."""
-
     relative = True
 
     def __init__(self, config: Config, parts: Parts, device: Device, max_context: int) -> None:

@@ -1,7 +1,4 @@
-"""The converter: `python -m cloister.models.gguf_converter FD` fills a folder with a GGUF file's model and ends.
-
-It sees a model, never a prompt. Which folder, and when it gets its name, is up to the caller (convert.py).
-"""
+"""The converter: `python -m cloister.models.gguf_converter FD` fills a folder with a GGUF file's model and ends."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ ROLE = "converter"
 
 
 def fill_folder(order: Convert, progress: Callable[[float], None]) -> None:
-    """Config, tokenizer, weights, then the manifest of them; all of it on the disk."""
     # Loading torch and transformers takes seconds: not when this module is only imported.
     from cloister.models.gguf_file import GgufFile
 

@@ -1,8 +1,4 @@
-"""A GGUF file seen as a Hugging Face model: its config and its tensors under transformers' names.
-
-transformers maps each architecture's names and layouts, `gguf` reads the quantised formats; this module joins the two.
-It does not know folders or caches.
-"""
+"""A GGUF file seen as a Hugging Face model: transformers maps names and layouts, `gguf` reads the quantised formats."""
 
 from __future__ import annotations
 
@@ -30,8 +26,7 @@ _CARRIED = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "logit_scale": "logit_scale",
-}
-"""Fields that transformers' map drops for some architectures, and the configuration's names for them."""
+}  # fields that transformers' map drops for some architectures
 _FACTORS = ("attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "embedding_scale", "residual_scale")
 """Fields of architectures that transformers' map does not know."""
 _GEMMA3_27B_LAYERS = 62
@@ -40,7 +35,7 @@ _HINT = "Give the model as a Hugging Face folder with safetensors instead."
 
 
 class GgufFile:
-    """One GGUF file. Opening it reads the header only."""
+    """Opening it reads the header only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +65,6 @@ class GgufFile:
         return model
 
     def write_description(self, folder: Path) -> None:
-        """config.json, generation_config.json and the tokenizer's files."""
         self.config.architectures = [type(self._model).__name__]
         self.config.save_pretrained(folder)
         with self._unsupported_if_it_fails("its tokenizer cannot be read"):
@@ -122,7 +116,7 @@ class GgufFile:
         yield from merged.items()
 
     def _end_tokens(self, known: list[int]) -> int | list[int] | None:
-        """The ids that end an answer, one alone as a number."""
+        """One id alone is a number."""
         configured = self.config.eos_token_id
         if isinstance(configured, list):
             known = list(dict.fromkeys([*configured, *known]))

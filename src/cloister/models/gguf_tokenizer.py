@@ -1,9 +1,6 @@
-"""A GGUF file's tokenizer as Hugging Face's files, by the rules llama.cpp reads it with.
-
-transformers builds the vocabulary, the merges and the splitting. It leaves out what the file says about begin and end
-tokens and about the space before a text, and adds tokens that the model has no row for; this module puts
-that right. The rules are those of llama.cpp's src/llama-vocab.cpp (`llama_vocab::impl::load` and `tokenize`).
-"""
+"""A GGUF file's tokenizer as Hugging Face's files, by the rules of llama.cpp's src/llama-vocab.cpp
+(`llama_vocab::impl::load` and `tokenize`). Corrects what transformers leaves out (begin and end tokens, the space
+before a text) and removes tokens that the model has no row for."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _HARMONY = {"<|return|>", "<|call|>"}
 
 
 class GgufTokenizer:
-    """The tokenizer of one file. `field` gives a value of the file's header by its key, None where it is missing."""
+    """`field` gives a value of the file's header by its key, None where it is missing."""
 
     def __init__(self, path: Path, architecture: str, field: Callable[[str], Any]) -> None:
         self._architecture = architecture
@@ -51,7 +48,7 @@ class GgufTokenizer:
         self._names: list[str] = self._known["tokens"]
 
     def write(self, folder: Path, longest: int | None) -> None:
-        """tokenizer.json and tokenizer_config.json; `longest` is the model's context."""
+        """`longest` is the model's context."""
         built, _ = convert_gguf_tokenizer(self._architecture, dict(self._known))
         described = json.loads(built.to_str())
         self._correct_tokens(described)
@@ -70,11 +67,8 @@ class GgufTokenizer:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The ids that end an answer: those the file names, then those llama.cpp knows by their names (`is_eog`).
-
-        <|endoftext|> is one of them where the file also names it as begin or padding, as Qwen's do. Elsewhere it is
-        something else: SmolLM2's unknown token.
-        """
+        """The file's end ids, then llama.cpp's by name (`is_eog`). <|endoftext|> counts only where the file also names
+        it as begin or padding, as Qwen's do: for SmolLM2 it is the unknown token."""
         said = [self._id(kind) for kind in ("eos", "eot", "eom")]
         known = _ENDS - {"<|end|>"} if set(self._names) >= _HARMONY else _ENDS
         found = [at for at, name in enumerate(self._names) if name in known and at in self._special]
@@ -84,11 +78,8 @@ class GgufTokenizer:
 
     @property
     def _begins(self) -> bool:
-        """Whether a raw text begins with the begin token.
-
-        The file's word counts. Without it SentencePiece vocabularies say yes and byte-level ones no, except the
-        splittings of Llama 3, Tekken and Chameleon. Gemma 4 always does: files of it say otherwise by mistake.
-        """
+        """Whether a raw text begins with the begin token: as the file says, else by llama.cpp's defaults. Gemma 4
+        always does, since files of it say otherwise by mistake."""
         said = self._field("tokenizer.ggml.add_bos_token")
         if said is None or self._kind == "gemma4":
             return self._kind in ("llama", "gemma4") or self._split in _BEGIN_BY_DEFAULT
@@ -96,16 +87,12 @@ class GgufTokenizer:
 
     @property
     def _spaced(self) -> bool:
-        """Whether words at the beginning, and after a special token, get a space before them: SentencePiece's way.
-
-        llama.cpp has it for every SentencePiece file that does not say otherwise. Gemma was never trained so, and files
-        from before the key existed are not read so here.
-        """
+        """Whether words get a space before them at the beginning and after a special token (SentencePiece, not
+        Gemma)."""
         said = self._field("tokenizer.ggml.add_space_prefix")
         return not self._architecture.startswith("gemma") if said is None else bool(said)
 
     def _id(self, kind: str) -> int | None:
-        """The id the file has for a kind of token."""
         default = _SENTENCEPIECE_IDS.get(kind) if self._kind == "llama" else None
         said = self._field(f"tokenizer.ggml.{kind}_token_id")
         token = default if said is None else int(said)
@@ -117,7 +104,6 @@ class GgufTokenizer:
 
     @cached_property
     def _named(self) -> set[int]:
-        """Begin and end tokens that the file names by their ids."""
         keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("bos", "eos", "eot", "eom")]
         return {int(token) for key in keys if (token := self._field(key)) is not None}
 
@@ -138,13 +124,8 @@ class GgufTokenizer:
         return self._named | bracketed
 
     def _correct_tokens(self, described: dict[str, Any]) -> None:
-        """Leave out tokens that are not the file's; make its begin and end tokens special whatever their type.
-
-        transformers' classes bring their family's names along (<mask>, <|endoftext|>). Where a vocabulary lacks one,
-        the token would lie behind the model's last row, and a prompt that names it could not be computed.
-
-        It also takes a control token of other letters than GPT-2's for a word (<｜User｜> of DeepSeek's distillates).
-        """
+        """Remove tokens that are not the file's (they would lie behind the model's last row); make its begin and end
+        tokens special, and control tokens that transformers takes for words (<｜User｜> of DeepSeek's distillates)."""
         added = {token["id"]: token for token in described["added_tokens"] if token["id"] < len(self._names)}
         vocabulary = described["model"]["vocab"]
         spelled = {token: name for name, token in vocabulary.items()}

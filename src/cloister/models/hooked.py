@@ -1,13 +1,6 @@
-"""Any transformers decoder-only model, its own code untouched, through the attention hook.
-
-The model's own forward runs; its linear layers are replaced by packed ones and its attention by ours over the paged
-cache. What the model's own code does to its logits is done here too. torch's elementwise loops treat the last few
-elements of a tensor differently, so one spare row always comes last: no request's row is ever in that tail.
-
-A model is refused unless our attention is called once for each layer, with arguments that we compute, and every
-linear layer sees all rows. oneDNN is off: it writes machine code for every new shape, which a sealed process may not,
-and its results depend on the shape.
-"""
+"""Any transformers decoder-only model, its own forward untouched, with packed linear layers and our paged attention.
+One spare row comes last: torch's elementwise loops treat a tensor's last few elements differently. oneDNN is off: it
+writes machine code for every new shape, which a sealed process may not, and its results depend on the shape."""
 
 from __future__ import annotations
 
@@ -31,16 +24,11 @@ from cloister.models.windows import Window, Windows
 
 HARMLESS = frozenset(
     ("dropout", "is_causal", "position_ids", "cache_position", "output_attentions", "use_cache", "sliding_window")
-)
-"""What a model may tell its attention that changes nothing here: it is off, or the positions and masks say it too."""
-DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
-"""How far our logits may be from those of the model's own attention, as a part of them. A cache in bf16 rounds keys and
-values, which the model's own code does not."""
+)  # off, or said by positions and masks
+DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}  # largest relative difference of logits; a bf16 cache rounds
 
 
 class HookedDecoder(Decoder):
-    """A transformers model whose attention and products are ours."""
-
     def __init__(self, config: PretrainedConfig, parts: Parts, device: Device, max_context: int) -> None:
         if not device.survives_fork:
             raise refused(str(config.model_type), "this device computes Llama, Mistral, Qwen2 and Qwen3 only")
@@ -110,7 +98,7 @@ class HookedDecoder(Decoder):
         return torch.tensor([few[place * 7 % len(few)] for place in range(min(count, self.max_context))])
 
     def _logits_of_both(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of one sequence, by our attention and by the model's own, which finds positions and mask itself."""
+        """The model's own attention finds positions and mask itself."""
         cache = self.device.cache(self.cache_shape, 3)
         chunk = Chunk(tokens.tolist(), 0, range(3))
         ours = self.logits(self.hidden(lay_out([chunk], self.queries_per_kv_head), cache))
@@ -169,14 +157,11 @@ def _inputs(tokens: torch.Tensor, positions: torch.Tensor) -> dict[str, Any]:
 
 
 class _Given(nn.Module):
-    """A base model whose last hidden states are what it is given."""
-
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Given:
         return Given(last_hidden_state=inputs_embeds)
 
 
 def _without_base(model: Any) -> Any:
-    """The model's own forward from its last hidden states to its logits, on the same weights."""
     head = copy.copy(model)
     head._modules = {**model._modules, model.base_model_prefix: _Given()}
     return head

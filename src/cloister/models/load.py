@@ -1,8 +1,6 @@
-"""From a model's config.json and its parts to a decoder: the fused one for the Llama family, else the hooked one.
-
-A model that mixes the rows of a batch tells one tenant what another wrote. So no decoder serves before two sequences
-had the same logits, bit for bit, alone and together: with prompts in one piece and in two, first and last in the batch.
-"""
+"""From a model's config.json and its parts to a decoder: the fused one for the Llama family, else the hooked one. No
+decoder serves before two sequences had the same logits, bit for bit, alone and together: a model that mixes rows would
+tell one tenant what another wrote."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ ONE, OTHER = (3, 1, 4, 1, 5, 9, 2), (2, 7, 1, 8, 2)
 
 
 def load_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
-    """As `build_decoder`. Where this process can compute on the device, it has shown that it computes right."""
+    """As `build_decoder`, checked where this process can compute on the device."""
     decoder = build_decoder(folder, parts, device, max_context)
     if device.survives_fork:
         check_decoder(decoder)
@@ -40,7 +38,7 @@ def check_decoder(decoder: Decoder) -> None:
 
 
 def build_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
-    """The folder's model on this device; `max_context` 0 means what the model allows."""
+    """`max_context` 0 means what the model allows."""
     config: Any = read_plainly(folder.config) or _read_by_transformers(folder)
     longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
     context = min(max_context, longest) if max_context else longest
@@ -62,7 +60,6 @@ def _read_by_transformers(folder: ModelFolder) -> Any:
 
 
 def mixes_rows(decoder: Decoder) -> bool:
-    """Whether a sequence's logits depend on another sequence in the batch."""
     one, other = ([token % decoder.vocabulary for token in tokens] for tokens in (ONE, OTHER))
     cache = decoder.device.cache(decoder.cache_shape, 4)
     expected = [_logits(decoder, cache, [Chunk(tokens, 0, [at])]) for at, tokens in enumerate((one, other))]

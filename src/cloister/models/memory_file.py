@@ -1,7 +1,4 @@
-"""A file in memory that can be sealed: then no one, not even its maker, can change or resize it.
-
-It does not know the content. It imports no torch, so that the controller can use it.
-"""
+"""A file in memory that can be sealed: then no one, not even its maker, can change or resize it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ def seal(fd: int) -> None:
 
 
 def check_sealed(fd: int) -> None:
-    """Raise SetupError unless the file can never change again."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as failure:
@@ -93,8 +89,7 @@ class ReadOnlyMapping:
 
 
 def gather_into_large_pages(fd: int, size: int) -> bool:
-    """Move a file's content into large pages; whether the kernel did. A process then takes one fault where it took
-    hundreds, and the processor looks up fewer addresses. What does not fill a large page stays where it is."""
+    """Whether the kernel moved it: one fault instead of hundreds. What fills no large page stays where it is."""
     mapping = ReadOnlyMapping(fd, size)
     try:
         whole = size // large_page() * large_page()

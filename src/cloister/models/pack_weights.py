@@ -1,7 +1,5 @@
-"""The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into a memory file and ends.
-
-The file's descriptor comes with the order. It sees a model and settings, never a prompt. Sealing is up to the caller.
-"""
+"""The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into a memory file and ends. It sees
+a model and settings, never a prompt. Its caller seals the file."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ CODE = (
 
 
 def pack_weights(start: Start, fd: int) -> int:
-    """Write the model's parts to the file; its length."""
+    """Returns the file's length."""
     if start.version != VERSION:
         raise ProtocolError("The packer was started by a controller of another version.")
     # Loading torch and transformers takes seconds: not when this module is only imported.

@@ -32,7 +32,6 @@ class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Config: TypeAlias = "PretrainedConfig | PlainConfig"
-"""What a fused decoder is built from."""
 
 
 def read_plainly(config: dict[str, Any]) -> PlainConfig | None:

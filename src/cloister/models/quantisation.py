@@ -1,7 +1,5 @@
-"""Quantised folders, refused by the name of their method. Read without its scales, such weights would answer nonsense.
-
-GGUF files are another matter: they are dequantised when they are converted (gguf_file.py).
-"""
+"""Quantised folders, refused by their method's name: read without scales, such weights answer nonsense. GGUF files are
+dequantised when they are converted (gguf_file.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from typing import Any
 
 from cloister.errors import ModelUnsupported
 
-KEYS = ("quantization_config", "compression_config", "quantization")
-"""Where config.json and the files below describe it, at any depth."""
+KEYS = ("quantization_config", "compression_config", "quantization")  # in config.json and FILES, at any depth
 FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """Files in which some methods describe it, and the method where the file does not say it."""
 NAMES = ("quant_method", "quant_algo", "format", "fmt", "load_in_4bit", "load_in_8bit")
@@ -24,7 +21,6 @@ HINT = (
 
 
 def refuse_quantised(folder: Path, config: dict[str, Any]) -> None:
-    """Raise ModelUnsupported, with the method's name, if the folder says that its weights are quantised."""
     for description in _descriptions(config):
         raise _refused(folder, _method(description) or "a method that it does not name")
     for name, method in FILES.items():
@@ -33,7 +29,6 @@ def refuse_quantised(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _descriptions(config: Any) -> Iterator[Any]:
-    """Descriptions of a quantisation, at any depth of the configuration."""
     for key, value in config.items() if isinstance(config, dict) else ():
         if key in KEYS and value:
             yield value

@@ -40,7 +40,7 @@ _Size = Annotated[int, Meta(ge=0, le=2**48)]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one tensor lies; the offset counts from the file's first byte."""
+    """The offset counts from the file's first byte."""
 
     dtype: str
     shape: tuple[_Size, ...]
@@ -52,8 +52,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Product(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the tensors of one packed product lie."""
-
     data: Entry
     columns: _Size
     k: _Size
@@ -63,8 +61,6 @@ class Product(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of a model's parts, and the layout they were packed in."""
-
     layout: str
     tensors: dict[str, Entry]
     products: dict[str, Product]
@@ -76,11 +72,7 @@ def layout_of(kernels: Kernels) -> str:
 
 
 class PartsWriter(Parts):
-    """Passes a decoder's requests to other parts and writes what it gets to a file.
-
-    The decoder receives shapes without content: it is built only to learn what it asks for, so no part stays in memory
-    once it is written.
-    """
+    """Writes the parts that a decoder asks for to a file; the decoder gets shapes without content, so no part stays."""
 
     def __init__(self, source: Parts, kernels: Kernels, fd: int) -> None:
         self._source = source
@@ -112,7 +104,7 @@ class PartsWriter(Parts):
         return self._source.leftover()
 
     def finish(self) -> int:
-        """Write index and header; the file's length."""
+        """Returns the file's length."""
         index = msgspec.json.encode(self._index)
         start, length = self._end, len(index)
         self._put(index, start)
@@ -154,7 +146,6 @@ class SealedParts(Parts):
 
     @property
     def file(self) -> torch.Tensor:
-        """All of its bytes, of which every part is a view."""
         return self._memory
 
     def names(self) -> set[str]:
@@ -223,7 +214,6 @@ def _read_index(fd: int, size: int) -> Index:
 
 
 def _check_entry(entry: Entry, end: int) -> None:
-    """The tensor must lie aligned between header and index."""
     if entry.dtype not in DTYPES:
         raise _corrupt("it holds a tensor of an unknown type")
     if entry.offset < HEADER.size or entry.offset % ALIGNMENT or entry.offset + entry.bytes > end:

@@ -1,8 +1,5 @@
-"""From what a user calls a model to a folder on this machine: a folder, a GGUF file, a name of one that is here, a hub
-id, or the default.
-
-It also lists the models that are here. It reads no weights, and imports neither torch nor transformers.
-"""
+"""From what a user calls a model to a folder on this machine: a folder, a GGUF file, a local name, a hub id, or the
+default. Reads no weights, and imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt"]
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model on this machine, in Hugging Face's layout. `name` is what /v1/models calls it."""
+    """`name` is what /v1/models calls it."""
 
     name: str
     path: Path
@@ -42,7 +39,7 @@ class ModelFolder:
 
 
 def find_model(reference: str | None) -> ModelFolder:
-    """The model meant by `reference`, fetched or converted if need be. None is the default model."""
+    """Fetches or converts the model if need be. None is the default model."""
     if reference is None:
         return _default_model()
     path = Path(reference).expanduser()
@@ -87,7 +84,6 @@ def models_folder() -> Path:
 
 
 def converted_folder(name: str, source_sha256: str) -> Path:
-    """Where the conversion of a GGUF with this hash lies, or will lie."""
     return models_folder() / f"{name}-{source_sha256[:12]}-v{CONVERTER_VERSION}"
 
 
@@ -163,7 +159,7 @@ State = Literal["ready", "verified", "corrupt", "not converted yet"]
 
 @dataclass(frozen=True)
 class KnownModel:
-    """One line of the list. A model not converted yet has no bytes, dtype or path."""
+    """A model not converted yet has no bytes, dtype or path."""
 
     name: str
     default: bool
@@ -177,8 +173,7 @@ class KnownModel:
 
 
 def known_models(*, verify: bool) -> list[KnownModel]:
-    """The default model first, then every other converted one by name. What an older converter made of a model that is
-    listed anyway has its folder's name."""
+    """The default model first, then by name. An older converter's work on a listed model has its folder's name."""
     default = converted_folder(DEFAULT_NAME, DEFAULT_SHA256)
     folders = sorted(path for path in models_folder().glob("[!.]*") if path.is_dir())
     found = [_known(path, default=path == default, verify=verify) for path in folders]

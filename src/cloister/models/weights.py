@@ -1,8 +1,5 @@
-"""A model's tensors by name, over one or several mapped safetensors files; and how such a file is read and written.
-
-Not by the `safetensors` package, which wants all tensors in memory at once. It does not know architectures: names,
-shapes and tied embeddings are up to the caller.
-"""
+"""A model's tensors by name, over mapped safetensors files; reads and writes such files without the `safetensors`
+package, which wants all tensors in memory at once. Does not know architectures."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def read_shard(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of one safetensors file. They share its mapped pages: none is read before it is used."""
+    """The tensors share the file's mapped pages: none is read before it is used."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(_LENGTH.size)
@@ -79,7 +76,7 @@ def _corrupt(path: Path, why: str) -> ModelCorrupt:
 
 
 class ShardWriter:
-    """Writes tensors in any order, one at a time, into a file laid out beforehand."""
+    """Tensors come in any order, one at a time, into a file laid out beforehand."""
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> None:
         header, starts, start = {}, {}, 0
@@ -111,7 +108,7 @@ class ShardWriter:
 
 
 def open_weights(folder: ModelFolder) -> dict[str, torch.Tensor]:
-    """The model's tensors by name: views of the mapped files, nothing copied."""
+    """Views of the mapped files, nothing copied."""
     index = folder.path / INDEX_FILE
     if index.is_file():
         return _indexed(index)

@@ -1,8 +1,5 @@
-"""Which tokens a layer lets a token see: all before it, or the nearest ones.
-
-transformers describes a mask as a function of two positions before it makes a tensor of it. We ask the function at
-chosen positions instead: the model's own masks say how far each layer looks, however long the prompt.
-"""
+"""Which tokens a layer lets a token see: all before it, or the nearest ones. transformers describes a mask as a
+function of two positions: we call it at chosen ones, however long the prompt."""
 
 from __future__ import annotations
 
@@ -12,16 +9,14 @@ from typing import Any
 
 import torch
 
-FAR = 1 << 20
-"""A position further than any window. Windows of this length or more see all."""
+FAR = 1 << 20  # beyond any window: a window this long sees all
 
 Sees = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the model's layers get in place of a mask: how many positions back they look, 0 for all; None if the mask is
-    neither causal nor a sliding window."""
+    """In place of a mask: how many positions back a layer looks, 0 for all; None if neither causal nor sliding."""
 
     length: int | None
 
@@ -40,11 +35,8 @@ class Windows:
 
 
 def _identity(value: Any) -> Any:
-    """What tells one mask function from another: its code, and the numbers and functions that it encloses.
-
-    transformers composes masks of closures, so two windows of different lengths have the same code. Tensors do not
-    count: they hold the batch's padding, of which we have none, and would be new in every step.
-    """
+    """A mask function's code with the numbers and functions that it encloses: windows of different lengths share code.
+    Tensors do not count: they hold the batch's padding, of which we have none."""
     if isinstance(value, torch.Tensor):
         return torch.Tensor
     if isinstance(value, tuple | list):
@@ -59,7 +51,7 @@ def _positions(mask_function: Callable[..., torch.Tensor]) -> Sees:
 
 
 def _length_of(sees: Sees) -> int | None:
-    """The window's length, 0 where all is seen; None where the mask has another shape."""
+    """0 where all is seen; None where the mask has another shape."""
     if sees(FAR, 0):
         window = 0
     else:  # the least distance at which nothing is seen

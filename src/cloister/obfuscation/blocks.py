@@ -1,17 +1,9 @@
 """From a class of values to the λ+1 that are sent: blocks of about equal probability, and a secret draw from one.
 
-A class (`gqs`) is cut into blocks by a rule that does not know the real value:
-
-1. By probability, from the likeliest on, into runs within which any two differ by less than ε (Theorem 5.1).
-2. Each run, in that order, into blocks of at least λ+1 values where it has as many, no two with a word in common.
-
-λ values are drawn from the real one's block, uniformly and by a key that the adversary does not have. For a block of m
-values, each set T of λ+1 of them has the probability 1/C(m−1, λ) under every hypothesis "this member of T is real". So
-T does not reveal its real member beyond what was known of the values before. This is exact: it does not
-depend on how good the model is.
-
-What was known before remains. An adversary that takes the model's probabilities as its prior still prefers the
-likeliest of T; ε bounds by how much.
+Runs within which any two differ by less than ε (Theorem 5.1) are cut into blocks of at least λ+1 values without a
+common word, not knowing the real one. A secret key draws λ values from its block of m: each set T of λ+1 has the
+probability 1/C(m−1, λ) whichever member is real, so T reveals nothing new, however good the model. An adversary that
+takes the model's probabilities as its prior still prefers the likeliest of T; ε bounds by how much.
 """
 
 from __future__ import annotations
@@ -37,8 +29,7 @@ def runs_of(members: Iterable[Candidate], by: Quantization) -> list[Block]:
 
 
 def blocks_of(run: Block, size: int, words: Words) -> list[Block]:
-    """A run cut into blocks of `size` or a little more; fewer and larger blocks where words in common would leave more
-    members without a block of that size."""
+    """Blocks of `size` or a little more; fewer, larger ones where common words would leave more members without."""
     said = [words(one.values) for one in run]
     most = max(1, len(run) // size)
     cuts = [_cut(run, said, count) for count in range(most, 0, -1)]
@@ -46,8 +37,7 @@ def blocks_of(run: Block, size: int, words: Words) -> list[Block]:
 
 
 def _cut(run: Block, said: Sequence[frozenset[str]], count: int) -> list[Block]:
-    """`count` blocks. A member goes into the first that has room and no word of its values; one that fits into none is
-    in no block."""
+    """A member goes into the first block with room and no word of its values; one that fits none is in none."""
     rooms = [len(run) // count + (at < len(run) % count) for at in range(count)]
     blocks: list[Block] = [[] for _ in rooms]
     taken: list[set[str]] = [set() for _ in rooms]
@@ -62,7 +52,7 @@ def _cut(run: Block, said: Sequence[frozenset[str]], count: int) -> list[Block]:
 def block_with(
     secret: tuple[Value, ...], members: Iterable[Candidate], by: Quantization, size: int, words: Words
 ) -> Block:
-    """The block that holds the secret; empty if none does."""
+    """Empty if no block holds the secret."""
     run = _with(secret, runs_of(members, by))
     return _with(secret, blocks_of(run, size, words))
 

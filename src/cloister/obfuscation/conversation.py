@@ -1,8 +1,5 @@
-"""What each variant of a conversation was answered, so that it goes on with its own answers: with the real one's in all
-of them, who gave the answers would know which variant is real.
-
-Conversations are known by a hash of their real texts; of answers the last few hundred are kept, and of long ones fewer.
-"""
+"""Each variant's answers by a hash of the real conversation, so that it goes on with its own: with the real one's in
+all of them, the server would know which is real. The last few hundred are kept, fewer of long ones."""
 
 from __future__ import annotations
 

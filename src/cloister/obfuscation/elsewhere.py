@@ -1,8 +1,5 @@
-"""Secrets outside the texts in which something stands in their place: in stop strings, names, metadata.
-
-There they would be the same for all λ+1 prompts, so a reader would know the real one. A request that says one there is
-refused before anything is sent. Errors name the field and no word of it.
-"""
+"""Secrets outside the replaced texts (stop strings, names, metadata) would be the same in all λ+1 prompts and tell the
+real one: such a request is refused before anything is sent. Errors name the field and no word of it."""
 
 from __future__ import annotations
 
@@ -14,23 +11,18 @@ from cloister.errors import ObfuscationRefused
 from cloister.obfuscation.parts import is_telling
 from cloister.obfuscation.tags import parse_redacted
 
-_TELLING = re.compile(r"\w{3,}")
-"""A shorter word is in too many others."""
+_TELLING = re.compile(r"\w{3,}")  # a shorter word is in too many others
 _WORD = re.compile(r"\w")
-_NO_PARTS = frozenset(("model",))
-"""Fields that may have a word in common with a secret: a model is called as its maker calls it."""
+_NO_PARTS = frozenset(("model",))  # a model's name may share a word with a secret
 
 
 class Elsewhere:
-    """Refuses what says one of these secrets, or a word of one."""
-
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = frozenset(secret.casefold() for secret in secrets)
         words = (word for secret in self._secrets for word in _TELLING.findall(secret))
         self._words = frozenset(filter(is_telling, words))
 
     def mentions(self, text: str) -> bool:
-        """Whether the text contains a whole secret."""
         said = text.casefold()
         return any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", said) for secret in self._secrets if secret in said)
 
@@ -50,7 +42,7 @@ class Elsewhere:
                 raise refused("stop")
 
     def check_all(self, stops: Iterable[str], names: Iterable[str]) -> None:
-        """What a vault gets of a request beside its prompt: its stop strings, and the names it gives."""
+        """What a vault gets of a request beside its prompt."""
         self.check_stops(stops)
         for name in names:
             self.check("session or cache_salt", name)
@@ -81,12 +73,12 @@ def refuse_biases(biases: object) -> None:
 
 
 def marked_secrets(given: Any) -> set[str]:
-    """What is marked in the texts of a prompt, wherever in it they are. TagsInvalid where tags are not in order."""
+    """TagsInvalid where tags are not in order."""
     return {text.secret(span) for text in map(parse_redacted, strings_in(given)) for span in text.spans}
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """All strings of a JSON value, names of members aside. Values may be nested as deep as a parser lets them."""
+    """Names of members aside. Values may be nested as deep as a parser lets them."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -97,7 +89,6 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 def refused(field: str) -> ObfuscationRefused:
-    """The error for a field that says a secret; it names the field alone."""
     return ObfuscationRefused(
         f"The field {field[:64]!r} says a secret, or a word of one, where nothing can stand in its place.",
         param=field[:64],

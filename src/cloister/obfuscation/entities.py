@@ -1,6 +1,4 @@
-"""Every mention of a secret is one: in all texts, in all capitals, of all of it or of a part (`parts`). Secrets of one
-spelling, in any capitals, are one entity: all its mentions get one substitute, and parts of it the matching part of
-that substitute."""
+"""Every mention of a secret is one, in any text and capitals, whole or in part (`parts`): all get one substitute."""
 
 from __future__ import annotations
 
@@ -12,23 +10,18 @@ from cloister.errors import TagsInvalid
 from cloister.obfuscation.parts import Part, cut_shared, link_parts, outside, owners_of, part_at, parts_of
 from cloister.obfuscation.tags import Category, Span, TaggedText, add_spans
 
-MAX_SECRETS = 64
-"""Of one prompt, however often each is mentioned."""
+MAX_SECRETS = 64  # of one prompt, however often each is mentioned
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Where an entity stands: in which text, and the characters."""
-
     text: int
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One secret with all its mentions, the first one first. `secret` is spelt as that one is, or as it was when its
-    substitutes were found (`spelt_before`). `parts` are mentions of a part of it; one that is known from earlier may
-    have these alone."""
+    """First mention first. `secret` is spelt as that one, or as its substitutes are (`spelt_before`)."""
 
     secret: str
     category: Category
@@ -43,12 +36,8 @@ class Entity:
 
 
 def add_mentions(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[TaggedText]:
-    """Every other mention of a secret, in any capitals and in any of the texts, is a secret too; so is a mention of one
-    that is `known` from earlier, and a part of a name. TagsInvalid where they are more than `MAX_SECRETS`.
-
-    Whole words only: "Ann" is not mentioned by "Annual". A nickname is not found. A mention that overlaps a mark is one
-    secret with it. Marks that share a word are cut (`parts.cut_shared`).
-    """
+    """Also of `known` secrets, and parts of names. TagsInvalid beyond `MAX_SECRETS`. Whole words only: "Ann" is not
+    mentioned by "Annual". A nickname is not found. Marks that share a word are cut."""
     known = list(known)
     texts = cut_shared(_whole(texts, known), known)
     texts = _whole(texts, known)  # of what was cut off
@@ -79,8 +68,7 @@ def _whole(texts: Sequence[TaggedText], known: Iterable[str]) -> list[TaggedText
 
 
 def entities_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[Entity]:
-    """In the order of their first mentions; those of which only a part is mentioned, which are `known`, come last.
-    TagsInvalid where there is no word outside the secrets."""
+    """By first mention; `known` ones mentioned in part come last. TagsInvalid where no word is outside the secrets."""
     mentions: dict[str, list[Mention]] = {}
     parts: dict[str, list[tuple[Mention, Part]]] = {}
     known = list(known)
@@ -113,12 +101,12 @@ def spelt_before(entities: Sequence[Entity], spellings: Mapping[str, str]) -> li
 
 
 def replaced(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[str]:
-    """The texts with a value in place of each entity, everywhere; in capitals where a mention is."""
+    """In capitals where a mention is."""
     return [text.text for text in swapped(texts, entities, values)]
 
 
 def swapped(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[TaggedText]:
-    """The same, with the values marked as the secrets were."""
+    """As `replaced`, with the values marked as the secrets were."""
     shown: dict[Mention, str] = {}
     for entity, value in zip(entities, values, strict=True):
         for mention in entity.mentions:
@@ -131,7 +119,6 @@ def swapped(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Seq
 
 
 def blanked(texts: Sequence[TaggedText], entities: Sequence[Entity], blanks: Sequence[str]) -> list[str]:
-    """The texts with an entity's blank in place of each of its mentions, whole or in part."""
     shown = {mention: blank for entity, blank in zip(entities, blanks, strict=True) for mention in entity.everywhere()}
     return [text.text for text in _put(texts, shown, marked=())]
 
@@ -144,7 +131,6 @@ def without(texts: Sequence[TaggedText], entities: Collection[Entity]) -> list[T
 
 
 def _put(texts: Sequence[TaggedText], shown: Mapping[Mention, str], marked: Collection[Mention]) -> list[TaggedText]:
-    """The texts with what is shown in place of each mention; some of these stay marked."""
     out = []
     for place, text in enumerate(texts):
         pieces: list[str] = []

@@ -1,25 +1,14 @@
 """Greedy Quantized Sampling (§5.1, Algorithm 1), made symmetric: every value that is found finds the same values.
 
-An adversary with all λ+1 prompts and the sampling model can run the search once for each prompt, as if that prompt
-were the real one. Algorithm 1 looks for tokens near the *real* token's probability and keeps the top λ_max, so only the
-real prompt finds the others. Here each step is a partition instead. All continuations of the beams are cut into cohorts
-by a rule that does not know which one is real, and the search goes on with the cohort that holds the real one. Each
-member of a cohort leads to this same cohort. So the result is an equivalence class: a search that starts from any of
-its values computes the same class, beam by beam, in the same order and the same batches.
-
-The quantum is the rank of a token among those that may stand there, not its probability: a bin of width ε/n holds one
-token or thousands, a block of ranks always holds as many as it is wide. Cohorts of one step:
-
+Algorithm 1 looks near the *real* token's probability, so only the real prompt finds the others, and an adversary with
+the sampling model can test each. Here each step cuts all continuations of the beams into cohorts by a rule that does
+not know the real one, and goes on with its cohort: the result is an equivalence class. The quantum is a token's rank:
 * The continuations of one beam, or of the beams of one lineage, are cut by rank into cohorts of at most λ_max + 1.
 * A word that has begun goes on in every beam with the token of the same rank. An unusual word has unusual substitutes.
-* Where beams must differ (the first token of a word, a whole number), continuations are taken from the likeliest to the
-  least likely, and each goes into the first cohort that has neither its lineage nor its value.
+* Where beams must differ (a word's first token, a whole number), continuations go, the likeliest first, into the first
+  cohort that has neither their lineage nor their value.
 
-Several secrets, and the words of one, are sampled together as one long one: what stands between them is given, not
-sampled, and the model sees the substitutes before it. `blocks` cuts the class by probability and checks Theorem 5.1.
-
-This module knows tokens, no text: `Fitting` says which tokens may stand where a secret stood. Its answer must depend
-on the tokens alone, not on the secret, or the classes are none.
+Secrets are sampled together as one long one. `Fitting` must depend on tokens alone, or the classes are none.
 """
 
 from __future__ import annotations
@@ -40,15 +29,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Value = tuple[int, ...]
 
-LEAST_BLOCK = 64
-"""Ranks that are looked at together, at least: the tokenizer is asked about one block's, not about all before it."""
+LEAST_BLOCK = 64  # ranks that the tokenizer is asked about together
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Slot:
-    """Tokens of a secret or of one of its words, and the given tokens between those before and these.
-
-    `stem`: no two values of a class have the same beginning; otherwise they differ somewhere."""
+    """Tokens of a secret or one of its words, and the given ones before. `stem`: no two values have one beginning."""
 
     target: Value
     bridge: Value = ()
@@ -57,16 +43,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Candidate:
-    """A value for each slot, and the log-probability of all their tokens."""
-
     values: tuple[Value, ...]
     logprob: float
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sampled:
-    """The class that the secret is in, itself included, in an order that does not depend on it. Empty if the secret
-    has no class: its own tokens may not stand there. `found[k]`: how many others there were after the k-th slot."""
+    """The secret's class, itself included, in an order that does not depend on it; empty if its own tokens may not
+    stand there. `found[k]`: how many others there were after the k-th slot."""
 
     secret: tuple[Value, ...]
     members: tuple[Candidate, ...]
@@ -74,7 +58,7 @@ class Sampled:
 
 
 class Fitting(Protocol):
-    """What may stand in a slot. `last`: with the next token it is whole."""
+    """`last`: with the next token the slot's value is whole."""
 
     def allowed(self, number: int, value: Value, last: bool) -> npt.NDArray[np.bool_]:
         """[vocabulary]: the tokens that may follow."""
@@ -88,10 +72,8 @@ class Fitting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Beams:
-    """The cohort so far. Beams of one lineage agree on all slots that are done; `real` is the place of the real one.
-
-    `begun`: the log-probability when the slot began. `parent` and `token`: the beam of the step before, and the token
-    after it."""
+    """Beams of one lineage agree on all slots that are done; `real` is the place of the real one. `begun`: the
+    log-probability when the slot began. `parent`, `token`: the beam of the step before, and the token after it."""
 
     done: list[tuple[Value, ...]]
     value: list[Value]
@@ -106,23 +88,18 @@ class _Beams:
         return len(self.value)
 
     def apart(self) -> _Beams:
-        """The same beams, each a lineage."""
         lineage = np.arange(len(self), dtype=np.int64)
         return _Beams(self.done, self.value, self.logprob, self.begun, lineage, self.parent, self.token, self.real)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Continuations of a beam: the tokens that may follow it and their log-probabilities."""
-
     tokens: Ints
     likely: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A continuation: its beam, its token, and the log-probability of the slot so far."""
-
     beam: int
     token: int
     score: float
@@ -130,8 +107,6 @@ class _Grown:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """Continuations of some beams, the likeliest first."""
-
     beam: Ints
     token: Ints
     score: Floats
@@ -152,7 +127,7 @@ class _Ranked:
 
 
 class _Search:
-    """One run of the algorithm. The real text is a beam like all others, so nothing is computed for it alone."""
+    """The real text is a beam like all others, so nothing is computed for it alone."""
 
     def __init__(self, branches: Branches, slots: Sequence[Slot], room: int, fitting: Fitting) -> None:
         self._branches, self._slots, self._room, self._fitting = branches, slots, room, fitting
@@ -162,7 +137,7 @@ class _Search:
         self._accepted: dict[Value, bool] = {}
 
     def run(self) -> Generator[int, None, Sampled]:
-        """Before each piece that the model computes, how many tokens it has at most."""
+        """Yields, before each piece that the model computes, how many tokens it has at most."""
         found = [0] * len(self._slots)
         secret = tuple(slot.target for slot in self._slots)
         for number, slot in enumerate(self._slots):
@@ -189,7 +164,6 @@ class _Search:
         return Sampled(secret, tuple(Candidate(*pair) for pair in pairs), tuple(found))
 
     def _continuations(self, number: int, last: bool) -> Generator[int, None, list[_Row]]:
-        """What may follow each beam."""
         found: list[_Row] = []
         while self._branches.left:
             yield self._branches.left
@@ -199,7 +173,7 @@ class _Search:
         return found
 
     def _cohort(self, rows: list[_Row], number: int, token: int, last: bool, *, first: bool) -> _Beams | None:
-        """The cohort of the real one's continuation; None where it has none."""
+        """None where the real one has no continuation."""
         beams, stem = self._beams, self._slots[number].stem
         lineages: dict[int, list[int]] = {}
         for beam, lineage in enumerate(beams.lineage.tolist()):
@@ -297,8 +271,7 @@ def _same_rank(offered: dict[int, Iterator[_Grown]], own: int, real: tuple[int, 
 def _first_fit(
     offered: dict[int, Iterator[_Grown]], value_of: Callable[[_Grown], Value], real: tuple[int, int]
 ) -> list[_Grown]:
-    """From the likeliest on, each continuation into the first cohort without its lineage and its value: the cohort
-    with the real one."""
+    """The real one's cohort. Each continuation, likeliest first, goes to the first without its lineage and value."""
     every = [(one, lineage) for lineage, those in offered.items() for one in those]
     every.sort(key=lambda pair: -pair[0].score)
     taken: dict[object, int] = {}  # by lineage and by value, a bit for each cohort that has it
@@ -324,8 +297,7 @@ def sampling(
     *,
     fitting: Fitting,
 ) -> Generator[int, None, Sampled]:
-    """The class of these secrets after the formatted beginning, a piece at a time, for a caller that computes in
-    turns: `_Search.run`. Closed early, it leaves nothing."""
+    """The secrets' class, a piece at a time (`_Search.run`). Closed early, it leaves nothing."""
     length = len(beginning) + sum(len(slot.bridge) + len(slot.target) for slot in slots)
     if length > model.max_context:
         raise PromptTooLong(
@@ -340,7 +312,6 @@ Result = TypeVar("Result")
 
 
 def finished(work: Generator[int, None, Result]) -> Result:
-    """The result of a generator, run to its end."""
     while True:
         try:
             next(work)

@@ -1,9 +1,5 @@
-"""Which of λ+1 is real: a pseudorandom function of a secret that only the user's machine and a vault have
-(§3.2, §5.3). HMAC-SHA256 under a key derived by HKDF (RFC 5869).
-
-Without the secret an order reveals nothing, and the orders of two requests are independent: every
-request has its own `context`.
-"""
+"""Which of λ+1 is real: a pseudorandom function of a secret that only the user's machine and a vault have (§3.2, §5.3).
+HMAC-SHA256 under a key derived by HKDF (RFC 5869). Each request has its own `context`: orders are independent."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from typing import TypeVar
 
 SECRET_BYTES = 32
 _SALT = b"cloister obfuscation index v1"
-REQUEST = b"request"
-"""The context of a secret that is for one request alone, as at our server's level `obfuscated`."""
+REQUEST = b"request"  # for a secret of one request alone, as at the level `obfuscated`
 
 Item = TypeVar("Item")
 
@@ -28,20 +23,18 @@ def new_secret() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The places of λ+1 variants: `places[k]` is the variant that goes k-th; variant 0 is the real one."""
+    """`places[k]` is the variant that goes k-th; variant 0 is the real one."""
 
     places: tuple[int, ...]
 
     @property
     def authentic(self) -> int:
-        """The place of the real one."""
         return self.places.index(0)
 
     def shuffled(self, variants: Sequence[Item]) -> list[Item]:
         return [variants[variant] for variant in self.places]
 
     def winnow(self, answers: Sequence[Item]) -> Item:
-        """The answer to the real one, from the answers in this order."""
         if len(answers) != len(self.places):
             raise ValueError("there are as many answers as variants")
         return answers[self.authentic]
@@ -51,7 +44,7 @@ class Order:
 
 
 class Prf:
-    """Draws numbers from a secret; the same secret and context draw the same."""
+    """The same secret and context draw the same."""
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) < SECRET_BYTES:
@@ -59,7 +52,7 @@ class Prf:
         self._key = hmac.digest(_SALT, secret, "sha256")  # HKDF-Extract
 
     def order(self, context: bytes, count: int) -> Order:
-        """A place for each of `count` variants: Fisher and Yates with unbiased draws."""
+        """Fisher and Yates with unbiased draws."""
         places, draws = list(range(count)), self._words(b"order", context)
         for last in range(count - 1, 0, -1):
             chosen = _below(last + 1, draws)
@@ -67,7 +60,6 @@ class Prf:
         return Order(tuple(places))
 
     def secret(self, context: bytes) -> bytes:
-        """Another secret, for this context alone."""
         return hmac.digest(self._key, b"secret\0" + hashlib.sha256(context).digest() + b"\1", "sha256")
 
     def _words(self, use: bytes, context: bytes) -> Iterator[int]:

@@ -1,12 +1,7 @@
-"""From marked texts to what is sampled: the secrets as slots of tokens, and the formatted prompt that asks a model to
-fill them in (§5.1, `Format` and the control sequences {F_i} of Algorithm 1).
+"""From marked texts to slots of tokens, and the prompt that asks a model to fill them in (§5.1, `Format`, {F_i}).
 
-The model is shown the texts with a numbered blank for each secret, and begins to write them out: up to the first
-secret, then the words between it and the next. A secret is sampled word by word. No word, nor how one begins, is in two
-of the λ+1 prompts: what most of them had in common would be the real one's. Signs between words stay, and so do a few
-words that name no person (`parts.KEPT`).
-
-All of this is the same for every value of a class, or the search would not be the same for all of them (`gqs`).
+A secret is sampled word by word. No word, nor how one begins, is in two of the λ+1 prompts: what most had in common
+would be the real one's. All of this is the same for every value of a class, or the search would differ (`gqs`).
 """
 
 from __future__ import annotations
@@ -26,8 +21,7 @@ from cloister.obfuscation.parts import KEPT, is_everyday, is_telling, outside, o
 from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
-NEAR = 160
-"""Characters before a secret that the model writes out, at most; and as many beside it are looked at in place."""
+NEAR = 160  # characters written out before a secret, and looked at beside it, at most
 MAX_BRIDGE = 48
 _ASK = (
     "Here is a text with blanks. Write the text again, word for word, and put something that fits into each blank.\n\n"
@@ -35,8 +29,6 @@ _ASK = (
 
 
 class Infilling:
-    """Slots and beginning for these entities of these texts."""
-
     def __init__(
         self,
         tokenizer: SamplingTokenizer,
@@ -48,13 +40,11 @@ class Infilling:
         self._places = [_Place.of(tokenizer, texts, entity) for entity in entities]
         self._skeleton = skeleton_of(texts)
         self._words = [word for number, place in enumerate(self._places) for word in place.words(number)]
-        self.before = self._beginning()
-        """All that comes before the first secret."""
+        self.before = self._beginning()  # all before the first secret
         self.beginning = [*self.before, *self._words[0].glue]
         self.slots = [self._slot(number) for number in range(len(self._words))]
 
     def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
-        """The tokens that may follow."""
         return self._shapes.following(self._tokenizer.decode(value), self._words[number].shape, last)
 
     def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
@@ -80,7 +70,7 @@ class Infilling:
             return False
 
     def words(self, candidate: Sequence[tuple[int, ...]]) -> frozenset[str]:
-        """The values and their words, in small letters: what no two variants may have in common."""
+        """In small letters: no two variants may have one of these in common."""
         values = self.values(candidate)
         words = (found[0] for value in values for found in words_in(value) if is_telling(found[0]))
         return frozenset(each.casefold() for each in (*values, *words))
@@ -89,18 +79,15 @@ class Infilling:
         return self._words[slot].entity
 
     def target(self, number: int) -> list[int]:
-        """A secret's tokens, with what stays of it and the space before."""
         return self._places[number].target
 
     def values(self, candidate: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
-        """What stands in place of each secret."""
         return tuple(
             self._tokenizer.decode(self._tokens(number, candidate)).removeprefix(place.lead)
             for number, place in enumerate(self._places)
         )
 
     def _tokens(self, number: int, values: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """A whole secret with its words replaced."""
         tokens: list[int] = []
         for word, value in zip(self._words, values, strict=False):
             if word.entity == number:
@@ -147,8 +134,6 @@ class Infilling:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Word:
-    """A word of an entity in tokens, and those before it that stay."""
-
     entity: int
     glue: tuple[int, ...]
     target: tuple[int, ...]
@@ -165,8 +150,7 @@ class _Place:
     lead: str
     start: int
     target: list[int]
-    cut: list[tuple[tuple[int, ...], tuple[int, ...]]]
-    """Its words, each after the tokens that stay."""
+    cut: list[tuple[tuple[int, ...], tuple[int, ...]]]  # its words, each after the tokens that stay
     tail: tuple[int, ...]
     first: tuple[str, str]
     others: tuple[tuple[str, str], ...]
@@ -223,8 +207,7 @@ class _Place:
 def words_of(
     tokenizer: SamplingTokenizer, target: Sequence[int]
 ) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...]]], tuple[int, ...]]:
-    """A secret's words, each after the tokens before it that stay, and what stays after the last. Where there would be
-    no word, all of it is one."""
+    """A secret's words, each after the tokens that stay before it, and what stays after the last. At least one word."""
     runs: list[tuple[bool, list[int]]] = []
     for token in target:
         text = tokenizer.decode((token,))
@@ -277,13 +260,8 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Skeleton:
-    """How a prompt is read, whatever its values are: for each text the pieces around the marks, the marks, and whether
-    it says a part of a secret outside them.
-
-    Variants of one prompt have one skeleton, or an adversary could rule a variant out: a prompt with this value would
-    have been read, and searched for, otherwise. For example, a value that also stands in the text around would be
-    marked there, too.
-    """
+    """How a prompt is read, whatever its values are. Variants of one prompt have one skeleton, or an adversary could
+    rule one out: a value that also stands in the text around would be marked there, too."""
 
     around: tuple[tuple[str, ...], ...]
     marks: tuple[tuple[_Mark, ...], ...]
@@ -292,7 +270,7 @@ class Skeleton:
 
 
 def skeleton_of(texts: Sequence[TaggedText]) -> Skeleton:
-    """The skeleton of texts with these marks. TagsInvalid where they cannot be marked so."""
+    """TagsInvalid where the texts cannot be marked so."""
     texts = add_mentions(texts)
     entities, owners = entities_of(texts), owners_of(texts)
     marks: dict[Mention, _Mark] = {}

@@ -13,11 +13,8 @@ LogProbs = npt.NDArray[np.float32]
 
 
 class Branches(Protocol):
-    """Continuations of one beginning, all of one length, whose keys and values are computed once.
-
-    At first there is one, the empty one. What is asked for is computed while its rows are taken, some at a time; take
-    them all before anything else is asked for.
-    """
+    """Continuations of one beginning, all of one length, computed once; at first one, the empty one. Rows are computed
+    while they are taken: take them all before anything else is asked for."""
 
     @property
     def left(self) -> int:
@@ -27,15 +24,10 @@ class Branches(Protocol):
         """Log-probabilities [1, vocabulary] of the token after the beginning, after pieces [0, vocabulary] of it."""
 
     def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
-        """From now on there are these: the j-th is what the `parents[j]`-th was, and `tokens[j]` after it.
-
-        Log-probabilities [rows, vocabulary] of the token after each, in order.
-        """
+        """The j-th is now the `parents[j]`-th with `tokens[j]` after it. Log-probabilities [rows, vocabulary]."""
 
 
 class LanguageModel(Protocol):
-    """A causal model."""
-
     vocabulary: int
     max_context: int
 
@@ -44,8 +36,6 @@ class LanguageModel(Protocol):
 
 
 class SamplingTokenizer(Protocol):
-    """The model's own tokenizer."""
-
     @property
     def special(self) -> Iterable[int]:
         """Tokens that are no text."""

@@ -1,14 +1,8 @@
-"""Parts of a secret that stand alone: "Dr Thornbury", "Margaret" or "M. Thornbury" for Margaret Thornbury.
+"""Parts of a secret that stand alone: "Dr Thornbury" for Margaret Thornbury. Sent unchanged, they tell the real one.
 
-A part that went out unchanged in all variants would tell the real one. So:
-
-* Two secrets with a word in common are cut: the word belongs to one of them, the one with more words or the first.
-  "Ann Lee" and "Tom Lee" are the secrets "Ann Lee" and "Tom"; a surname marked alone is a part of the full name.
+* A word of two secrets belongs to the one with more words or the first: "Ann Lee", "Tom Lee" are "Ann Lee", "Tom".
 * A word of a name that stands alone, unmarked, is marked as its part. So is its initial before a later part.
-* Every other word of a secret outside the marks is refused, with what to do: words of other secrets than names, words
-  that may or may not mean the person ("Will"), initials alone.
-
-Variants have the matching part of their value in these places (`entities.replaced`).
+* Every other word of a secret outside the marks ("Will", initials alone) is refused, with what to do.
 """
 
 from __future__ import annotations
@@ -25,15 +19,13 @@ KEPT = frozenset(
     | {"of", "the", "and", "for", "at", "in", "on", "by", "a", "an", "to", "am", "pm", "nd", "rd", "th"}
     | {"de", "la", "le", "les", "du", "des", "van", "von", "der", "den", "di", "da", "del", "el", "y"}
     | {"com", "org", "net", "edu"}
-)
-"""Words that stay where a secret has others: they name no person."""
+)  # words that stay where a secret has others: they name no person
 _SMALL = (
     "is was are were be been has have had do does did not no or but so as if it its he she his her him they them their "
     "we us our you your my me i who what with from about into over after before this that these those there here "
     "when where how why all any some one two three four five six seven eight nine ten new old very more most"
 )
-SMALL = frozenset(_SMALL.split())
-"""Words that every text has: they give nothing away."""
+SMALL = frozenset(_SMALL.split())  # words that every text has
 _EVERYDAY = (
     "april art august baker bank banks bell best bill black brook brown butcher chance chase christian church city "
     "clay college company cook county cross day dawn dean drew early email english faith field fields fisher forest "
@@ -43,8 +35,7 @@ _EVERYDAY = (
     "south spring stone street strong summer swift university walker ward waters way wells west white will winter wise "
     "wood woods young"
 )
-EVERYDAY = frozenset(_EVERYDAY.split())
-"""Words of names that are words of the language, too. In small letters they are taken for those."""
+EVERYDAY = frozenset(_EVERYDAY.split())  # in small letters taken for words of the language
 _WORD = re.compile(r"[^\W_]+")
 _INITIAL_BEFORE = re.compile(r"(?<!\w)(?P<letter>[^\W\d_])(?P<gap>\.? )\Z")
 
@@ -54,13 +45,13 @@ def words_in(text: str) -> list[re.Match[str]]:
 
 
 def parts_of(secret: str) -> tuple[str, ...]:
-    """The words of a secret but those that stay; all of them where none would be left."""
+    """All words where none but KEPT would be left."""
     words = [found[0] for found in words_in(secret)]
     return tuple(word for word in words if word.casefold() not in KEPT) or tuple(words)
 
 
 def is_telling(word: str) -> bool:
-    """Whether a word says something of a secret: not a single letter, a small word or a number of one or two digits."""
+    """Not a single letter, a small word or a number of one or two digits."""
     small = word.casefold() in KEPT or word.casefold() in SMALL
     return not small and len(word) >= (3 if word.isdigit() else 2)
 
@@ -70,8 +61,7 @@ def is_everyday(word: str) -> bool:
 
 
 def gives_away(found: str, part: str, category: Category) -> bool:
-    """Whether a word of a text is this word of a secret. Of names in any capitals; of other secrets and of everyday
-    words not where the secret has a capital and the text has none."""
+    """Names in any capitals; other secrets and everyday words not where only the secret has a capital."""
     if found.casefold() != part.casefold() or not is_telling(part):
         return False
     if category is Category.NAME and not is_everyday(part):
@@ -96,8 +86,7 @@ class _Owned:
 
 
 class Owners:
-    """Which secret each telling word belongs to: a `known` one from earlier, then the one with the most words, then
-    the first. Each secret is given as it is spelt, with its category."""
+    """A telling word belongs to a `known` secret, then to the one with the most words, then to the first."""
 
     def __init__(self, known: Iterable[str], marked: Iterable[tuple[str, Category]]) -> None:
         categories: dict[str, Category] = {}
@@ -125,13 +114,11 @@ class Owners:
         return None if owned is None else owned.part
 
     def elsewhere(self, secret: str) -> bool:
-        """Whether a word of this secret belongs to another one."""
         key = secret.casefold()
         return any((part := self.part(word)) is not None and part.secret != key for word in parts_of(secret))
 
     def linked(self, word: str) -> Category | None:
-        """The category of the name this unmarked word is a part of; None if it is none, or may be none. What is `free`
-        counts as a name where it has a capital."""
+        """The category of the name that this unmarked word is surely a part of. `free` with a capital is a name."""
         owned = self._words.get(word.casefold())
         if owned is None or is_everyday(owned.word) or not gives_away(word, owned.word, owned.category):
             return None
@@ -180,7 +167,6 @@ def _joined(span: Span, words: list[re.Match[str]]) -> Iterator[Span]:
 
 
 def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
-    """The text with the unmarked parts of names marked."""
     spans = list(text.spans)
     for start, piece in outside(text):
         for found in words_in(piece):

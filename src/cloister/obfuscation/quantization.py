@@ -13,10 +13,8 @@ Distance = Literal["absolute", "relative"]
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """ε and how it is measured; λ_max, the candidates kept at each step; the temperature of the model's distribution.
-
-    Distance is absolute, as in the paper (|P(fake) − P(real)| < ε), or relative: |ln P(fake) − ln P(real)| < ε.
-    """
+    """λ_max: candidates kept at each step. Distance: |P(fake) − P(real)| < ε as in the paper, or relative, with ln
+    P."""
 
     epsilon: float = 0.1
     lambda_max: int = 128

@@ -1,9 +1,5 @@
-"""Optional: capitals and spaces of a secret as most people write them, before its substitutes are sampled (§7.1).
-
-An odd spelling is unlike everything a model would write, so it has few substitutes. This corrects what rules can:
-spaces and capitals. Misspelt words stay (the paper asks a hosted model, which a secret must not reach). The request
-itself is changed, so the answer may change: it is done on request only.
-"""
+"""Optional (§7.1): an odd spelling has few substitutes, so a secret's capitals and spaces are made regular before
+sampling. Misspelt words stay (the paper asks a hosted model, which a secret must not reach). The answer may change."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ _MONTHS = re.compile(
 
 
 def regularise(tagged: TaggedText) -> TaggedText:
-    """The text with regular secrets, and where they are now."""
     pieces: list[str] = []
     spans: list[Span] = []
     at = length = 0

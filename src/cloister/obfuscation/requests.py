@@ -1,11 +1,6 @@
-"""One request of OpenAI's API as λ+1 of them: which texts it holds, what stands in their place, and what is remembered.
-
-A secret keeps its substitutes from request to request: the one value that came again among others that did not would
-be the real one. For the same reason each variant's conversation goes on with the answer that this very variant got
-before; a conversation whose earlier answers are not known here is refused.
-
-No sockets. Memory is this object's own and gone with it; of answers the last few hundred are kept.
-"""
+"""One request of OpenAI's API as λ+1 of them. A secret keeps its substitutes from request to request, and each
+variant's conversation its own answers: what came again among others that did not would be the real one. A conversation
+whose earlier answers are not known here is refused. No sockets; memory ends with this object."""
 
 from __future__ import annotations
 
@@ -28,13 +23,12 @@ from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
 from cloister.request_fields import refuse_repeated_names
 
 FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
-"""What ends the path of a request that can be obfuscated, and the field that holds its texts."""
 _ANY_TAG = re.compile(rb"<\s*/?\s*redact", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Obfuscated:
-    """λ+1 bodies in the order in which they go out. `turn` names the conversation so far; "" if it cannot go on."""
+    """In the order in which they go out. `turn` names the conversation so far; "" if it cannot go on."""
 
     bodies: tuple[bytes, ...]
     order: Order
@@ -46,11 +40,8 @@ class Obfuscated:
 
 
 class Obfuscation:
-    """Obfuscates the requests of one user. `by` finds substitutes; `detector` marks secrets beside those tagged.
-
-    With `regular` secrets are spelt regularly before anything is sent (§7.1): the request is not quite what was asked.
-    `new_sampler` makes a sampler for `another` user, if a sampler draws from a secret.
-    """
+    """For one user. `detector` marks secrets beside tagged ones; `regular` respells secrets (§7.1). `new_sampler`: for
+    `another` user, if a sampler draws from a secret."""
 
     def __init__(
         self,
@@ -70,7 +61,7 @@ class Obfuscation:
         self._lock, self._sampling = threading.Lock(), threading.Lock()
 
     def another(self) -> Obfuscation:
-        """The same for another user. Neither knows anything of what the other said, but they sample in turns."""
+        """Neither user knows anything of what the other said, but they sample in turns."""
         by = self._by if self._new_sampler is None else self._new_sampler()
         other = Obfuscation(by, detector=self._detector, regular=self._regular, new_sampler=self._new_sampler)
         other._sampling = self._sampling
@@ -82,11 +73,8 @@ class Obfuscation:
         return bool(self._known)
 
     def obfuscate(self, path: str, body: bytes) -> Obfuscated | None:
-        """The requests to send instead of this one; None if it may go as it is, having no secrets.
-
-        Takes as long as sampling takes. Raises TagsInvalid, TooFewCandidates or ObfuscationRefused; then nothing may
-        be sent.
-        """
+        """None if the request may go as it is, having no secrets. Raises TagsInvalid, TooFewCandidates or
+        ObfuscationRefused; then nothing may be sent."""
         field = next((name for end, name in FIELDS.items() if path.partition("?")[0].rstrip("/").endswith(end)), None)
         if field is None:
             if _ANY_TAG.search(body) or any(map(Elsewhere(list(self._known)).mentions, _said(body))):
@@ -190,7 +178,6 @@ class Obfuscation:
 
 
 def _said(body: bytes) -> list[str]:
-    """What a body of any kind says, as far as that can be read."""
     try:
         return list(strings_in(json.loads(body)))
     except (ValueError, RecursionError):
@@ -257,7 +244,6 @@ def _refuse_elsewhere(
 
 
 def _with(request: dict[str, Any], places: Sequence[tuple[Any, ...]], texts: Sequence[str]) -> dict[str, Any]:
-    """The request with these texts at these places."""
     changed = json.loads(json.dumps(request))
     for place, text in zip(places, texts, strict=True):
         holder = changed
@@ -268,7 +254,6 @@ def _with(request: dict[str, Any], places: Sequence[tuple[Any, ...]], texts: Seq
 
 
 def _turn(messages: Sequence[Any], keys: Sequence[tuple[Any, ...]], texts: Sequence[str], before: int) -> str:
-    """A name for the conversation up to a message."""
     return turn_of(
         (messages[key[1]].get("role") if isinstance(messages[key[1]], dict) else None, text)
         for key, text in zip(keys, texts, strict=True)

@@ -1,9 +1,5 @@
 """Substitutes by Greedy Quantized Sampling: λ values that would each have found the others and the secret, or an alert
-where there are too few (§5.1).
-
-`gqs` finds the class of the secret, `blocks` draws λ of its members by the request's secret. With the same secret the
-same prompt gets the same substitutes in the same order.
-"""
+where there are too few (§5.1). The same secret and prompt give the same substitutes in the same order."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from cloister.obfuscation.variants import MAX_FAKES, Substitutes
 
 @dataclass(frozen=True, slots=True)
 class SamplingGoal:
-    """λ fakes are wanted; with fewer than `minimum` nothing is sent. `quantization` bounds how they may differ."""
+    """With fewer than `minimum` nothing is sent."""
 
     fakes: int = 7
     minimum: int | None = None
@@ -41,8 +37,7 @@ class SamplingGoal:
 
 
 class Sampler:
-    """Substitutes by Greedy Quantized Sampling with a model. `prf` draws which candidates are taken; `shapes` of the
-    model's tokens are made here if they are not made yet."""
+    """`prf` draws which candidates are taken; `shapes` of the model's tokens are made here if they are not made yet."""
 
     def __init__(
         self,
@@ -59,7 +54,7 @@ class Sampler:
         return finished(self.sampling(texts, entities))
 
     def sampling(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:
-        """The same a piece at a time (`gqs.sampling`)."""
+        """A piece at a time (`gqs.sampling`)."""
         goal, by = self._goal, self._goal.quantization
         infilling = Infilling(self._tokenizer, self._shapes, texts, entities)
         found = yield from class_of(self._model, infilling, by)
@@ -86,7 +81,6 @@ def class_of(model: LanguageModel, infilling: Infilling, by: Quantization) -> Ge
 
 
 def block_for(found: Sampled, infilling: Infilling, fakes: int, by: Quantization) -> Block:
-    """The members of the class that λ fakes are drawn from, the secret among them."""
     return block_with(found.secret, found.members, by, fakes + 1, infilling.words)
 
 

@@ -1,7 +1,4 @@
-"""The shape of words: which kinds of characters follow each other. A substitute has its secret's shape.
-
-All of λ+1 variants then have one shape, so it does not show which is real; and a name is not replaced by a number.
-"""
+"""The kinds of characters in words. All λ+1 variants have the secret's shape, so it does not show which is real."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ def shape_of(words: str) -> str:
 
 
 class TokenShapes:
-    """The shapes of all tokens of a vocabulary."""
-
     def __init__(self, tokenizer: SamplingTokenizer, vocabulary: int) -> None:
         special = frozenset(tokenizer.special)
         numbers: dict[str, int] = {}

@@ -1,10 +1,6 @@
-"""`<redacted>…</redacted>` marks a secret within a text (§5.1); `<redacted category="name">` says what it is.
-
-Tags are exact, come in pairs and do not nest; an empty, unknown or misspelt one is refused, not guessed at. A detector
-and another text's tags can only add secrets: spans are joined where they touch, never cut or taken away. What a user
-marks is best wrapped with `redacted`, which refuses a text that has tags: a pasted `</redacted>` would
-end the mark early.
-"""
+"""`<redacted>…</redacted>` marks a secret within a text (§5.1); `<redacted category="name">` says what it is. Tags are
+exact, come in pairs and do not nest; others are refused. A detector only adds secrets. `redacted` wraps a text safely:
+a pasted `</redacted>` would end the mark early."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ from cloister.errors import TagsInvalid
 
 
 class Category(StrEnum):
-    """The kind of a secret, which the sampling model gets."""
-
     NAME = "name"
     DATE = "date"
     AGE = "age"
@@ -37,20 +31,19 @@ _HINT = f'Write {OPENING} before and {CLOSING} after each secret, without nestin
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """Characters start..end-1 of a text are a secret."""
+    """Characters start..end-1 of a text."""
 
     start: int
     end: int
     category: Category = Category.FREE
 
 
-Detector = Callable[[str], Iterable[tuple[int, int, str]]]
-"""Finds secrets by itself: (start, end, category) in characters; a category it has no name for is `free`."""
+Detector = Callable[[str], Iterable[tuple[int, int, str]]]  # (start, end, category)
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedText:
-    """A text without its tags, and the secrets in it: in order, apart from each other, none of them empty."""
+    """The text without tags; secrets in order, apart from each other, none empty."""
 
     text: str
     spans: tuple[Span, ...] = ()
@@ -118,7 +111,7 @@ def add_spans(tagged: TaggedText, found: Iterable[Span]) -> TaggedText:
 
 
 def auto_redact(tagged: TaggedText, found: Iterable[tuple[int, int, str]]) -> TaggedText:
-    """What a detector found is added to what is marked; where both overlap, all of both is one secret."""
+    """Where both overlap, all of both is one secret."""
     names = {str(category): category for category in Category}
     return add_spans(tagged, (Span(start, end, names.get(name, Category.FREE)) for start, end, name in found))
 

@@ -1,6 +1,5 @@
-"""λ+1 texts of which one is real, made with substitutes that are sampled (`sampler`) or given (§3.3, offloaded
-sampling). Given ones are checked for their shape; who gives them answers for how plausible they are.
-"""
+"""λ+1 texts of which one is real, with substitutes that are sampled (`sampler`) or given (§3.3, offloaded sampling).
+Given ones are checked for their shape alone."""
 
 from __future__ import annotations
 
@@ -20,12 +19,8 @@ MAX_WORD_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True)
 class Substitutes:
-    """Values for the entities of a prompt, variant by variant; none is real.
-
-    `gaps` are the differences to the real one's probability under the sampling model, one for each variant; `logprobs`
-    are the log-probabilities themselves, the real one's first. Both are empty, and `epsilon` is None, for
-    substitutes given by hand.
-    """
+    """None is real. `gaps`: differences to the real one's probability under the sampling model; `logprobs`: the real
+    one's first. Both are empty, and `epsilon` is None, for substitutes given by hand."""
 
     values: tuple[tuple[str, ...], ...]
     epsilon: float | None = None
@@ -35,10 +30,7 @@ class Substitutes:
 
     @property
     def posterior(self) -> tuple[float, ...]:
-        """How likely the sampling model holds each variant to be the real one, the real one first.
-
-        The λ+1 are equally likely to have found each other (`blocks`), so the model's probabilities alone decide.
-        """
+        """The real one first. The λ+1 are equally likely to have found each other (`blocks`): the prior decides."""
         likeliest = max(self.logprobs, default=0.0)
         weights = [math.exp(logprob - likeliest) for logprob in self.logprobs]
         return tuple(weight / sum(weights) for weight in weights)
@@ -53,14 +45,12 @@ class Substitutes:
 
 
 class Substituting(Protocol):
-    """Finds substitutes for the entities of marked texts."""
-
     def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """λ+1 versions of some texts; the first is the real one. `entities` are the secrets they differ in."""
+    """The first is the real one. `entities` are the secrets they differ in."""
 
     texts: tuple[tuple[str, ...], ...]
     entities: tuple[Entity, ...]
@@ -70,7 +60,6 @@ class Variants:
         return len(self.texts)
 
     def report(self) -> dict[str, Any]:
-        """What was reached, in numbers."""
         found = self.substitutes
         return {
             "lambda": found.count,
@@ -89,7 +78,7 @@ class Variants:
 
 
 def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
-    """The variants of texts that belong together; without a secret there is one, the real one."""
+    """Without a secret there is one, the real one."""
     marked = add_mentions(texts)
     entities = entities_of(marked)
     real = tuple(text.text for text in marked)
@@ -103,7 +92,7 @@ def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
 
 
 class GivenSubstitutes:
-    """Substitutes from elsewhere: for each entity, in order, one value for each variant."""
+    """For each entity, in order, one value for each variant."""
 
     def __init__(self, values: Sequence[Sequence[str]]) -> None:
         self._values = tuple(tuple(variant) for variant in values)

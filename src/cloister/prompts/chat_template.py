@@ -1,8 +1,5 @@
-"""A model's chat template: from messages to the text the model was trained on.
-
-The template is the publisher's program and runs in a sandbox. What people wrote must not pass for what the template
-wrote (`Rendered`). It does not know token ids.
-"""
+"""A model's chat template, the publisher's program, run in a sandbox: from messages to the text the model was trained
+on. What people wrote must not pass for what the template wrote (`Rendered`). It does not know token ids."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ _MARKS = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FF
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Rendered text in which `mark` stands at both ends of people's words and inside every token name they wrote.
-
-    A token's name without a mark in it is therefore the template's own.
-    """
+    """`mark` is at both ends of people's words and inside token names there: an unmarked name is the template's."""
 
     text: str
     mark: str
@@ -54,8 +48,8 @@ class Rendered:
 
 
 class ChatTemplate:
-    """One compiled template. `reserved` are the token names only the template may use. An assistant's earlier words may
-    hold some of them (its own `<think>`), but none of `reserved_for_assistant`."""
+    """Only the template may use the token names in `reserved`. An assistant's earlier words may hold some of them (its
+    own `<think>`), but none of `reserved_for_assistant`."""
 
     def __init__(
         self,
@@ -75,7 +69,6 @@ class ChatTemplate:
         self._reserved_for_assistant = any_of(reserved_for_assistant)
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> Rendered:
-        """The text of a chat, people's words marked."""
         mark = free_mark([self._source, json.dumps(messages, ensure_ascii=False)])
         marked = [self._marked_message(message, mark) for message in messages]
         try:
@@ -115,7 +108,6 @@ def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
 
 
 def free_mark(texts: Iterable[str]) -> str:
-    """A character that stands in none of the texts."""
     used: set[str] = set().union(*texts)
     for code in chain(*_MARKS):
         if chr(code) not in used:
@@ -129,7 +121,6 @@ def any_of(names: Iterable[str]) -> re.Pattern[str]:
 
 
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many leading characters or tokens two texts share."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
 

@@ -1,8 +1,5 @@
-"""Prompts as users write them in JSON (messages, a text, token ids): checked, and turned into messages.prompts.
-
-The gateway checks them as fields of a request's body, a vault checks a sealed one by itself: the same rules and the
-same words for what is wrong, none of which are the user's. It knows neither HTTP nor keys nor the meaning of tokens.
-"""
+"""Prompts as users write them in JSON (messages, a text, token ids): checked, and turned into messages.prompts. Gateway
+and vault use the same rules; errors hold no word of the user's. It knows neither HTTP nor keys."""
 
 from __future__ import annotations
 
@@ -94,11 +91,7 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=65536, fa
 
 
 def one_prompt(value: Any) -> OnePrompt:
-    """One prompt of a plain completion, if it is one; ValueError otherwise.
-
-    A text that is public except its tagged parts is an object, {"text": …, "public": true}: the mark goes with it to
-    the vault, sealed where the text is.
-    """
+    """ValueError if it is none. {"text": …, "public": true} is public except its tagged parts."""
     public = False
     if isinstance(value, dict):
         if set(value) != {"text", "public"} or type(value["text"]) is not str or type(value["public"]) is not bool:
@@ -118,7 +111,6 @@ def one_prompt(value: Any) -> OnePrompt:
 
 
 def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
-    """The conversation, still without a template."""
     return ChatPrompt(tuple(PromptMessage(each.role, each.text, bool(each.public)) for each in messages))
 
 
@@ -127,14 +119,10 @@ _one_prompt: TypeAdapter[OnePrompt] = TypeAdapter(Annotated[Any, AfterValidator(
 
 
 _NAMES = frozenset((*ChatMessage.model_fields, *ContentPart.model_fields))
-"""Of the objects that a prompt consists of."""
 
 
 def read_given(field: PromptField, data: bytes) -> Prompt:
-    """The prompt from the JSON of this field: all messages of a chat, or one prompt of a plain completion.
-
-    At the level `obfuscated` it is `given` in an object, beside what only its user and its vault may know.
-    """
+    """All messages of a chat or one plain prompt. At the level `obfuscated` it is `given` in an object."""
     check_size(len(data))
     hidden, data = _hidden(data)
     try:

@@ -1,13 +1,6 @@
-"""A prompt becomes tokens here, and the part of them that is public: messages whose author marked them so, up to the
-first `<confidential>…</confidential>` within them.
-
-Words never make anything public: the mark stands beside a text, not in it, and without one a tag is text like any other
-(a pasted e-mail or page may hold it). Within a marked text tags are exact, come in pairs and do not
-nest; anything else is refused, not guessed at: a forgotten closing tag must never make a secret public.
-
-The gateway uses this code at the level `open`, a vault at the others: all levels agree on every token and on where the
-private part begins. It does not know processes, sessions or caches, and keeps no prompt.
-"""
+"""A prompt becomes tokens here, and the public part of them: marked messages, up to the first `<confidential>` within.
+The mark stands beside a text, not in it: a pasted tag makes nothing public. Tags are exact, come in pairs and do not
+nest; others are refused, since a forgotten closing tag must never make a secret public. Keeps no prompt."""
 
 from __future__ import annotations
 
@@ -27,9 +20,7 @@ _ROLES = {"developer": "system"}
 
 OPENING, CLOSING = "<confidential>", "</confidential>"
 
-_ALWAYS_READ = 10
-"""Characters for each token of the context. The beginning of a longer text is tokenised first, so that a text that
-cannot fit is refused early."""
+_ALWAYS_READ = 10  # characters for each token of the context; of a longer text so much is tokenised first
 
 _TAG = re.compile(f"{re.escape(OPENING)}|{re.escape(CLOSING)}")
 _HINT = f"In a public text, write {OPENING} before and {CLOSING} after each private part, without nesting."
@@ -37,23 +28,20 @@ _HINT = f"In a public text, write {OPENING} before and {CLOSING} after each priv
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A text, without its tags if it had any. `spans` are its private parts, in order, as (start, end) characters."""
+    """A text without its tags. `spans` are its private parts, in order, as (start, end) characters."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, text: str, *, public: bool, param: str) -> Marked:
-        """All of it private, or private between its tags."""
         return parse_confidential(text, param=param) if public else cls(text, ((0, len(text)),))
 
     @property
     def first_private(self) -> int | None:
-        """The place of the first private character; None if there is none."""
         return next((start for start, end in self.spans if start < end), None)
 
     def without_private(self, placeholder: str) -> str:
-        """The text with the placeholder in place of every private part."""
         pieces = []
         at = 0
         for start, end in self.spans:
@@ -67,7 +55,7 @@ class Marked:
 
 
 def parse_confidential(text: str, *, param: str) -> Marked:
-    """Take the tags out of a text. `param` names the request's field in the errors."""
+    """`param` names the request's field in the errors."""
     pieces: list[str] = []
     spans: list[tuple[int, int]] = []
     opened: int | None = None
@@ -100,8 +88,6 @@ def _refusal(param: str, what: str) -> InvalidRequest:
 
 
 class PromptTokenizer(Protocol):
-    """What reading asks of a tokenizer."""
-
     @property
     def vocabulary(self) -> int: ...
 
@@ -118,15 +104,9 @@ class PromptTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReadPrompt:
-    """A prompt's tokens. The first `public` of them may be held by the service; at least one never is.
-
-    A token's keys and values depend on all tokens before it (Petridish §4: attention is causal), so what follows a
-    private token would reveal something of it: only the tokens before the first private character count.
-
-    They are the tokens that the text before the first private character gives on its own. How a word is cut can depend
-    on what follows it; a token that the public text alone would not give stays private. `marked`: the request marked
-    something as public, even if no token of it is.
-    """
+    """A prompt's tokens. The service may hold the first `public`, never all: those that the text before the first
+    private character gives on its own. Later ones would reveal it (Petridish §4: attention is causal). `marked`: the
+    request marked something as public, even if no token of it is."""
 
     tokens: tuple[int, ...]
     public: int
@@ -137,7 +117,7 @@ class ReadPrompt:
 
 
 class PromptReading:
-    """Reads prompts for one model. Make it before forking: it reads the whole vocabulary once."""
+    """Make it before forking: it reads the whole vocabulary once."""
 
     def __init__(self, tokenizer: PromptTokenizer, vocabulary: int, max_context: int) -> None:
         self.tokenizer = self._tokenizer = tokenizer
@@ -146,7 +126,7 @@ class PromptReading:
         self._longest_token = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocabulary))
 
     def read(self, prompt: Prompt) -> ReadPrompt:
-        """The prompt's tokens; otherwise InvalidRequest or PromptTooLong, without a word of it."""
+        """Raises InvalidRequest or PromptTooLong, without a word of the prompt."""
         if isinstance(prompt, ChatPrompt):
             return self._chat(prompt.messages)
         if isinstance(prompt, TextPrompt):
@@ -187,9 +167,8 @@ class PromptReading:
         return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
 
     def _check_length(self, texts: Sequence[str], param: str) -> None:
-        """Refuse what cannot fit before seconds are spent on tokenising it, outside all turns for the cores: what has
-        too many characters however they are tokenised, and what begins with far too many tokens already. How a text
-        goes on can change the last few tokens of its beginning, never an eighth of them."""
+        """Refuse what cannot fit before seconds are spent on tokenising all of it. How a text goes on can change the
+        last few tokens of its beginning, never an eighth of them."""
         least = -(-sum(map(len, texts)) // self._longest_token)
         whole = "\n".join(texts)
         tried = _ALWAYS_READ * self._context

@@ -1,7 +1,4 @@
-"""The text of one answer as its tokens come, and the bytes that a token's name in the vocabulary spells.
-
-All pushes and the finish of a stream, joined, are the text of all tokens decoded at once.
-"""
+"""The text of one answer as its tokens come; all pieces, joined, are the text of all tokens decoded at once."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ class ByteStream:
 
 
 class WindowStream:
-    """For vocabularies where a token's text depends on its neighbours: decodes new tokens after those given out last.
-
-    Those few show that the new ones do not start a text; the cost per token does not grow with the answer.
-    """
+    """A token's text depends on its neighbours here: new ones are decoded after the last few, at a constant cost."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], skipped: Container[int]) -> None:
         self._decode = decode

@@ -1,9 +1,5 @@
-"""Text to token ids and back, chats included, from a model's folder.
-
-It needs only the `tokenizers` package; transformers is asked where a folder has no tokenizer.json. It never starts a
-thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes. It does not know
-requests.
-"""
+"""Text to token ids and back, chats included, from a model's folder; transformers only without a tokenizer.json. Starts
+no thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes."""
 
 from __future__ import annotations
 
@@ -32,10 +28,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """How a model's makers have it sampled where a request does not say (generation_config.json); None: not said.
-
-    Penalties are left out: some need the prompt where tokens are chosen, and a default must hold at every level.
-    """
+    """generation_config.json; None: not said. No penalties: some need the prompt where tokens are chosen."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -44,7 +37,7 @@ class GenerationDefaults:
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> GenerationDefaults:
-        """The values that a request could say, too; others count as not said."""
+        """Values that a request could not say count as not said."""
         highest = {"temperature": 2, "top_p": 1, "top_k": 2**31 - 1, "min_p": 1}
         fitting: dict[str, Any] = {
             name: int(value) if name == "top_k" else value
@@ -55,8 +48,6 @@ class GenerationDefaults:
 
 
 class Tokenizer:
-    """One model's tokenizer."""
-
     def __init__(self, folder: ModelFolder) -> None:
         self._folder = folder.path
         self._settings = _read_json(folder.path / "tokenizer_config.json")
@@ -89,11 +80,10 @@ class Tokenizer:
         return self._reserved_ids | self._special.keys()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The text's ids. Special tokens named in it become those tokens: it is for raw prompts."""
+        """For raw prompts: special tokens named in the text become those tokens."""
         return self._ids(self._backend, text, add_special_tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The tokens' text, special tokens left out."""
         if self._byte_level:
             stream = self.stream()
             return stream.push(tokens) + stream.finish()
@@ -101,31 +91,24 @@ class Tokenizer:
         return text
 
     def stream(self) -> TextStream:
-        """A decoder for one answer's tokens as they come."""
         if self._byte_level:
             return ByteStream(self._visible_bytes)
         return WindowStream(self.decode, self._special)
 
     def token_bytes(self, token: int) -> bytes:
-        """The exact bytes one token stands for; empty for an id without a token."""
+        """Empty for an id without a token."""
         return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""
 
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """The ids of a chat up to where the assistant's answer begins. No message's text can become a special token.
-
-        What the template writes and nothing else, as transformers has it: the begin token is there, once, if the
-        template writes it. Only raw texts get it from the tokenizer.
-        """
+        """The ids up to the answer. No message's text can become a special token; only the template adds begin
+        tokens."""
         return self._encode_rendered(self._render(messages))[0]
 
     def render_chat_beside(
         self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
     ) -> tuple[list[int], list[int]]:
-        """The ids of a chat, and of the text with which both its rendering and its twin's begin.
-
-        The twin is the same chat with something else in place of its private parts. Comparing both renderings finds
-        where private text begins to matter, however the template trims, moves or looks at it.
-        """
+        """The ids of a chat, and of the text that its rendering shares with its twin's, which has other private parts:
+        where private text begins to matter, however the template trims, moves or looks at it."""
         ids, encode = self._encode_rendered(rendered := self._render(messages))
         try:
             other = self._render(twin).plain
@@ -134,7 +117,6 @@ class Tokenizer:
         return ids, encode(rendered.until(shared_length(rendered.plain, other)))
 
     def warm(self) -> None:
-        """Compute now what is otherwise computed on first use, for the children of this process."""
         for token in self.encode("a", add_special_tokens=True):
             self.token_bytes(token)
             self.stream().push([token])
@@ -213,7 +195,7 @@ class Tokenizer:
         return [b"" if token in self._special else spelled for token, spelled in enumerate(self._all_bytes)]
 
     def _template_source(self) -> str:
-        """The chat template, from wherever publishers put it; empty if there is none."""
+        """Empty if there is none."""
         own_file = self._folder / "chat_template.jinja"
         if own_file.is_file():
             return own_file.read_text()
@@ -296,11 +278,7 @@ def _without_added(
 
 
 def _forgetful(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """One that keeps no word. The package's models remember those they have split, for as long as the process lives.
-
-    Clearing that memory leaves words behind (tokenizers 0.23), so there is none from the start. Models without one
-    cannot be asked.
-    """
+    """The package's models keep words they split, and clearing leaves some (tokenizers 0.23): so none is kept."""
     if (resize := getattr(backend.model, "_resize_cache", None)) is not None:
         resize(0)
     return backend

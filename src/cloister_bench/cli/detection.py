@@ -14,8 +14,6 @@ from cloister_bench.cli.suite import Bars, Output, measure_suite
 
 
 class DetectionOptions(Output):
-    """Options of the command."""
-
     data: Path | None = option(
         None, "The folder that has data/pii.", metavar="DIR", envvar="CLOISTER_SHARED", show_default="$CLOISTER_SHARED"
     )

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 class GpuOptions(Output):
-    """Options of the command."""
-
     quick: bool = option(False, "Four minutes at most: one shape, 1 and 8 users.")
     minutes: float | None = option(
         None,

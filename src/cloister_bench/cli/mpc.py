@@ -15,8 +15,6 @@ from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, n
 
 
 class MpcOptions(Output):
-    """Options of the command."""
-
     report_file: Path | None = option(None, "Write all tables here, as Markdown.", name="report", metavar="FILE")
     quick: bool = option(False, "Within five minutes instead of half an hour: less, and once each.")
     model: str | None = option(None, "Model whose shape is measured.", show_default="SmolLM2-135M-Instruct")

@@ -17,8 +17,6 @@ from cloister_bench.obfuscation.results import FIGURES, FULL, PARTS, QUICK, Resu
 
 
 class ObfuscationOptions(Output):
-    """Options of the command."""
-
     quick: bool = option(False, "Ten minutes at most: few secrets, few numbers.")
     sampling_model: str | None = option(
         None, "Model of this machine that samples, as for `serve`.", show_default="SmolLM2-135M-Instruct"

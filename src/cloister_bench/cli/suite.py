@@ -25,8 +25,6 @@ Known = TypeVar("Known", bound=str)
 
 
 class Output(BaseModel):
-    """Where a suite's numbers go: the same two options, that every suite has."""
-
     json_file: Path | None = option(
         None, 'Write the numbers here, part by part; "-" prints them.', name="json", metavar="FILE"
     )
@@ -60,7 +58,6 @@ def progress_bars() -> Progress:
 
 
 def numbers(text: str) -> list[int]:
-    """The value of --users."""
     try:
         counts = [int(each) for each in text.split(",")]
     except ValueError:
@@ -71,7 +68,7 @@ def numbers(text: str) -> list[int]:
 
 
 def known_names(text: str, what: str, names: Sequence[Known]) -> tuple[Known, ...]:
-    """The names that a comma-separated list chooses; SetupError where one does not exist."""
+    """SetupError where one does not exist."""
     chosen = tuple(each.strip() for each in text.split(","))
     if unknown := set(chosen) - set(names):
         raise SetupError(f"There is no {what} {sorted(unknown)[0]!r}.", hint=f"There are: {', '.join(names)}.")
@@ -85,7 +82,7 @@ def measure_suite(
     tables: Tables,
     figures: Mapping[str, Drawing],
 ) -> Document:
-    """Measures, saving part by part; then shows tables or JSON and draws. Returns the document, complete or not."""
+    """Saves part by part. Returns the document, complete or not."""
     from cloister_bench.suite.documents import draw_figures
 
     def save() -> None:

@@ -1,9 +1,5 @@
-"""Labelled texts of public sets, read where they lie (`…/data`, with SOURCES.md beside it); nothing is copied.
-
-Every set is cut into quarters by a hash of what its texts have in common (a template, a conversation): 0 and 1 may be
-trained on, 2 calibrates thresholds, 3 is for tests. Nothing is trained on `pii_anon`, three quarters of which are for
-tests, nor on `mt_bench`, all of which is.
-"""
+"""Labelled texts of public sets, read where they lie (`…/data`). A hash of what texts have in common cuts each set into
+quarters: 0 and 1 train, 2 calibrates, 3 tests. Nothing is trained on `pii_anon` or `mt_bench`."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ TEST, CALIBRATION = 3, 2
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """A text and what is private in it: (start, end, type). Type "?" means unknown."""
+    """Private parts are (start, end, type). Type "?" means unknown."""
 
     dataset: str
     language: str
@@ -32,12 +28,11 @@ class Sample:
 
 
 def quarter_of(key: object) -> int:
-    """0 to 3, for ever the same."""
     return zlib.crc32(str(key).encode()) & 3
 
 
 def read_sets(folder: Path) -> Iterator[Sample]:
-    """All sets below `folder`/data. SetupError if there are none."""
+    """SetupError if there are none."""
     data = folder / "data"
     if not (data / "pii").is_dir():
         raise SetupError(f"There is no data/pii in {folder}.", hint="Name the folder that has it: --data DIR.")
@@ -121,7 +116,6 @@ def _nannigalaxy(data: Path) -> Iterator[Sample]:
 
 
 def prompts(data: Path) -> dict[str, list[str]]:
-    """Prompts and instructions without personal data, by set."""
     with (data / "injection/awesome_chatgpt_prompts.csv").open(newline="", encoding="utf-8") as file:
         awesome = [row["prompt"] for row in csv.DictReader(file)]
     seeds = _lines(data / "pii/nopii_self_instruct_seed_175.jsonl")

@@ -16,15 +16,14 @@ from cloister_bench.detection.data import Sample
 from cloister_bench.suite.documents import Row, rate_of
 
 BLOCK_CHARACTERS = 64
-PROMPT_CHARACTERS = 2304
-"""About 512 tokens."""
+PROMPT_CHARACTERS = 2304  # about 512 tokens
 
 UNKNOWN = "?"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block: what is private in it by its set's labels, and what each tier said."""
+    """What is private in it by its set's labels, and what each tier said."""
 
     dataset: str
     language: str
@@ -39,7 +38,7 @@ class Block:
 
 
 def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
-    """The sample's blocks. Unknown ones are left out."""
+    """Unknown blocks are left out."""
     ends = even_blocks(sample.text, BLOCK_CHARACTERS)
     types: list[set[str]] = [set() for _ in ends]
     for start, end, kind in sample.spans:
@@ -61,13 +60,11 @@ TIERS: dict[str, Callable[[Block, float], bool]] = {
 
 
 def recall(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Row:
-    """Of the private blocks, those that are held back."""
     private = [block for block in blocks if block.private]
     return rate_of(sum(map(held, private)), len(private))
 
 
 def over_isolated(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Row:
-    """Of the clean blocks, those that are held back."""
     clean = [block for block in blocks if not block.private]
     return rate_of(sum(map(held, clean)), len(clean))
 

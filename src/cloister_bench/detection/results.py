@@ -115,7 +115,6 @@ def _held(held: Callable[[Block, float], bool], public: float, block: Block) -> 
 
 
 def _whole(blocks: Sequence[Block]) -> Block:
-    """All blocks of a text as one."""
     first = blocks[0]
     return Block(
         first.dataset,

@@ -1,3 +1,2 @@
-"""What isolation costs on a GPU: decode steps and whole requests of models' shapes with random weights, beside the
-floor and transformers. What computes runs in a process for each shape (`session`): a lost device costs that shape
+"""What isolation costs on a GPU. Each shape is measured in a process (`session`): a lost device costs that shape
 only."""

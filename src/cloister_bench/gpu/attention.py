@@ -1,5 +1,4 @@
-"""Attention processes for the bench, and a service that asks them: `partitioned` without a node around it.
-Forked before this process opens the GPU. Links, arenas and kernels are the product's; one process plays all vaults."""
+"""Attention processes for the bench and a service that asks them, forked before it opens the GPU; no node around it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch
 
 
 class _Scene:
-    """One sequence's random queries, keys and values; its blocks lie scattered in a cache."""
+    """One sequence; its blocks lie scattered in a cache."""
 
     def __init__(self, device: GpuDevice, shape: tuple[int, int, int], layout: Layout, tokens: int) -> None:
         self.heads, self.kv_heads, self.dim = shape

@@ -206,8 +206,7 @@ def _breakdown(document: Document) -> Table:
 
 
 def phases(us: Mapping[str, float], layers: int, queries: float, step_ms: float, *, asks: bool) -> dict[str, float]:
-    """Figure 7 in ms, of kernels timed alone. `queries`: the share of Q in one product of Q, K and V.
-    The kernel that waits also merges: both count as waiting, as does the rest of a step that asks."""
+    """Figure 7 in ms, of kernels timed alone; merging counts as waiting. `queries`: the share of Q in Q, K and V."""
     ms = layers / 1e3
     parts = dict.fromkeys(PHASES, 0.0)
     parts["q_projection"] = us["qkv"] * queries * ms

@@ -119,7 +119,6 @@ def open_chunks(users: int, prompt: int, blocks: Sequence[Sequence[int]]) -> lis
 
 
 def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
-    """The same rows at a service that holds none of the prompts."""
     return [
         Chunk(
             [7 + row],

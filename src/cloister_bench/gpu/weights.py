@@ -10,7 +10,7 @@ from cloister.models.plain_config import PlainConfig
 
 
 class RandomWeights(Mapping[str, torch.Tensor]):
-    """Weights of a Llama of this shape. Each is made on the GPU when it is looked up."""
+    """Each is made on the GPU when it is looked up."""
 
     def __init__(self, config: PlainConfig) -> None:
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim

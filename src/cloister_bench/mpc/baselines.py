@@ -1,6 +1,5 @@
-"""What MPCache is compared with: other ways of keeping the KV cache, with the papers' secret top-k. Static methods
-choose once after the prefill; H2O and TOVA also forget while decoding; selecting ones choose blocks at every step by
-other marks. A served party refuses a plan that names one of them."""
+"""What MPCache is compared with: other ways of keeping the KV cache, with the papers' secret top-k. A served party
+refuses a plan that names one of them."""
 
 from __future__ import annotations
 
@@ -68,8 +67,6 @@ class SnapKV(KeptCache):
 
 
 class ForgettingCache(KeptCache):
-    """Forgets one token for each generated one."""
-
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
     ) -> tuple[Array, Cache]:
@@ -85,8 +82,7 @@ class ForgettingCache(KeptCache):
 
 
 class H2O(ForgettingCache):
-    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries
-    so far; counted on while decoding."""
+    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention so far."""
 
     counts_on = True
 
@@ -142,7 +138,6 @@ def _smoothed(received: Array) -> Array:
 
 
 def _of_all_heads(received: Array) -> Array:
-    """The sum over heads, for each of them: (G, t)."""
     return jnp.broadcast_to(jnp.sum(received, axis=0, keepdims=True), received.shape)
 
 
@@ -162,8 +157,6 @@ EPSILON = 2.0**-10  # below any key's squared length, and not lost in fixed poin
 
 
 class SelectingCache(MPCache):
-    """Selects by other marks than MPCache, with a secret top-k."""
-
     choose_shuffles = ()
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
@@ -183,8 +176,7 @@ class LongCache(SelectingCache):
 
 
 class InfLLM(SelectingCache):
-    """Xiao et al., 2024: blocks of adjacent tokens, each known by the few of its tokens that got most attention; at
-    every step the blocks whose representatives score highest with the query."""
+    """Xiao et al., 2024: blocks of adjacent tokens whose most attended representatives score highest with the query."""
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
         return Eviction(None, attention_received(prompt, softmax, offset)[:, self.sizes.middle])
@@ -200,7 +192,6 @@ class InfLLM(SelectingCache):
 
 
 def method_of(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
-    """The plan's method, served or not, for a prompt of this length."""
     if not isinstance(plan, BaselinePlan):
         return make_method(plan, prompt_tokens, new_tokens)
     read = plan.tokens_read(prompt_tokens)
@@ -213,7 +204,7 @@ def method_of(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
 
 
 def _selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
-    """A method that chooses among the whole middle; None where the prompt is too short."""
+    """None where the prompt is too short."""
     kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.cluster)
     sizes = sizes_of(replace(plan, static_keep=1.0, always=0.0, granularity=block, cluster=block), prompt_tokens)
     return None if sizes is None else kind(sizes, new_tokens)

@@ -1,6 +1,5 @@
-"""What a run costs, as SPU's profiler logs it, and an upper bound of its time on slower networks: seconds measured +
-bytes of the busiest party / bandwidth + messages of one party x latency (one way). No two rounds overlap in SPU's
-protocols."""
+"""What a run costs by SPU's profiler, and an upper bound on slower networks: seconds measured + bytes of the busiest
+party / bandwidth + messages of one party x latency (one way). No two rounds overlap in SPU's protocols."""
 
 from __future__ import annotations
 
@@ -56,12 +55,10 @@ class Tally:
 
     @property
     def bytes(self) -> int:
-        """Sent by all parties together: the traffic that is paid for."""
         return sum(self.sent)
 
     @property
     def most_bytes(self) -> int:
-        """Sent by the busiest party, which is what takes time."""
         return max(self.sent, default=0)
 
     @property
@@ -88,7 +85,7 @@ WAN = Network(40e6, 40e-3)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A program's whole cost, and that of each of its operators (SPU's `pphlo` instructions by name)."""
+    """Operators are SPU's `pphlo` instructions by name."""
 
     whole: Tally = Tally()
     operators: Mapping[str, Tally] = field(default_factory=dict)
@@ -139,7 +136,7 @@ def count_profiles(text: str) -> int:
 
 
 def read_profiles(text: str) -> list[Cost]:
-    """What each run cost a party, in order. ProtocolError where `text` tells of none, or of less than it begins."""
+    """ProtocolError where `text` tells of none, or of less than it begins."""
     if len(text) > LIMIT:
         raise ProtocolError("A party's log is too long to be that of these runs.")
     profiles, begin = [], 0
@@ -163,7 +160,6 @@ def _read_one(text: str, sent: int, messages: int) -> Cost:
 
 
 def merge(parties: Sequence[Cost], cpu: Sequence[float] = ()) -> Cost:
-    """All parties' profiles of one run, by rank, and the processor's time each says that it took."""
     names = dict.fromkeys(name for party in parties for name in party.operators)
     absent = Tally(0.0, (0,), (0,))
     operators = {name: _side_by_side([party.operators.get(name, absent) for party in parties]) for name in names}

@@ -31,7 +31,6 @@ MEASURES = {
 
 
 def draw_lengths(runs: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Figure 10: what a token costs against the length of its sequence."""
     lengths = sorted({run["seq"] for run in runs})
     for panel, (key, title) in zip(axes, MEASURES.items(), strict=True):
         lines(panel, runs, "seq", key, "method", COLORS)

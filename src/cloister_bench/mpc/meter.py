@@ -1,5 +1,4 @@
-"""What one step of a generation costs: its programs, as parties compile them, measured one by one and added up. Each
-kind is measured once and counted as often as it occurs, on random numbers: on shares nothing depends on values."""
+"""What one step of a generation costs: each kind of program is measured once, and counted as often as it occurs."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Step:
 
 
 class Meter:
-    """Measures on the given parties. A program met again, in whichever variant, is not measured again."""
+    """A program met again, in whichever variant, is not measured again."""
 
     def __init__(self, parties: Parties, shape: ModelShape, *, repeats: int, new_tokens: int) -> None:
         self.parties = parties
@@ -48,8 +47,7 @@ class Meter:
         self._known: dict[bytes, Cost] = {}
 
     def steps(self, variants: Sequence[Variant], seq: int) -> list[Step]:
-        """A token of each variant after `seq` others (a multiple of 16). The variants' programs run in turn, round
-        by round, so that a slow minute hits all of them."""
+        """After `seq` tokens (a multiple of 16). Variants run in turn, so that a slow minute hits all of them."""
         planned = [list(programs_of(self._programs(variant, seq))) for variant in variants]
         self._measure([program for counted in planned for program, _ in counted])
         return [

@@ -1,5 +1,4 @@
-"""Three parties as processes over TCP on this machine, to measure programs on. This process deals random inputs of
-the types that a program's own text names: client and provider in one."""
+"""Three parties as processes over TCP on this machine; this process deals random inputs, client and provider in one."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _TYPES = {"f32": "float32", "i32": "int32", "i64": "int64", "ui32": "uint32", "i
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One array. Equal types cost the same, so one random array stands for all of a type."""
+    """Equal types cost the same, so one random array stands for all of a type."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -44,7 +43,7 @@ class Input:
         return f"{'public' if self.public else 'secret'} {sizes} {self.dtype}"
 
     def draw(self) -> np.ndarray[Any, Any]:
-        """Random numbers of the type, so small that any product of them stays within the ring."""
+        """So small that any product of them stays within the ring."""
         import numpy as np
 
         random = np.random.default_rng()
@@ -114,7 +113,7 @@ class Parties:
         return name
 
     def run(self, programs: Sequence[Program]) -> list[Cost]:
-        """What each costs on random numbers, run in sequence without a message in between."""
+        """Run in sequence without a message in between."""
         executables = tuple(self._executable(program) for program in programs)
         begins = [log.stat().st_size for log in self._logs]
         seconds = self._call("run", [(executables,)] * self.count)
@@ -145,7 +144,6 @@ class Parties:
             )
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], seconds: float | None = None) -> list[Any]:
-        """What a method of `party.Party` returns at each party, called with its own arguments."""
         try:
             for control, given in zip(self._controls, arguments, strict=True):
                 control.send((method, *given))

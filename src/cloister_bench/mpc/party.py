@@ -1,6 +1,5 @@
-"""A party that is measured: `python -m cloister_bench.mpc.party FD`. Not for serving: it trusts the benchmark that
-started it, runs any executable, and its connections are not encrypted. SPU's profiler writes to its log (standard
-output)."""
+"""A party that is measured: `python -m cloister_bench.mpc.party FD`. Not for serving: it trusts the benchmark, runs any
+executable, and its connections are not encrypted. SPU's profiler writes to standard output."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class Party:
         self._runtime.set_var(name, share)
 
     def run(self, programs: tuple[bytes, ...]) -> tuple[float, ...]:
-        """Run these executables in sequence; the processor's seconds of each. The log has the other costs."""
+        """The processor's seconds of each, run in sequence. The log has the other costs."""
         from spu import libspu
 
         executables = [libspu.Executable() for _ in programs]

@@ -1,6 +1,5 @@
-"""What is measured, and how often. Baselines run on the tuned functions, so that only the cache differs;
-`full_naive` and `full_lean` are the full cache on the other two, to tell what functions give from what eviction
-gives."""
+"""What is measured, and how often. Baselines run on the tuned functions, so that only the cache differs; `full_naive`
+and `full_lean` are the full cache on the other two."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, on plain
-numbers. All tokens of a continuation go in one pass, each choosing alone what it reads, as in as many single steps."""
+"""What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, not on shares."""
 
 from __future__ import annotations
 
@@ -128,7 +127,7 @@ def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: S
 
 
 class ReadPrompt(NamedTuple):
-    """A prompt after the prefill: every layer's queries, keys and values, and the logits (V,) after its last token."""
+    """Every layer's queries, keys and values after the prefill, and the logits (V,) after the last token."""
 
     layers: list[PromptLayer]
     logits: NDArray[np.float32]
@@ -146,7 +145,7 @@ def read_prompt(model: PlainModel, tokens: Sequence[int]) -> ReadPrompt:
 
 
 class Reader:
-    """One plan's way of reading, for prompts of one length; continuations are padded to another."""
+    """For prompts of one length; continuations are padded to another."""
 
     def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, columns: int) -> None:
         self._model = model

@@ -1,5 +1,4 @@
-"""Tasks whose outcome depends on what is read of a long prompt, cut or filled to `PROMPT_TOKENS`, and their scores.
-Without the shared folder texts are generated, and only retrieval can be expected to succeed."""
+"""Tasks that depend on what is read of a prompt of `PROMPT_TOKENS`. On generated texts only retrieval can succeed."""
 
 from __future__ import annotations
 
@@ -123,7 +122,6 @@ def _retrieving(encode: Encode, samples: int) -> Task:
 
 
 def _word(draw: random.Random) -> str:
-    """A word of two or three syllables that no text has."""
     return "".join(draw.choice("bdfgklmnprstvz") + draw.choice("aeiou") for _ in range(draw.choice((2, 3))))
 
 
@@ -137,7 +135,6 @@ def _generated_text() -> str:
 
 
 def perplexity(logits: NDArray[np.float32], tokens: Sequence[int]) -> float:
-    """The mean negative log-likelihood of the tokens under logits (n, V), as a perplexity."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     likelihood = shifted[np.arange(len(tokens)), list(tokens)] - np.log(np.exp(shifted).sum(axis=-1))
     return math.exp(-float(likelihood.mean()))

@@ -1,5 +1,4 @@
-"""The document of `bench mpc`, its targets and tables. Megabytes are 10⁶ bytes of all parties together; messages one
-party's."""
+"""The document of `bench mpc`. Megabytes are 10⁶ bytes of all parties together; messages one party's."""
 
 from __future__ import annotations
 
@@ -95,7 +94,6 @@ class Results(documents.Results):
     targets = TARGETS
 
     def add_run(self, method: str, seq: int, cost: Cost) -> None:
-        """One row of `runs`, with the fields every reader may rely on first."""
         self.rows["runs"].append({"method": method, "protocol": "aby3", "seq": seq, **cost_row(cost.whole)})
 
     def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:

@@ -1,3 +1,1 @@
-"""`cloister bench obfuscation`: how many substitutes secrets have (Figures 5–7), how long sampling takes (Figure 13),
-and how often adversaries guess which prompt is real.
-"""
+"""`cloister bench obfuscation`: substitutes of secrets (Figures 5–7), sampling times (Figure 13), guesses."""

@@ -1,16 +1,9 @@
-"""Adversaries who read all λ+1 prompts and bet on one. Each gives every prompt a score; what it bets on is fixed
-beforehand: the highest score or the lowest (of the sampling model's also the middle). By chance a bet is right once in
-λ+1; what is beyond that is its advantage.
+"""Adversaries who read all λ+1 prompts and score each; they bet on the highest or the lowest (of the sampling model's
+also the middle), fixed beforehand. By chance a bet is right once in λ+1; what is beyond that is its advantage.
 
-* sampling model: the probabilities that the substitutes were chosen by.
-* sampler again: how likely the others are as the substitutes of each (`rerun`).
-* whole prompts, as layer 0's reconstruction gives them to a thief of the service's memory (redteam/test_layer_zero.py):
-  their probability under the serving model, with the words after the secret, which sampling does not look at.
-* answers: how likely the answer to each prompt is, and how often it says the secret.
-* another model: letters of the same kind of notes (`Letters`), or any model that it is given.
-* sizes: bytes of the prompt and of the answer.
-
-Not here: time and the order of ends, which the level makes equal (vault/test_obfuscating.py).
+They have: the sampling model's probabilities; the sampler (`rerun`); whole prompts under the serving model, as a thief
+of the service's memory does (redteam/test_layer_zero.py); answers; another model (`Letters`); sizes in bytes. Not here:
+time and the order of ends, which the level makes equal (vault/test_obfuscating.py).
 """
 
 from __future__ import annotations
@@ -24,23 +17,20 @@ from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
 from cloister_bench.suite.documents import wilson
 
 QUESTION = "\n\nWhat is this note about?"
-AFTER_CHARACTERS = 100
-"""Tokens after the secret that the adversary reads."""
+AFTER_CHARACTERS = 100  # after the secret, read by the adversary
 ANSWER_TOKENS = 10
 
 ORDER = 4
-_LESS = 0.4
-"""What a shorter context counts for (stupid backoff)."""
+_LESS = 0.4  # what a shorter context counts for (stupid backoff)
 
-Scores = dict[str, list[float]]
-"""By adversary, one for each prompt."""
+Scores = dict[str, list[float]]  # by adversary, one for each prompt
 
 
 BETS = ("highest", "lowest", "middle")
 
 
 def right(bet: str, scores: Sequence[float]) -> float:
-    """Whether a bet finds the first, which is the real one; a part where it draws among several of one score."""
+    """Whether a bet finds the first, the real one; a part where it draws among several of one score."""
     ordered = sorted(scores)
     wanted = {"highest": ordered[-1], "lowest": ordered[0], "middle": ordered[len(ordered) // 2]}[bet]
     return 1 / list(scores).count(wanted) if scores[0] == wanted else 0.0
@@ -48,8 +38,6 @@ def right(bet: str, scores: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """How often a bet was right, of how many prompts with `fakes` fakes each."""
-
     right: float
     of: int
     fakes: int
@@ -66,8 +54,7 @@ class Guesses:
 
 
 class Letters:
-    """A model of letters, counted from texts: which follow the four before them. It knows a field's words and names
-    without any network, and without the sampling model."""
+    """Which letters follow four others, counted from texts: it knows a field's words without the sampling model."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._counts: Counter[str] = Counter()
@@ -77,7 +64,6 @@ class Letters:
         self._total = sum(count for run, count in self._counts.items() if len(run) == 1)
 
     def logprob(self, before: str, words: str, after: str) -> float:
-        """Of the words and what follows them."""
         text = before[-ORDER:] + words + after
         return sum(
             self._letter(text[max(0, at - ORDER) : at], text[at]) for at in range(len(before[-ORDER:]), len(text))
@@ -94,10 +80,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Trial:
-    """One prompt among others: the words before and after the secret, and the values, the real one first.
-
-    `sampled`: log-probabilities by the sampling model. `reran`: those of the whole set (`rerun`), if sampled.
-    """
+    """The real value first. `sampled`: log-probabilities by the sampling model; `reran`: of the whole set."""
 
     before: str
     after: str
@@ -111,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a model makes of one prompt: its log-probability from where prompts differ, and the answer."""
+    """Its log-probability from where prompts differ, and the answer."""
 
     prompt: float
     answer: tuple[int, ...] = ()
@@ -157,8 +140,6 @@ class Adversaries:
 
 
 def reader_of(model: LanguageModel, tokenizer: SamplingTokenizer) -> Callable[[Sequence[str]], list[float]]:
-    """How likely a model finds whole texts."""
-
     def reads(texts: Sequence[str]) -> list[float]:
         return [reading.prompt for reading in read_all(model, [tokenizer.encode(text) for text in texts], 0)]
 

@@ -1,7 +1,5 @@
 """What λ made-up prompts cost a server: time between tokens, a vault's memory; beside `partitioned` (Figures 10, 14).
-
-The substitutes are the caller's, so nothing is sampled; sessions are kept, so no vault is made while the clock runs.
-"""
+Substitutes are given, so nothing is sampled; sessions are kept, so no vault is made while the clock runs."""
 
 from __future__ import annotations
 
@@ -66,8 +64,7 @@ def time_between_tokens(asked: Ask, users: int, fakes: int, tokens: int, rounds:
 
 
 def vault_memory(asked: Ask, fakes: Sequence[int]) -> list[Row]:
-    """A vault that holds λ+1 long prompts, and what the formula says that these add to the first: λ times the keys and
-    values from the secret's block on. (The paper shares what follows the secret, too: adr/0011.)"""
+    """Beside the formula: λ times the keys and values from the secret's block on. (The paper shares more: adr/0011.)"""
     rows: list[Row] = []
     alone = before = 0
     for number in fakes:
@@ -90,7 +87,7 @@ def vault_memory(asked: Ask, fakes: Sequence[int]) -> list[Row]:
 
 
 class Server(OwnServer):
-    """One of our own, on this machine. Use it in a `with`, which waits until it is up."""
+    """Use it in a `with`, which waits until it is up."""
 
     def __init__(self, model: str | None, logs: Path) -> None:
         self._folder = find_model(model)

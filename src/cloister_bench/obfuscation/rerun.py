@@ -1,9 +1,5 @@
-"""An adversary that runs the sampler again: once for each of the λ+1 prompts, as if that one were the real one.
-
-It has the code, the sampling model, all settings and all λ+1 prompts with their marks; not the request's secret. Its
-score is the exact log-likelihood of the observed set under each hypothesis: how probable it is that this prompt, had it
-been real, would have gone out among these others. −∞ rules a prompt out.
-"""
+"""An adversary that runs the sampler again for each of the λ+1 prompts, with the code, the model and all settings, but
+not the request's secret. A score is the exact log-likelihood of the set if this prompt is real; −∞ rules it out."""
 
 from __future__ import annotations
 
@@ -21,14 +17,11 @@ from cloister.obfuscation.sampler import block_for, class_of
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import TaggedText
 
-Values = tuple[str, ...]
-"""A prompt's secrets."""
+Values = tuple[str, ...]  # a prompt's secrets
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """The sampler as the user runs it, except the secret."""
-
     model: LanguageModel
     tokenizer: SamplingTokenizer
     shapes: TokenShapes
@@ -36,7 +29,6 @@ class Rerun:
     fakes: int
 
     def scores(self, prompts: Sequence[TaggedText]) -> list[float]:
-        """For each prompt how likely this set of prompts is if it is real."""
         marked = [add_mentions([prompt]) for prompt in prompts]
         observed = {tuple(one.secret for one in entities_of(texts)) for texts in marked}
         return [self._score(texts, observed) for texts in marked]

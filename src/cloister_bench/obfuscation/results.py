@@ -29,8 +29,7 @@ PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher", "decoding")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ, ε and λ_max of the distinguisher;
-    users and λ of the decoding, from 0, which is `partitioned`."""
+    """`secrets` of each category. λ of the decoding begins at 0, which is `partitioned`."""
 
     secrets: int = 20
     epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -90,7 +89,6 @@ def _overhead(users: int) -> Any:
 
 
 def _beside_formula(document: Document) -> float | None:
-    """How far the vault's memory is from the formula, at most."""
     rows = [row for row in document["memory"] if row["formula"]]
     return max((abs(row["bytes"] / row["formula"] - 1) for row in rows), default=None)
 
@@ -109,16 +107,14 @@ TARGETS = (
 
 @dataclass
 class Results(documents.Results):
-    """`curves`: λ found, for each secret and ε; `latency`: seconds; `distinguisher`: bets; `decoding`: time between
-    tokens; `memory`: what a vault holds beside one prompt."""
+    """`curves`: λ found, for each secret and ε; `latency`: seconds; `memory`: what a vault holds beside one prompt."""
 
     curves: list[Row] = field(default_factory=list)
     latency: list[Row] = field(default_factory=list)
     distinguisher: list[Row] = field(default_factory=list)
     decoding: list[Row] = field(default_factory=list)
     memory: list[Row] = field(default_factory=list)
-    too_few: int = 0
-    """Prompts of the distinguisher that would not have been sent: too few substitutes."""
+    too_few: int = 0  # prompts of the distinguisher that would not have been sent
     skipped: list[str] = field(default_factory=list)
     targets = TARGETS
 

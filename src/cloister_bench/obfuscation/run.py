@@ -37,13 +37,10 @@ from cloister_bench.suite.measurement import Measurement, Watcher
 
 Texts = Mapping[Category, list[TaggedText]]
 _TITLES, _NAMES = ("Dr.", "Mr.", "Mrs.", "Ms."), "Quill Oberon Zephyr Thorne Vexley Quandt Ibsen Yarrow Pexton Wolde"
-RANDOM_WORDS = tuple(f"{title} {name}" for title in _TITLES for name in _NAMES.split())
-"""The naive baseline: names from a written list."""
+RANDOM_WORDS = tuple(f"{title} {name}" for title in _TITLES for name in _NAMES.split())  # the naive baseline
 
 
 class SamplingModel(Protocol):
-    """What is measured (`local_sampling.LocalModel`)."""
-
     @property
     def continuations(self) -> LanguageModel: ...
 
@@ -52,7 +49,7 @@ class SamplingModel(Protocol):
 
 
 class Bench(Measurement[Results]):
-    """Part by part; what does not fit the plan's time is left out and said."""
+    """What does not fit the plan's time is left out and said."""
 
     def __init__(
         self,
@@ -99,7 +96,6 @@ class Bench(Measurement[Results]):
         return finished(class_of(self._model, infilling, by))
 
     def _count(self, infilling: Infilling, by: Quantization) -> int:
-        """How many substitutes there are within ε."""
         found = self._sample(infilling, by)
         runs = ([one.values for one in run] for run in runs_of(found.members, by))
         return next((len(run) - 1 for run in runs if found.secret in run), 0)

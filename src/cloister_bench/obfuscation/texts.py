@@ -1,8 +1,5 @@
-"""Texts with secrets: the notes of clinical dialogues (shared/data/clinical), marked by rules.
-
-The paper had them marked by hosted tools (§9.3). Rules find fewer secrets, and surely; texts are cut to what stands
-near the secret, so that hundreds can be sampled.
-"""
+"""Texts with secrets: the notes of clinical dialogues (shared/data/clinical), marked by rules, cut near the secret. The
+paper had them marked by hosted tools (§9.3); rules find fewer secrets, and surely."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ RULES: dict[Category, re.Pattern[str]] = {
 
 
 def clinical_texts(shared: Path | None, most: int) -> dict[Category, list[TaggedText]]:
-    """At most `most` texts of each category, each with one secret; SetupError where the data is not here."""
+    """Each with one secret, at most `most` of a category; SetupError where the data is not here."""
     folder = (shared or Path("shared")) / "data" / "clinical"
     if not any((folder / name).is_file() for name in FILES):
         raise SetupError(f"There are no clinical dialogues in {folder}.", hint="Say where they are with --shared DIR.")
@@ -63,7 +60,6 @@ def _notes(folder: Path) -> Iterator[str]:
 
 
 def _near(note: str, start: int, end: int, category: Category) -> TaggedText:
-    """The note around the secret, cut between words."""
     first = 0 if start <= NEAR else note.index(" ", start - NEAR, start) + 1
     last = len(note) if len(note) - end <= NEAR else note.rindex(" ", end, end + NEAR)
     return TaggedText(note[first:last], (Span(start - first, end - first, category),))

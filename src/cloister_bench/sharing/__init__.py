@@ -1,4 +1,1 @@
-"""What other tenants learn from the prefix cache, and what it saves, policy by policy (SafeKV §III and §VIII).
-
-The attacker is an ordinary client with its own key.
-"""
+"""What other tenants learn from the prefix cache, and what it saves, policy by policy (SafeKV §III and §VIII)."""

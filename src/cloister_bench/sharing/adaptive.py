@@ -1,11 +1,6 @@
-"""An attacker that adapts (SafeKV §III-B): it finds a secret part by part, with several identities, and looks at both
-the clock and `cached_tokens`.
-
-The known beginning of the secret stands before its next guesses, so that a right one is found to the end of its last
-whole page. Each look at the candidates is another identity's: its own copy would answer the second time. Between two
-looks the cache is flooded, so that what the first left there goes, and the times of both are added. A blind attacker
-guesses beside it.
-"""
+"""An attacker that adapts (SafeKV §III-B): it finds a secret part by part, by the clock and `cached_tokens`. Each look
+is another identity's, since its own copy would answer the second time; between two looks the cache is flooded, so that
+what the first left there goes. A blind attacker guesses beside it."""
 
 from __future__ import annotations
 
@@ -19,22 +14,18 @@ from typing import Protocol
 from cloister_bench.sharing.attack import Probe
 from cloister_bench.sharing.prompts import BEFORE, Secret, flood_prompt, make_secret
 
-SETTLE_S = 0.3
-"""After the victim has asked: a detector reads in that time."""
+SETTLE_S = 0.3  # after the victim has asked: a detector reads in that time
 LOOKS = 2
 MOST_HITS = 60
 
 
 class Tenant(Protocol):
-    """A client of the server with its own key."""
-
     def ask(self, prompt: str) -> Probe: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """Of one secret: how many of its parts were reached, how many guessed right, and of the reached ones how many a
-    blind attacker guessed. A part is reached when all before it were found."""
+    """A part is reached when all before it were found; `blind` guesses count among the reached parts."""
 
     reached: int
     right: int
@@ -57,7 +48,6 @@ def extensions(
     flood: int = 2,
     settle: Callable[[float], None] = time.sleep,
 ) -> list[Extension]:
-    """Attack this many secrets of the victim's."""
     draw = random.Random(seed)
     found = []
     for _ in range(trials):
@@ -108,8 +98,7 @@ def exposure(
     patience: int = 20,
     settle: Callable[[float], None] = time.sleep,
 ) -> int | None:
-    """How often others find a prompt that detection passes before it is taken back (§V-C); MOST_HITS if never, None
-    if none of them ever finds one."""
+    """How often others find a prompt before it is taken back (§V-C); MOST_HITS if never, None if none finds one."""
     draw = random.Random(seed)
     for _ in range(patience):
         prompt = flood_prompt(draw)

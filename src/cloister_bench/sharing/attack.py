@@ -1,8 +1,5 @@
-"""SafeKV's attacker (§III-B): it knows what stands before and after a secret, sends every candidate once, and takes the
-one whose first token came soonest for the victim's. A second one reads `cached_tokens` instead of a clock.
-
-Both are ordinary clients with their own keys. A candidate is sent once: from then on its sender has it cached too.
-"""
+"""SafeKV's attacker (§III-B) takes the candidate whose first token came soonest; a second one reads `cached_tokens`. A
+candidate is sent once: from then on its sender has it cached too."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from cloister_bench.streamed import events
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one answer reveals: when its first token came, and how many of its tokens were found computed."""
+    """When the first token came, and how many tokens were found computed."""
 
     seconds: float
     cached: int
@@ -27,8 +24,6 @@ class Probe:
 
 
 class Caller:
-    """One tenant of a server."""
-
     def __init__(self, url: str, model: str, key: str, level: str) -> None:
         self._http = httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
         self._body = {"model": model, "max_tokens": 1, "temperature": 0, "protection": level, "stream": True}
@@ -50,8 +45,6 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Whether each attacker was right in one trial."""
-
     by_time: bool
     by_count: bool
 
@@ -75,8 +68,7 @@ def attacks(victim: Caller, attacker: Caller, trials: int, candidates: int, seed
 
 
 def reuse(writer: Caller, reader: Caller, seed: int, patience: int = 50) -> tuple[Probe, Probe]:
-    """What another tenant's clean prompt saves: the writer's own first answer, and the reader's after it. Where a
-    detector must read it first, the reader asks for another beginning of it until one is found, or gives up."""
+    """A clean prompt's first answer to its writer, and to another tenant after it, who asks until a part is found."""
     draw = random.Random(seed)
     for _ in range(patience):
         words = " ".join(draw.choices(("river", "stone", "garden", "winter", "letter", "window"), k=6))

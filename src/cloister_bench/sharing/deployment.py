@@ -1,5 +1,4 @@
-"""One server for each policy, with tenants that have keys. Knows how policies are asked for: `safekv` by the
-level `shared`, the others by `--prefix-policy` at `open`."""
+"""One server for each policy: `safekv` is the level `shared`, the others `--prefix-policy` at `open`."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from cloister_bench.words import read_words
 
 _LISTS = read_words("prompts")
 BEFORE: str = _LISTS["BEFORE"]
-AFTER: str = _LISTS["AFTER"]
-"""The attacker knows what comes before the secret and after it: so long a text that one right guess saves much."""
+AFTER: str = _LISTS["AFTER"]  # so long that one right guess saves much
 
 _FIRST: list[str] = _LISTS["FIRST"]
 _LAST: list[str] = _LISTS["LAST"]
@@ -49,8 +48,7 @@ class Secret:
     true: tuple[int, ...]
 
 
-_KNOWN: str = _LISTS["KNOWN"]
-"""Follows every part. Longer than a page and known to the attacker, so that a right guess fills a page to its end."""
+_KNOWN: str = _LISTS["KNOWN"]  # longer than a page: a right guess fills one
 
 
 def make_secret(draw: random.Random, parts: int, candidates: int) -> Secret:
@@ -74,15 +72,12 @@ _FORMS: tuple[Callable[[random.Random], str], ...] = (
 
 
 def private_sentence(draw: random.Random) -> str:
-    """Personal data."""
     return draw.choice(_FORMS)(draw).strip()
 
 
 _THINGS: list[str] = _LISTS["THINGS"]
 OPENING = "Answer every question as clearly as you can and never make anything up."
-_INSTRUCTIONS: list[str] = _LISTS["INSTRUCTIONS"]
-"""Without personal data. The shipped detector passes each of them; of natural ones it held back a tenth of all blocks,
-and a held-back block holds back all that follow it."""
+_INSTRUCTIONS: list[str] = _LISTS["INSTRUCTIONS"]  # the detector passes each
 
 
 def sentences(draw: random.Random, tokens: int) -> str:
@@ -97,7 +92,6 @@ TOKENS_PER_SENTENCE = 14
 
 
 def nonce(draw: random.Random) -> str:
-    """A unique beginning."""
     return f"Write about {', '.join(draw.choices(_THINGS, k=8))}."
 
 

@@ -21,8 +21,7 @@ ANSWER_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a workload came to. `tokens_per_s`: of prompts and answers together, as the paper counts; `found` of prompt
-    tokens were found computed."""
+    """`tokens_per_s`: of prompts and answers together, as the paper counts; `found`: prompt tokens found computed."""
 
     requests: int
     errors: int

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`trials` secrets for the attacker that lists candidates, `extensions` for the adaptive one, whose secrets have
-    `parts`; `rounds` of every workload."""
+    """`trials`: secrets for the attacker that lists candidates; `extensions`: for the adaptive one, of `parts` each."""
 
     trials: int = 50
     candidates: int = 4
@@ -99,8 +98,7 @@ class Results(documents.Results):
     extended: dict[str, Sequence[Extension]] = field(default_factory=dict)
     exposed: dict[str, dict[int, int | None]] = field(default_factory=dict)
     """By policy and number of identities: how often other tenants found something before its demotion."""
-    served: dict[str, dict[str, list[Served]]] = field(default_factory=dict)
-    """By workload and policy: its rounds."""
+    served: dict[str, dict[str, list[Served]]] = field(default_factory=dict)  # By workload and policy: its rounds.
 
     @property
     def targets(self) -> tuple[Target, ...]:  # type: ignore[override]

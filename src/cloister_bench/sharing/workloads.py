@@ -1,9 +1,5 @@
-"""What tenants ask, made from a seed: the paper's three workloads (SafeKV §VII-C), and traces of real traffic scaled to
-a small machine. Knows no server and measures nothing.
-
-Texts are sentences, so that a detector can read them; about a third hold something private. What is common to tenants
-is a system prompt, marked as public for the policy that goes by marks.
-"""
+"""What tenants ask, made from a seed: the paper's three workloads (SafeKV §VII-C), and scaled traces of real traffic.
+Texts are sentences that a detector can read, about a third private; system prompts are marked as public."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from cloister_bench.sharing.prompts import OPENING, nonce, private_sentence, sen
 Messages = list[dict[str, Any]]
 PRIVATE_SHARE = 0.33
 ANSWER = "Here is what you asked for, in a few words: first the one, then the other, and nothing else after that."
-"""Stands for the answer before, in a conversation's next turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything. Of a trace the first `trace_requests`, spread over `trace_seconds`; a block of 512 tokens
-    of Mooncake's is a sentence, of 48 blocks at most, and lengths are divided by `shrink` and `azure_shrink`."""
+    """The first `trace_requests` over `trace_seconds`; a Mooncake block (512 tokens) is a sentence, at most 48."""
 
     pii_requests: int = 48
     chats: int = 12
@@ -117,8 +111,7 @@ def system_prompt(scale: Scale, draw: random.Random, data: Path | None) -> Workl
 
 
 def mooncake(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Requests of the Mooncake trace: blocks with one hash are one text. A conversation, which is what shares more than
-    its first block, is a tenant's."""
+    """Blocks with one hash are one text. What shares more than its first block is a conversation, and a tenant's."""
     rows = list(islice(_lines(data, "mooncake_conversation_trace.jsonl"), scale.trace_requests))
     made = [json.loads(row) for row in rows]
     sessions = []
@@ -174,7 +167,6 @@ def _block(number: int, *, private: bool) -> str:
 
 
 def _spread(times: Sequence[float], seconds: float) -> list[float]:
-    """The same rhythm, scaled to this many seconds."""
     first, length = min(times, default=0.0), max(times, default=0.0) - min(times, default=0.0)
     return [(at - first) / length * seconds if length else 0.0 for at in times]
 

@@ -1,6 +1,4 @@
-"""A `cloister serve` of the bench's own: started, warmed up, asked, and read from outside: its /metrics, and its
-processes' memory in /proc. Only root may read that of sealed processes (not dumpable).
-"""
+"""A `cloister serve` of the bench's own, its /metrics, and its processes' memory in /proc, which only root may read."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ REQUEST_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What /metrics said at one moment. A time not measured yet is None."""
+    """A time not measured yet is None."""
 
     seconds: Mapping[str, float]
     steps: float
@@ -59,7 +57,7 @@ class Deployment(OwnServer):
         self.folder = folder
 
     async def measure(self, point: Point, seed: int) -> RunReport:
-        """The point's users at once. Raises ServiceUnavailable if not one of them was answered."""
+        """Raises ServiceUnavailable if not one of the users was answered."""
         load = Workload(
             input_tokens=point.input_tokens,
             output_tokens=point.output_tokens,
@@ -79,7 +77,7 @@ class Deployment(OwnServer):
     async def ask(
         self, level: LevelName, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
     ) -> Answer:
-        """One request of one user. Raises BrokenAnswer."""
+        """Raises BrokenAnswer."""
         load = Workload(
             input_tokens=input_tokens, output_tokens=output_tokens, seed=seed, timeout_s=REQUEST_S, protection=level
         )
@@ -98,7 +96,7 @@ class Deployment(OwnServer):
 
 @asynccontextmanager
 async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
-    """Start a server for this model and wait until it has answered at every level once."""
+    """Waits until the server has answered at every level once."""
     with Deployment(folder, logs, arguments) as server:
         try:
             server.model = await server.ready(START_S)
@@ -145,7 +143,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def memory_of(pid: int) -> Memory:
-    """One process's memory. PermissionError where that is not ours to know."""
+    """PermissionError where that is not ours to know."""
     rollup = _fields((PROC / str(pid) / "smaps_rollup").read_text())
     status = _fields((PROC / str(pid) / "status").read_text())
     private = rollup["Private_Clean"] + rollup["Private_Dirty"] + rollup.get("Private_Hugetlb", 0)
@@ -159,7 +157,7 @@ def total(pids: Iterable[int]) -> int:
 
 
 def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:
-    """Bytes of this many tokens' keys and values in bf16; None where config.json does not say the model's shape."""
+    """In bf16; None where config.json does not say the model's shape."""
     try:
         heads = config["num_attention_heads"]
         dim = config.get("head_dim") or config["hidden_size"] // heads

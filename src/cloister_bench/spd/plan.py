@@ -9,8 +9,7 @@ from typing import Literal, get_args
 from cloister.levels import ISOLATED, OPEN, PARTITIONED, LevelName
 from cloister_bench.suite.measurement import Point
 
-LEVELS: tuple[LevelName, ...] = (OPEN, PARTITIONED, ISOLATED)
-"""The levels that are compared: those whose tokens are the same."""
+LEVELS: tuple[LevelName, ...] = (OPEN, PARTITIONED, ISOLATED)  # their tokens are the same
 
 Part = Literal["users", "lengths", "breakdown", "ttft", "vaults", "model", "memory"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -18,10 +17,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole measurement. Where vaults decode alone, everything takes users times as long, and is measured once.
-
-    `seconds` bounds the run: each part has a share of it, and begins no round that would exceed its own.
-    """
+    """`seconds` bounds the run by parts. Where vaults decode alone, time grows with users: that is measured once."""
 
     users: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     input_tokens: int = 64

@@ -159,7 +159,6 @@ COLUMNS = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token,
 
 
 def tables(document: Document) -> list[Table]:
-    """One for each model, where a step's time goes, and the targets."""
     models: dict[str, list[list[str]]] = {}
     for run in document["runs"]:
         load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"  # users × tokens in/tokens out
@@ -240,7 +239,6 @@ def draw_breakdown(breakdown: dict[str, Row], axes: tuple[Axes, ...]) -> str:
 
 
 def _bars(panel: Axes, runs: list[Row], by: str, key: str, label: str) -> None:
-    """A group for each name that `by` has in the runs, with a bar for each level."""
     groups = list(dict.fromkeys(run[by] for run in runs))
     values: dict[str, list[Any]] = {
         level: [(find(runs, level=level, **{by: name}) or {}).get(key) for name in groups] for level in LEVELS

@@ -23,8 +23,7 @@ from cloister_bench.spd.random_model import SIZES, write_random_model
 from cloister_bench.spd.results import Results, breakdown_entry
 from cloister_bench.suite.measurement import Measured, Measurement, Point, Watcher, measure_in_turn
 
-# On one server each, in this order. The last has no spare vaults and no detector, which
-# comes up late: it then has what was asked for.
+# On one server each, in this order. The last has no spare vaults and no detector, which comes up late.
 SERVERS: tuple[tuple[Part, ...], ...] = (("users", "lengths", "breakdown", "ttft", "vaults"), ("model",), ("memory",))
 MB = 1e6
 SETTLE_S = 0.4
@@ -33,8 +32,6 @@ ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_
 
 
 class Bench(Measurement[Results]):
-    """Measures servers that it starts."""
-
     foreseen = (*Measurement.foreseen, BrokenAnswer)
 
     def __init__(

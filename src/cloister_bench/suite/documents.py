@@ -1,6 +1,4 @@
-"""What a suite measured, as one JSON document with its targets met or missed, and the files it goes to: JSON, tables as
-Markdown (the command line shows them on a terminal), and figures as PNG.
-"""
+"""What a suite measured, as one JSON document with its targets met or missed, as Markdown tables and as PNG figures."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ Cell = Callable[[Row], Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound on one number of the document; without a `target` the number is only reported."""
+    """Without a `target` the number is only reported."""
 
     name: str
     target: float | None
@@ -35,7 +33,7 @@ class Target:
     labels: Mapping[str, Any] = field(default_factory=dict)
 
     def verdict(self, document: Document) -> Row:
-        """Its row; what was not measured counts as not met."""
+        """What was not measured counts as not met."""
         value, met = self.measured(document), None
         if self.target is not None:
             met = value is not None and (value >= self.target if self.bound == "at least" else value <= self.target)
@@ -55,7 +53,6 @@ class Results:
     targets: ClassVar[tuple[Target, ...]] = ()
 
     def numbers(self) -> Document:
-        """What the suite measured, as plain values."""
         raise NotImplementedError
 
     def remarks(self) -> Document:
@@ -114,7 +111,7 @@ def shown(value: Any) -> str:
 
 
 def rate_of(hits: float, total: int) -> Row:
-    """A share with its 95% confidence interval; the share is None where nothing was counted."""
+    """With its 95% confidence interval; the share is None where nothing was counted."""
     low, high = wilson(hits, total)
     share = round(hits / total, 4) if total else None
     return {"share": share, "low": round(low, 4), "high": round(high, 4), "of": total}
@@ -152,8 +149,6 @@ Size = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of a document: the rows it shows, and the function that draws them and says what they are."""
-
     rows: Callable[[Document], Any]
     draw: Callable[[Any, tuple[Axes, ...]], str]
     grid: tuple[int, int] = (1, 1)
@@ -182,7 +177,7 @@ def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-d
 
 
 def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, tuple[Axes, ...]]:
-    """A figure with rows × columns panels; sizes in inches."""
+    """Sizes in inches."""
     from matplotlib.figure import Figure
 
     size = (panel[0] * columns + margin[0], panel[1] * rows + margin[1])
@@ -191,7 +186,6 @@ def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, 
 
 
 def lines(panel: Axes, rows: Sequence[Row], x: str, y: str, by: str, colors: Mapping[str, str]) -> None:
-    """A line for each name that `by` has in the rows."""
     for name in dict.fromkeys(row[by] for row in rows):
         mine = sorted((row[x], row[y]) for row in rows if row[by] == name)
         panel.plot(*zip(*mine, strict=True), marker="o", color=colors.get(name), label=name)
@@ -218,7 +212,6 @@ def grouped_bars(
 
 
 def stacked_bars(panel: Axes, places: list[float] | list[str], parts: Mapping[str, list[float]]) -> None:
-    """Bars across, each of the parts after the other."""
     left = [0.0] * len(places)
     for name, widths in parts.items():
         panel.barh(places, widths, left=left, label=name)

@@ -1,6 +1,4 @@
-"""How a suite is measured: part by part, keeping the others when one fails. Sides that are compared are measured in
-turn, round by round, so that other load on the machine hits all of them.
-"""
+"""Measures a suite part by part, keeping the others when one fails; sides in turn, so that other load hits them all."""
 
 from __future__ import annotations
 
@@ -20,8 +18,6 @@ Found = TypeVar("Found", bound=Results)
 
 
 class Watcher(Protocol):
-    """Reports progress."""
-
     def begin(self, part: str, total: int) -> None: ...
 
     def advance(self, what: str) -> None: ...
@@ -30,7 +26,7 @@ class Watcher(Protocol):
 
 
 class Measurement(Generic[Found]):
-    """Measures the parts asked for. `save` is called whenever a part has ended, well or not."""
+    """`save` is called whenever a part has ended, well or not."""
 
     foreseen: tuple[type[Exception], ...] = (CloisterError, OSError)
 
@@ -85,8 +81,6 @@ class Point:
 
 
 class Measures(Protocol):
-    """A server that is up."""
-
     async def measure(self, point: Point, seed: int) -> RunReport: ...
 
 
@@ -133,10 +127,7 @@ async def measure_in_turn(
     on_end: Callable[[Point], None] = lambda point: None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """`measured` holds what was measured so far should anything fail.
-
-    Every comparison is made once, however long it takes, except its optional sides; again only while it fits.
-    """
+    """`measured` is kept if this fails. Each comparison is made once, except optional sides; again if it fits."""
     end = clock() + seconds
     took: dict[tuple[int, int, int], float] = {}
     for round in range(max((point.rounds for point in points), default=0)):

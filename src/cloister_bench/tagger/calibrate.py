@@ -17,11 +17,8 @@ from cloister_bench.detection.data import CALIBRATION, read_sets
 from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
 from cloister_bench.suite.documents import wilson
 
-WANTED = {None: 0.985, "pupa": 0.90}
-"""Of the private blocks of all sets, and of real users' prompts, the share to hold back: by the lower end of its 95%
-confidence interval, so that a lucky draw of few blocks does not choose the threshold."""
-SURE = 0.02
-"""Of the clean blocks, the share that may be called private outright."""
+WANTED = {None: 0.985, "pupa": 0.90}  # private blocks held back: the lower end of the share's 95% interval
+SURE = 0.02  # share of clean blocks that may be called private outright
 
 
 def share_for(bound: float, total: int) -> float:

@@ -1,7 +1,4 @@
-"""The shared data as labelled texts: (text, spans), a span being (start, end, class); class −1 says "unknown, ignore".
-
-Read where they lie, never copied; licences are in the folder's SOURCES.md.
-"""
+"""Labelled texts of the shared data: (text, [(start, end, class)]); class −1: ignore. Licences are in SOURCES.md."""
 
 from __future__ import annotations
 
@@ -27,13 +24,10 @@ KIND_OF: dict[str, int] = {label: getattr(values, kind) for kind, labels in WORD
 """All other labels are numbers."""
 
 
-TRAINED_ON = (0, 1)
-"""Quarters of each set."""
+TRAINED_ON = (0, 1)  # quarters of each set
 
 
-SHINGLE = 8
-"""A text that shares this many consecutive words with one kept for calibration or tests is not trained on: the
-same prompt comes twice in a set, or in two."""
+SHINGLE = 8  # a text that shares so many words in a row with a kept one is not trained on
 
 
 def _shingles(text: str) -> set[tuple[str, ...]]:
@@ -60,7 +54,6 @@ def _kept(folder: Path) -> _Kept:
 
 
 def labelled(folder: Path) -> dict[str, list[Text]]:
-    """What may be trained on of the labelled sets, by set."""
     sets: dict[str, list[Text]] = {}
     for sample in _kept(folder).samples:
         if sample.dataset not in PROMPTS:
@@ -88,7 +81,6 @@ PROMPTS = ("arena_hard", "mt_bench", "awesome", "self_instruct", "injecguard", "
 
 
 def unlabelled(folder: Path) -> list[str]:
-    """Prompts that may be trained on."""
     return [sample.text for sample in _kept(folder).samples if sample.dataset in PROMPTS]
 
 

@@ -1,7 +1,4 @@
-"""Draws texts to train on: made-up ones, and those of the shared sets that may be trained on, with other people there.
-
-(text, spans), a span being (start, end, class); class -1 says "unknown, ignore"
-"""
+"""Draws texts to train on, made-up or shared, with other people: (text, [(start, end, class)]); class −1: ignore."""
 
 from __future__ import annotations
 
@@ -17,8 +14,7 @@ from cloister_bench.tagger import clean_text, corpora, names, values
 from cloister_bench.tagger.corpora import Text
 from cloister_bench.words import read_words
 
-SENTENCES = read_words("sentences")
-"""With slots, {name} and the like, and [[…]] around words that identify a person without a name; clean ones, too."""
+SENTENCES = read_words("sentences")  # {slots}; [[…]] around words that identify a person
 SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
 OF_PRESIDIO = {
     "PERSON": "name", "STREET_ADDRESS": "street", "GPE": "place", "ORGANIZATION": "org", "CREDIT_CARD": "card",
@@ -37,7 +33,6 @@ ORGANISATIONS = re.compile(
 
 
 def filled(template: str, draw: random.Random, language: str | None) -> Text:
-    """A template with its slots filled."""
     text, spans, place, opened = "", [], 0, None
     template = template.replace("\\n", "\n")
     for found in SLOT.finditer(template):
@@ -66,7 +61,6 @@ def joined(texts: list[Text], between: str) -> Text:
 
 
 def recast(text: Text, draw: random.Random, often: float = 0.8, entities: list[str] | None = None) -> Text:
-    """The same text with other people, places and organisations in it."""
     whole, spans, place = "", [], 0
     for start, end, kind in sorted(text[1]):
         if start < place:
@@ -130,7 +124,6 @@ def piece(text: Text, draw: random.Random) -> Text:
 
 
 def titled(text: Text, draw: random.Random, share: float) -> Text:
-    """Some words that begin small begin with a capital."""
     letters = list(text[0])
     for word in re.finditer(r"(?<![^\W_])[a-z](?=[a-z])", text[0]):
         if draw.random() < share:
@@ -142,8 +135,7 @@ SMALL = re.compile(r"(?<![\w'’.@/#-])[a-z]{3,}(?![\w'’@/-])")
 
 
 def reworded(text: Text, draw: random.Random, words: list[str], share: float) -> Text:
-    """Some clean words in small letters become others, half of them put together from two: what is rare
-    or new is not private for that, and no text is learnt by heart."""
+    """Some clean words become others, half of them put together from two: what is rare is not private for that."""
     taken = np.zeros(len(text[0]) + 1, dtype=bool)
     for start, end, _ in text[1]:
         taken[start:end] = True
@@ -166,15 +158,12 @@ WEIGHTS = {
     "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "plain": 0.11, "several": 0.06, "prompt": 0.38,
     "passage": 0.10, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.15, "pupa": 0.30,
 }  # fmt: skip
-"""How often each kind of text is drawn."""
 REWORDED = ("prompt", "passage", "pupa", "tweet", "novel")
-ASKS = 0.6
-"""Of the clean sentences, the share that are requests."""
+ASKS = 0.6  # share of requests among the clean sentences
 
 
 class Material:
-    """Everything that may be trained on. `people`: the share of known people's and places' names in clean prompts that
-    training passes over; the others count as clean, as their set says."""
+    """`people`: the share of known names in clean prompts that training passes over; the others count as clean."""
 
     def __init__(self, folder: Path, people: float = 0.7) -> None:
         sets = corpora.labelled(folder)

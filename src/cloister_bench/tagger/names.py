@@ -1,7 +1,4 @@
-"""Common given names, family names and places of many languages, and more made from their letters.
-
-Any pairing that names a real person is chance.
-"""
+"""Given names, family names and places of many languages, and more made from their letters. A real person is chance."""
 
 from __future__ import annotations
 

@@ -16,22 +16,18 @@ from cloister_bench.tagger.values import UNIT
 CLASSES = 9
 WIDTH = 5
 STEP_WORDS = 8192
-LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]
-"""Which features tell a word's letters, its shape, and which the whole word."""
+LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]  # features of a word's letters, shape, whole
 
-LEVELS = 15
-"""A table's number is at most this, so that the file is small."""
+LEVELS = 15  # of a table's numbers, so that the file is small
 
-DECAY, AVERAGE = 0.01, 0.998
-"""Of weights: how much they shrink, and how slowly their running mean moves."""
+DECAY, AVERAGE = 0.01, 0.998  # how weights shrink, and how slowly their mean moves
 
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a private word weighs, and a clean one without a capital (others weigh 1); which shares of words
-    hide all their letters, or are known by their parts alone; dropout of hidden units; label smoothing."""
+    """Weights of private words and of clean ones without a capital (others: 1); shares of words with hidden letters."""
 
     private: float = 0.5
     small: float = 2.5
@@ -56,11 +52,8 @@ class Nets(nn.Module):
         self.out_bias = _drawn((count, 1, CLASSES), hidden)
 
     def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """(nets, words, CLASSES) of features (nets, words, FEATURES); `trigrams` of all words of all nets, one after
-        the other. What lies beyond a text is zero in every layer.
-
-        In training some words hide their letters, wholly or in part, so that what was never seen is known by its
-        neighbours and its shape, and no text is learnt by heart."""
+        """(nets, words, CLASSES) of features (nets, words, FEATURES), zero beyond a text. In training some words hide
+        their letters, so that unseen ones are known by their neighbours and shape."""
         count, words, _ = features.shape
         first = torch.arange(count, device=features.device)[:, None, None] * (BUCKETS + 1)
         padded = features[:, :, 0] == BUCKETS
@@ -106,8 +99,7 @@ def _around(hidden: torch.Tensor, text: torch.Tensor, dilation: int) -> torch.Te
 
 
 def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """Of each net: cross entropy, smoothed. A unit is known to be private, of unknown kind; words of unknown class
-    do not count."""
+    """Of each net: cross entropy, smoothed. A unit is private, of unknown kind; words of unknown class do not count."""
     logs = nn.functional.log_softmax(scores, 2)
     loss = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
     anyone = torch.logsumexp(logs[:, :, 1:], 2)
@@ -171,8 +163,7 @@ def train(nets: Nets, pool: Tensors, steps: int, rate: float, seed: int) -> None
 
 
 def packed(nets: Nets) -> dict[str, np.ndarray]:
-    """What the tagger loads: the tables beside one another in int8 with a scale for each column, the rest in half
-    precision."""
+    """The tables beside one another in int8 with a scale for each column, the rest in half precision."""
     table = nets.table.detach().view(nets.count, BUCKETS + 1, -1)[:, :BUCKETS].cpu().numpy()
     table = table.transpose(1, 0, 2).reshape(BUCKETS, -1)
     scale = np.abs(table).max(0) / LEVELS
