@@ -217,7 +217,7 @@ class Bench(Measurement[Results]):
 
 
 def _in_turns(texts: Texts, most: int | None = None) -> list[tuple[Category, TaggedText]]:
-    """By turns one of each category, so that a lack of time hits every category; `most` of each."""
+    """`most` of each; by turns, so that a lack of time hits every category."""
     longest = max((len(each) for each in texts.values()), default=0)
     turns = range(longest if most is None else min(most, longest))
     return [(category, each[at]) for at in turns for category, each in texts.items() if at < len(each)]

@@ -56,7 +56,6 @@ class Results:
         raise NotImplementedError
 
     def remarks(self) -> Document:
-        """Facts about the run: what was left out, and how long it took."""
         raise NotImplementedError
 
     def document(self) -> Document:

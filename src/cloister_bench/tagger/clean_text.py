@@ -45,7 +45,6 @@ def sentence(draw: random.Random, common: list[str]) -> str:
 
 
 def asked(draw: random.Random, common: list[str]) -> str:
-    """A request or a part of one, just as clean."""
     return _SLOT.sub(lambda found: _filled(found, draw, common), ask(draw).replace("\\n", "\n"))
 
 

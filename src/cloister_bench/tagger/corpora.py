@@ -21,13 +21,12 @@ Text = tuple[str, list[Span]]
 
 WORDS = read_words("corpora")
 KIND_OF: dict[str, int] = {label: getattr(values, kind) for kind, labels in WORDS["KINDS"].items() for label in labels}
-"""All other labels are numbers."""
 
 
 TRAINED_ON = (0, 1)  # quarters of each set
 
 
-SHINGLE = 8  # a text that shares so many words in a row with a kept one is not trained on
+SHINGLE = 8  # a text that shares this many words in a row with a kept one is not trained on
 
 
 def _shingles(text: str) -> set[tuple[str, ...]]:

@@ -97,7 +97,6 @@ def another(value: str, kind: int, draw: random.Random, entities: list[str] | No
 
 
 def peopled(text: Text, draw: random.Random) -> Text:
-    """Some pronouns become names."""
     found = list(PRONOUNS.finditer(text[0]))
     if not found:
         return text
@@ -113,7 +112,6 @@ def peopled(text: Text, draw: random.Random) -> Text:
 
 
 def piece(text: Text, draw: random.Random) -> Text:
-    """A part of a long text, as a block is."""
     whole, spans = text
     if len(whole) < 500:
         return text
