@@ -228,7 +228,6 @@ def _all(texts: Texts) -> list[TaggedText]:
 
 
 def _spread(counts: list[int]) -> dict[str, Any]:
-    """Mean and its 95% interval."""
     half = 1.96 * stdev(counts) / len(counts) ** 0.5 if len(counts) > 1 else 0.0
     middle = mean(counts)
     return {"mean": round(middle, 2), "low": round(max(0.0, middle - half), 2), "high": round(middle + half, 2)}

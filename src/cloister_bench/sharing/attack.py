@@ -16,8 +16,6 @@ from cloister_bench.streamed import events
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """When the first token came, and how many tokens were found computed."""
-
     seconds: float
     cached: int
     tokens: int

@@ -94,5 +94,4 @@ def nonce(draw: random.Random) -> str:
 
 
 def flood_prompt(draw: random.Random) -> str:
-    """A prompt of some 150 tokens that holds nothing private, and that other tenants hardly ever send."""
     return sentences(draw, 150)

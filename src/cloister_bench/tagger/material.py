@@ -76,7 +76,6 @@ def recast(text: Text, draw: random.Random, often: float = 0.8, entities: list[s
 
 
 def another(value: str, kind: int, draw: random.Random, entities: list[str] | None = None) -> str:
-    """One that may stand where this stands, written as this is."""
     made = value
     if entities and kind in (values.ORG, values.UNIT) and draw.random() < 0.5:
         made = draw.choice(entities)
