@@ -95,7 +95,6 @@ async def measure(
     users: int,
     on_request_end: Callable[[], None] = lambda: None,
 ) -> RunReport:
-    """The warm-up first, then the run that is reported."""
     crowd = [User(address, api_key, load) for _ in range(users)]
     name = f"bench-{token_hex(6)}"
     sessions = [f"{name}-{number}" if load.sessions else None for number in range(users)]

@@ -22,7 +22,6 @@ class Percentiles:
 
     @classmethod
     def of_seconds(cls, samples: Sequence[float]) -> Percentiles:
-        """Interpolates linearly between neighbours."""
         import numpy as np
 
         if not samples:
@@ -102,7 +101,6 @@ PANELS = ("output tokens/s", "first token, ms (p50, shaded to p95)", "between to
 
 
 def plot_runs(series: Mapping[str, list[RunReport]], path: Path, title: str) -> None:
-    """One line for each server: throughput, TTFT and inter-token latency (p50, with a band up to p95) over users."""
     figure, (rate, *latency) = panels(1, 3, panel=(4.0, 3.0), margin=(0.0, 0.8))
     for name, runs in series.items():
         users = [run.users for run in runs]

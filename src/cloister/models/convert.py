@@ -125,7 +125,7 @@ def _have_converted(order: Convert) -> None:
 def _last_message(
     order: Convert, peer: socket.socket, progress: Callable[[float], None]
 ) -> Converted | StartFailed | None:
-    """The converter's last message; None if it closes the connection before."""
+    """None if the converter closes the connection before."""
     control: BlockingEndpoint[FromConverter] = BlockingEndpoint(peer, FromConverter)
     try:
         control.send(order)

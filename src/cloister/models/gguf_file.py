@@ -28,7 +28,6 @@ _CARRIED = {
     "logit_scale": "logit_scale",
 }  # fields that transformers' map drops for some architectures
 _FACTORS = ("attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "embedding_scale", "residual_scale")
-"""Fields of architectures that transformers' map does not know."""
 _GEMMA3_27B_LAYERS = 62
 
 _HINT = "Give the model as a Hugging Face folder with safetensors instead."

@@ -87,8 +87,7 @@ class GgufTokenizer:
 
     @property
     def _spaced(self) -> bool:
-        """Whether words get a space before them at the beginning and after a special token (SentencePiece, not
-        Gemma)."""
+        """Whether words get a space before them at the start and after special tokens (not so for Gemma)."""
         said = self._field("tokenizer.ggml.add_space_prefix")
         return not self._architecture.startswith("gemma") if said is None else bool(said)
 

@@ -12,7 +12,6 @@ from cloister.errors import ModelUnsupported
 
 KEYS = ("quantization_config", "compression_config", "quantization")  # in config.json and FILES, at any depth
 FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
-"""Files in which some methods describe it, and the method where the file does not say it."""
 NAMES = ("quant_method", "quant_algo", "format", "fmt", "load_in_4bit", "load_in_8bit")
 HINT = (
     "Serve the model's unquantised folder (bf16, fp16 or fp32) or a GGUF file of it. "

@@ -143,8 +143,6 @@ class _Word:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Place:
-    """An entity's first mention, in tokens, and what stands beside it and its other mentions."""
-
     tokenizer: SamplingTokenizer
     secret: str
     lead: str

@@ -179,7 +179,6 @@ def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
 
 
 def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
-    """The unmarked initials right before a part of a name."""
     part, start = owners.part(text.secret(span)), span.start
     since = max((one.end for one in text.spans if one.end <= start), default=0)
     while part is not None and (found := _INITIAL_BEFORE.search(text.text, since, start)):
@@ -226,7 +225,6 @@ def refuse_parts(texts: Iterable[TaggedText], owners: Owners) -> None:
 
 
 def says_part(text: TaggedText, owners: Owners) -> bool:
-    """Whether a word of a secret, or the initials of a name, stand outside the marks."""
     pieces = [piece for _, piece in outside(text)]
     words = {found[0] for piece in pieces for found in words_in(piece)}
     initials = [pattern for secret in owners.keys if (pattern := _initials_alone(secret)) is not None]
@@ -242,7 +240,6 @@ def _initials_alone(secret: str) -> re.Pattern[str] | None:
 
 
 def outside(text: TaggedText) -> Iterator[tuple[int, str]]:
-    """What stands outside the marks, and where each piece begins."""
     at = 0
     for span in text.spans:
         yield at, text.text[at : span.start]

@@ -13,8 +13,7 @@ Distance = Literal["absolute", "relative"]
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """λ_max: candidates kept at each step. Distance: |P(fake) − P(real)| < ε as in the paper, or relative, with ln
-    P."""
+    """λ_max: candidates kept at each step. Distance: |P(fake) − P(real)| < ε as in the paper, or of ln P."""
 
     epsilon: float = 0.1
     lambda_max: int = 128

@@ -158,7 +158,6 @@ class Obfuscation:
         marked: Sequence[TaggedText],
         variants: list[list[str]],
     ) -> None:
-        """Put what each variant was answered before into its conversation."""
         secret = [key[1] for key, text in zip(keys, marked, strict=True) if text.spans]
         begins = min(secret)
         for number, message in enumerate(messages):

@@ -36,7 +36,6 @@ class Rendered:
         return self.text.replace(self.mark, "")
 
     def until(self, characters: int) -> Rendered:
-        """The beginning, with this number of characters of plain text."""
         pieces = []
         for piece in self.text.split(self.mark):
             if len(piece) >= characters:

@@ -20,7 +20,7 @@ _ROLES = {"developer": "system"}
 
 OPENING, CLOSING = "<confidential>", "</confidential>"
 
-_ALWAYS_READ = 10  # characters for each token of the context; of a longer text so much is tokenised first
+_ALWAYS_READ = 10  # characters for each token of the context that are tokenised first, to refuse long texts early
 
 _TAG = re.compile(f"{re.escape(OPENING)}|{re.escape(CLOSING)}")
 _HINT = f"In a public text, write {OPENING} before and {CLOSING} after each private part, without nesting."

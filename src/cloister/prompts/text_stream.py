@@ -22,7 +22,6 @@ class ByteStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, tokens: Sequence[int]) -> str:
-        """Take the next tokens; give the text that is now certain."""
         table = self._table
         return self._decoder.decode(b"".join([table[token] for token in tokens if token < len(table)]))
 

@@ -100,8 +100,7 @@ class Tokenizer:
         return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""
 
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """The ids up to the answer. No message's text can become a special token; only the template adds begin
-        tokens."""
+        """No message's text can become a special token; only the template adds a begin token."""
         return self._encode_rendered(self._render(messages))[0]
 
     def render_chat_beside(
@@ -130,7 +129,6 @@ class Tokenizer:
         return self._chat.render(messages)
 
     def _encode_rendered(self, rendered: Rendered) -> tuple[list[int], Callable[[Rendered], list[int]]]:
-        """The ids, and the function that found them."""
         ids = self._encode_whole(rendered)
         meant = [self._reserved[found[0]] for found in self._reserved_pattern.finditer(rendered.text)]
         if [token for token in ids if token in self._reserved_ids] == meant:

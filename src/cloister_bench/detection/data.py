@@ -71,7 +71,6 @@ def _pupa(data: Path) -> Iterator[Sample]:
 
 
 def units_in(text: str, units: str) -> tuple[tuple[int, int, str], ...]:
-    """Where PUPA's units, separated by ||, stand in a text."""
     return tuple(
         (found.start(), found.end(), "UNIT")
         for unit in sorted({unit.strip() for unit in units.split("||")})

@@ -97,7 +97,6 @@ class Results(documents.Results):
         return {tier: recall(mine, held) for tier, held in self._tiers().items()}
 
     def _decided(self) -> dict[str, float]:
-        """Which tier has the last word on a text (Figure 9): the rules, the tagger, or tier 3 for the uncertain."""
         counts = {"tier 1": 0, "tier 2": 0, "tier 3": 0}
         for blocks in self.texts:
             if any(block.tier1 for block in blocks):

@@ -34,8 +34,6 @@ class Partition:
 
 
 class Answered(NamedTuple):
-    """Seconds of all, and until each user's first token; and all tokens, step by step."""
-
     seconds: float
     firsts: list[float]
     tokens: list[list[int]]

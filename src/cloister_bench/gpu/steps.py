@@ -75,7 +75,7 @@ def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
 
 
 def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
-    """Every user's prompt, drawn at random, and its blocks; the last of them are for the answer."""
+    """The last blocks are for the answer."""
     each = prompt_blocks(prompt) + ANSWER_BLOCKS
     cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
     cache._held.normal_()

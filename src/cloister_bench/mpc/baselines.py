@@ -77,7 +77,6 @@ class ForgettingCache(KeptCache):
         return out, self.afterwards(cache, weights, values, softmax, seen)
 
     def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
-        """The cache once a step's weights (H, n, S + R) are known."""
         raise NotImplementedError
 
 

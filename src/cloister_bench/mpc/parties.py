@@ -53,7 +53,7 @@ class Input:
 
 
 def inputs_of(code: bytes) -> list[Input]:
-    """In order. ProtocolError where the text is not a program of SPU's."""
+    """ProtocolError where the text is not a program of SPU's."""
     main = _MAIN.search(code.decode("utf-8", "replace"))
     if main is None:
         raise ProtocolError("A compiled program does not name its inputs.", hint="Is this another version of SPU?")

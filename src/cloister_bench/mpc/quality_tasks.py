@@ -104,7 +104,6 @@ def _answering(name: str, questions: Sequence[_Question], encode: Encode, sample
 
 
 def _retrieving(encode: Encode, samples: int) -> Task:
-    """A list of made-up words and numbers, and one of the words again: its number is to follow."""
     draw = random.Random(6)
     made = []
     for _ in range(samples):

@@ -97,7 +97,6 @@ class Results(documents.Results):
         self.rows["runs"].append({"method": method, "protocol": "aby3", "seq": seq, **cost_row(cost.whole)})
 
     def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:
-        """Each operator that sends or takes time, dearest on a LAN first."""
         labels = {"method": method, "program": program, "seq": seq}
         self.rows["operators"] += [
             {**labels, "operator": name, "times": tally.times, **cost_row(tally)}

@@ -94,8 +94,6 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Its log-probability from where prompts differ, and the answer."""
-
     prompt: float
     answer: tuple[int, ...] = ()
     likelihood: float = 0.0
@@ -168,7 +166,6 @@ def _read(
     answer_tokens: int,
     stops: frozenset[int],
 ) -> list[Reading]:
-    """Rows of one length after a beginning, token by token, then the likeliest answer to each."""
     count = len(rows)
     prompt, likelihood = [0.0] * count, [0.0] * count
     answers: list[list[int]] = [[] for _ in rows]

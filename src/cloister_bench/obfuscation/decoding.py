@@ -30,8 +30,6 @@ LONG_AFTER = " asks: " + " ".join(f"is line {number} of the letter long enough?"
 
 
 class Ask(Protocol):
-    """A server that is up: when the tokens of an answer came, and what the vaults of kept sessions hold."""
-
     def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
         """Seconds, and how many tokens the prompt had."""
         ...

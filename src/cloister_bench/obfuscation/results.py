@@ -171,7 +171,6 @@ def _draw_latency(rows: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def _draw_bets(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Of each adversary the better bet."""
     names = list(dict.fromkeys(row["adversary"] for row in rows))
     for at, (kind, colour) in enumerate((("sampled", "tab:blue"), ("random", "tab:orange"))):
         bets = [[row for row in rows if (row["adversary"], row["fakes"]) == (name, kind)] for name in names]

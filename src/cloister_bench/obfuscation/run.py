@@ -217,7 +217,7 @@ class Bench(Measurement[Results]):
 
 
 def _in_turns(texts: Texts, most: int | None = None) -> list[tuple[Category, TaggedText]]:
-    """By turns one of each category, so that a lack of time hits every category; `most` of each."""
+    """`most` of each; by turns, so that a lack of time hits every category."""
     longest = max((len(each) for each in texts.values()), default=0)
     turns = range(longest if most is None else min(most, longest))
     return [(category, each[at]) for at in turns for category, each in texts.items() if at < len(each)]
@@ -228,7 +228,6 @@ def _all(texts: Texts) -> list[TaggedText]:
 
 
 def _spread(counts: list[int]) -> dict[str, Any]:
-    """Mean and its 95% interval."""
     half = 1.96 * stdev(counts) / len(counts) ** 0.5 if len(counts) > 1 else 0.0
     middle = mean(counts)
     return {"mean": round(middle, 2), "low": round(max(0.0, middle - half), 2), "high": round(middle + half, 2)}

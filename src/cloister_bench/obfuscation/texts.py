@@ -46,7 +46,6 @@ def clinical_texts(shared: Path | None, most: int) -> dict[Category, list[Tagged
 
 
 def other_notes(shared: Path | None, texts: dict[Category, list[TaggedText]]) -> list[str]:
-    """Notes that none of the texts is from: the knowledge of a reader from the field."""
     used = [text.text for those in texts.values() for text in those]
     notes = _notes((shared or Path("shared")) / "data" / "clinical")
     return [note for note in notes if not any(text in note for text in used)]

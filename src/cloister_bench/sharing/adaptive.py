@@ -59,7 +59,6 @@ def extensions(
 
 
 def _extend(secret: Secret, identities: Sequence[Tenant], draw: random.Random, flood: int) -> Extension:
-    """Part by part, until one is guessed wrong."""
     others, parts = cycle(identities), len(secret.parts)
     known, right, blind = BEFORE, 0, 0
     for reached, (part, true) in enumerate(zip(secret.parts, secret.true, strict=True), 1):

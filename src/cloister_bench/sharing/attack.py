@@ -16,8 +16,6 @@ from cloister_bench.streamed import events
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """When the first token came, and how many tokens were found computed."""
-
     seconds: float
     cached: int
     tokens: int
@@ -68,7 +66,7 @@ def attacks(victim: Caller, attacker: Caller, trials: int, candidates: int, seed
 
 
 def reuse(writer: Caller, reader: Caller, seed: int, patience: int = 50) -> tuple[Probe, Probe]:
-    """A clean prompt's first answer to its writer, and to another tenant after it, who asks until a part is found."""
+    """The writer's first answer to a clean prompt, and another tenant's after it, once a detector has read it."""
     draw = random.Random(seed)
     for _ in range(patience):
         words = " ".join(draw.choices(("river", "stone", "garden", "winter", "letter", "window"), k=6))

@@ -25,7 +25,6 @@ class Trial:
 
 
 def make_trial(draw: random.Random, candidates: int) -> Trial:
-    """Secrets of one form, drawn from one distribution."""
     secrets: set[str] = set()
     while len(secrets) < candidates:
         secrets.add(_secret(draw))
@@ -81,7 +80,6 @@ _INSTRUCTIONS: list[str] = _LISTS["INSTRUCTIONS"]  # the detector passes each
 
 
 def sentences(draw: random.Random, tokens: int) -> str:
-    """Instructions of about this many tokens, in random order."""
     count, drawn = max(1, tokens // TOKENS_PER_SENTENCE), list[str]()
     while len(drawn) < count:
         drawn += draw.sample(_INSTRUCTIONS, min(count - len(drawn), len(_INSTRUCTIONS)))
@@ -96,5 +94,4 @@ def nonce(draw: random.Random) -> str:
 
 
 def flood_prompt(draw: random.Random) -> str:
-    """A prompt of some 150 tokens that holds nothing private, and that other tenants hardly ever send."""
     return sentences(draw, 150)

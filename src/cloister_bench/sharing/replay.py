@@ -67,7 +67,6 @@ async def replay(
     level: str,
     workload: Workload,
 ) -> Served:
-    """Every session on its own connection, under its tenant's key."""
     load = messages.Workload(endpoint="chat", timeout_s=ANSWER_S)
     room = asyncio.Semaphore(workload.users or len(workload.sessions) or 1)
     answers: list[Answer] = []

@@ -222,7 +222,6 @@ def _exposed(document: Document, policy: str) -> str:
 
 
 def _bars(panel: Axes, rates: dict[str, Document], names: dict[str, str]) -> None:
-    """For each policy the share of secrets found in each way, with its interval."""
     ways = {label: [of_policy[by] for of_policy in rates.values()] for by, label in names.items()}
     errors = {
         label: [

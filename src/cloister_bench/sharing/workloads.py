@@ -23,7 +23,7 @@ ANSWER = "Here is what you asked for, in a few words: first the one, then the ot
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Requests of one tenant, each sent when the one before is answered, the first after `at` seconds."""
+    """Each is sent when the one before is answered, the first after `at` seconds."""
 
     tenant: int
     turns: tuple[Messages, ...]

@@ -108,7 +108,7 @@ async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ())
 
 
 def _last_line(log: Path) -> str:
-    """What a server said before it ended: the log's folder is gone by the time a user reads this."""
+    """The log's folder is gone by the time a user reads this."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "It said nothing."
 

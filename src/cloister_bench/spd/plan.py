@@ -70,7 +70,6 @@ class Plan:
         return [Point(level, users, *tokens) for users in self.breakdown_users for level in LEVELS if level != ISOLATED]
 
     def left_out(self) -> Iterator[tuple[Part, Point, str]]:
-        """What the paper has and this plan has not, and why."""
         why = "the vaults decode in turn: it would take minutes"
         for users in self.users:
             if users > self.isolated_users:

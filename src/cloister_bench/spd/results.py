@@ -209,7 +209,6 @@ def draw_users(runs: list[Row], axes: tuple[Axes, ...]) -> str:
 
 
 def draw_models(runs: list[Row], axes: tuple[Axes, ...]) -> str:
-    """Figure 5: the time of an answer for models of two sizes."""
     timed = [{**run, "seconds": run["answer_ms"] and run["answer_ms"] / 1000} for run in runs]
     _bars(axes[0], timed, "model", "seconds", "time of an answer, s")
     return "{users} users, {input_tokens} tokens in, {output_tokens} out".format_map(runs[-1])
@@ -253,7 +252,6 @@ def _runs(document: Document, figure: int) -> list[Row]:
 
 
 def _both_models(document: Document) -> list[Row]:
-    """The larger model's runs, behind those of the other under the same load; nothing without the larger one."""
     larger = _runs(document, 5)
     smaller = _runs(document, 4) if larger else []
     return [run for run in smaller if all(run[name] == larger[0][name] for name in LOAD)] + larger

@@ -117,7 +117,6 @@ class Bench(Measurement[Results]):
             self._watcher.advance(str(partitioned))
 
     async def _time_first_tokens(self, server: Deployment) -> None:
-        """One user's wait for the first token of a long prompt, at `open` and at `partitioned` in turn."""
         plan = self._plan
         self._watcher.begin("ttft", plan.ttft_samples)
         waits: dict[LevelName, list[float]] = {OPEN: [], PARTITIONED: []}

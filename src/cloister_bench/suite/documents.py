@@ -56,7 +56,6 @@ class Results:
         raise NotImplementedError
 
     def remarks(self) -> Document:
-        """Facts about the run: what was left out, and how long it took."""
         raise NotImplementedError
 
     def document(self) -> Document:
@@ -71,7 +70,6 @@ def find(rows: Iterable[Row], **having: Any) -> Row | None:
 
 
 def write_json(document: Document, path: Path) -> None:
-    """Indented, so that two documents can be compared line by line."""
     write_text(json.dumps(document, indent=2) + "\n", path, "Choose another file.")
 
 
@@ -157,7 +155,6 @@ class Drawing:
 
 
 def draw_figures(document: Document, folder: Path, figures: Mapping[str, Drawing]) -> list[Path]:
-    """One PNG for each figure there are numbers for; the files written."""
     written = []
     for name, drawing in figures.items():
         if rows := drawing.rows(document):
@@ -177,7 +174,6 @@ def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-d
 
 
 def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, tuple[Axes, ...]]:
-    """Sizes in inches."""
     from matplotlib.figure import Figure
 
     size = (panel[0] * columns + margin[0], panel[1] * rows + margin[1])
@@ -199,7 +195,6 @@ def grouped_bars(
     errors: Mapping[str, list[list[float]]] | None = None,
     colors: Mapping[str, str] | None = None,
 ) -> None:
-    """For each group a bar of each series, with `errors` below and above where they are given."""
     width = 0.8 / max(1, len(series))
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]

@@ -69,7 +69,6 @@ class Point:
 
     @property
     def load(self) -> tuple[int, int, int]:
-        """What all sides of a comparison have in common."""
         return self.users, self.input_tokens, self.output_tokens
 
     def labels(self) -> dict[str, Any]:

@@ -27,7 +27,6 @@ _CHOICES = {
 
 
 def ask(draw: random.Random) -> str:
-    """A request with slots: a written one, or one put together from parts."""
     if draw.random() < 0.65:
         return draw.choice(ASKS["LINES"])
     verb, end = draw.choice(ASKS["_VERBS"]).strip(), draw.choice((".", ".", "", "?", "!", ":"))
@@ -40,12 +39,10 @@ def ask(draw: random.Random) -> str:
 
 
 def sentence(draw: random.Random, common: list[str]) -> str:
-    """A clean sentence; `common` are words in small letters that name no person."""
     return _SLOT.sub(lambda found: _filled(found, draw, common), draw.choice(WORDS["SENTENCES"]))
 
 
 def asked(draw: random.Random, common: list[str]) -> str:
-    """A request or a part of one, just as clean."""
     return _SLOT.sub(lambda found: _filled(found, draw, common), ask(draw).replace("\\n", "\n"))
 
 

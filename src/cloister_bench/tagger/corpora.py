@@ -21,13 +21,12 @@ Text = tuple[str, list[Span]]
 
 WORDS = read_words("corpora")
 KIND_OF: dict[str, int] = {label: getattr(values, kind) for kind, labels in WORDS["KINDS"].items() for label in labels}
-"""All other labels are numbers."""
 
 
 TRAINED_ON = (0, 1)  # quarters of each set
 
 
-SHINGLE = 8  # a text that shares so many words in a row with a kept one is not trained on
+SHINGLE = 8  # a text that shares this many words in a row with a kept one is not trained on
 
 
 def _shingles(text: str) -> set[tuple[str, ...]]:
@@ -36,8 +35,6 @@ def _shingles(text: str) -> set[tuple[str, ...]]:
 
 
 class _Kept(NamedTuple):
-    """What is read once: samples that may be trained on, and what the others consist of."""
-
     samples: list[Sample]
     shingles: set[tuple[str, ...]]
 
@@ -99,7 +96,6 @@ def passages(folder: Path) -> list[str]:
 
 
 def entities(lines: list[str], common: set[str]) -> list[str]:
-    """Names of all sorts in these paragraphs: words in a row with a capital, not all of them common."""
     found: Counter[str] = Counter()
     for line in lines:
         for each in re.finditer(r"(?<=[a-z,] )[A-Z][\w'&-]+(?: (?:of |the |and |de )?[A-Z][\w'&-]+){0,3}", line):
@@ -110,7 +106,6 @@ def entities(lines: list[str], common: set[str]) -> list[str]:
 
 
 def presidio_templates(folder: Path) -> list[str]:
-    """Sentences of presidio's with slots, of the same quarters."""
     rows = json.loads((folder / "data/pii/presidio_synth_dataset_v2.json").read_text(encoding="utf-8"))
     mine = {row["masked"] for row in rows if quarter_of(row["template_id"]) in TRAINED_ON}
     held = [row["masked"] for row in rows if quarter_of(row["template_id"]) not in TRAINED_ON]

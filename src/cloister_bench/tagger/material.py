@@ -76,7 +76,6 @@ def recast(text: Text, draw: random.Random, often: float = 0.8, entities: list[s
 
 
 def another(value: str, kind: int, draw: random.Random, entities: list[str] | None = None) -> str:
-    """One that may stand where this stands, written as this is."""
     made = value
     if entities and kind in (values.ORG, values.UNIT) and draw.random() < 0.5:
         made = draw.choice(entities)
@@ -97,7 +96,6 @@ def another(value: str, kind: int, draw: random.Random, entities: list[str] | No
 
 
 def peopled(text: Text, draw: random.Random) -> Text:
-    """Some pronouns become names."""
     found = list(PRONOUNS.finditer(text[0]))
     if not found:
         return text
@@ -113,7 +111,6 @@ def peopled(text: Text, draw: random.Random) -> Text:
 
 
 def piece(text: Text, draw: random.Random) -> Text:
-    """A part of a long text, as a block is."""
     whole, spans = text
     if len(whole) < 500:
         return text

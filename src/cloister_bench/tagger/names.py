@@ -20,8 +20,6 @@ PARTICLES = WORDS["PARTICLES"]
 
 
 class Letters:
-    """Makes words like those it was given: what follows two letters."""
-
     def __init__(self, words: list[str]) -> None:
         self._after: dict[str, list[str]] = defaultdict(list)
         for word in words:

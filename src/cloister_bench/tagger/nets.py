@@ -118,7 +118,6 @@ def on_device(made: dict[str, np.ndarray], device: torch.device) -> Tensors:
 
 
 def batch(pool: Tensors, starts: list[int]) -> tuple[torch.Tensor, ...]:
-    """Features, trigrams, offsets, labels and what is small, of STEP_WORDS words for each net, from its start on."""
     spans = [(start, start + STEP_WORDS) for start in starts]
     features, labels, small = (
         torch.stack([pool[name][start:end] for start, end in spans]) for name in ("features", "labels", "small")

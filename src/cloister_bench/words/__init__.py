@@ -8,6 +8,5 @@ from typing import Any
 
 
 def read_words(name: str) -> dict[str, Any]:
-    """A file of this folder: lists by the name of the constant that takes them."""
     found: dict[str, Any] = json.loads((files(__package__) / f"{name}.json").read_text(encoding="utf-8"))
     return found

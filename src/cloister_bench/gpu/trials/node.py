@@ -133,7 +133,6 @@ class Client:
 
 
 def divergence(found: Answer, right: Answer) -> dict[str, Any] | None:
-    """The first step that differs, whether its log-probabilities do, and how many later steps differ."""
     for step, (one, other) in enumerate(zip(found, right, strict=False)):
         if one != other:
             later = sum(a != b for a, b in zip(found[step + 1 :], right[step + 1 :], strict=False))

@@ -36,8 +36,6 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """A module that writes a JSON, its arguments, and what is wrong in the JSON."""
-
     name: str
     command: list[str]
     wrong: Callable[[Found], list[str]]
