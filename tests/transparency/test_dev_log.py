@@ -22,7 +22,7 @@ from tests.transparency.node import NOON, manifest
 def running(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What runs, to be changed by the test."""
     manifests = [manifest(1)]
-    monkeypatch.setattr(dev_log, "measure_running", lambda: read_manifest(manifests[-1]))
+    monkeypatch.setattr(dev_log, "measure_running", lambda also: read_manifest(manifests[-1]))
     return manifests
 
 
