@@ -13,7 +13,7 @@ import atheris
 with atheris.instrument_imports(include=["cloister.client"]):
     from cloister.addresses import HttpAddress
     from cloister.channel.stream import StreamOpener
-    from cloister.client.downstream import RequestReader, Unreadable, refusal_of_strangers
+    from cloister.client.downstream import RequestReader, Unreadable, refuse_foreign
     from cloister.client.message import PROMPT_FIELDS, SealedAnswer, read_refusal, split_prompts
     from cloister.client.winnow import IndexSecrets
     from cloister.errors import ChannelBroken, InvalidRequest, SetupError
@@ -23,7 +23,7 @@ def read_requests(data: bytes) -> None:
     reader = RequestReader(lambda: None)
     for at in range(0, len(data), 61):
         for request in reader.feed(data[at : at + 61]):
-            refusal_of_strangers(request)
+            refuse_foreign(request)
 
 
 def split(data: bytes) -> None:
