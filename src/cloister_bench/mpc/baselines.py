@@ -147,7 +147,7 @@ def _of_all_heads(received: Array) -> Array:
 
 
 def _forget_lowest(cache: Cache, worth: Array, protected: Array, count: int) -> Cache:
-    """Zeroes the values of the `count` tokens of lowest `worth` (G, S + R) that are not `protected`; no cache shrinks."""
+    """Zeroes values of the `count` tokens of lowest `worth` (G, S + R) that are not `protected`; no cache shrinks."""
     values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
     worth = worth * (1 - protected) + protected * NEVER
     worth = worth + (1 - values[..., -1]) * NEVER
