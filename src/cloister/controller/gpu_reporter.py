@@ -3,7 +3,8 @@ driver that hangs or crashes ends this process and not the controller. It sees n
 
 import socket
 
-from cloister.attest.nvidia.nvml import GpuReporter, Nvml
+from cloister.attest.nvidia.nvml import Nvml
+from cloister.attest.nvidia.reporter import GpuReporter
 from cloister.errors import CloisterError, ProtocolError, where_raised
 from cloister.messages.controller_gpu_reporter import AskGpus, FindGpus, GpusFound, GpusShown, ToGpuReporter
 from cloister.messages.generation import Failed

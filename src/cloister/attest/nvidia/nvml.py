@@ -4,18 +4,12 @@ verified here."""
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import hmac
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_uint, c_uint8, c_void_p
 from typing import Any, Final, Protocol
 
-import msgspec
-
-from cloister.attest.chain import read_certificates
-from cloister.attest.nvidia.spdm import MAX_BUNDLE_BYTES, read_report
-from cloister.errors import EvidenceInvalid, GpuNotConfidential, NoGpu, SetupError
+from cloister.errors import GpuNotConfidential, NoGpu, SetupError
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 NONCE_BYTES: Final = 32
@@ -143,39 +137,3 @@ def _refusal(name: str, code: int, words: str) -> SetupError:
         return GpuNotConfidential(message, hint=advice)
     hint = "Run as a user with access to /dev/nvidia*." if code == _NO_PERMISSION else None
     return SetupError(f"NVIDIA's driver refuses {name} with code {code} ({words}).", hint=hint)
-
-
-MAX_GPUS = 16
-
-
-class GpuReporter:
-    """`gpus` answer for all GPUs of the machine, also for those that compute nothing: one that is not shown could."""
-
-    def __init__(self, gpus: Gpus) -> None:
-        self._gpus = gpus
-        self.count = gpus.count()
-        if not self.count:
-            raise NoGpu("NVIDIA's driver knows no GPU here.")
-        if self.count > MAX_GPUS:
-            raise SetupError(f"Evidence shows at most {MAX_GPUS} GPUs, and this machine has {self.count}.")
-        gpus.check_confidential()
-
-    def show(self, nonce: bytes) -> bytes:
-        self._gpus.check_confidential()
-        if (count := self._gpus.count()) != self.count:
-            raise SetupError(f"This machine had {self.count} GPUs when the node started, and now has {count}.")
-        shown = msgspec.json.encode([self._entry(index, nonce) for index in range(count)])
-        if len(shown) > MAX_BUNDLE_BYTES:
-            raise SetupError(f"The GPUs' evidence has {len(shown)} bytes; {MAX_BUNDLE_BYTES} are read.")
-        return shown
-
-    def _entry(self, index: int, nonce: bytes) -> dict[str, str]:
-        report, chain = self._gpus.report(index, nonce), self._gpus.chain(index).rstrip(b"\0")
-        try:
-            answered = read_report(report).nonce
-            certificates = read_certificates(chain)
-        except EvidenceInvalid as wrong:
-            raise SetupError(f"GPU {index} shows what cannot be read: {wrong.message}") from None
-        if not hmac.compare_digest(answered, nonce) or not certificates:
-            raise SetupError(f"GPU {index} answers another nonce, or has no certificate.")
-        return {"evidence": base64.b64encode(report).decode(), "certificate": base64.b64encode(chain).decode()}

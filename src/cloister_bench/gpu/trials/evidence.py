@@ -44,7 +44,7 @@ def answers(nonce: bytes) -> tuple[dict[str, object], int]:
 
 def reports(nvml: Any, nonce: bytes) -> list[dict[str, Any]]:
     """What each GPU reports. `cloister attest check --kind nvidia` verifies it."""
-    from cloister.attest.nvidia.nvml import GpuReporter
+    from cloister.attest.nvidia.reporter import GpuReporter
     from cloister.attest.nvidia.spdm import describe, read_bundle
 
     return [describe(one.report.opaque) for one in read_bundle(GpuReporter(nvml).show(nonce), None)]
