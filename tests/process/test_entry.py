@@ -18,7 +18,7 @@ from cloister.process.hardening import ENDING, WIPE_FREED_MEMORY
 
 SERVER = """
 import asyncio, os, sys, time, msgspec
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 from cloister.process import entry
 
 entry.STOP_S = float(sys.argv[1])

@@ -40,7 +40,7 @@ def test_it_is_refused_where_it_is_not(variables: dict[str, str]) -> None:
 SERVER = """
 import os, sys
 from cloister.process import entry, template
-from cloister.messages.lifecycle import StartController
+from cloister.messages.cli_controller import StartController
 import msgspec
 note = os.memfd_create("settings")
 os.write(note, msgspec.json.encode(StartController("{}", "m", "/m", 0.0)))
