@@ -276,7 +276,7 @@ def test_places_for_links_are_sent_before_all_else_and_a_link_is_attached_to_one
     assert len(os.listdir("/proc/self/fd")) == before
     engine = PagedEngine(runner, EngineSettings())
     engine.attach_exported_link(5, 1)
-    assert runner.seated == {5: 1}
+    assert runner.attached == {5: 1}
     with pytest.raises(ProtocolError):
         engine.attach_exported_link(5, 0)
 
