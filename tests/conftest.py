@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
 
 HERE = Path(__file__).parent
-ON_SHARES = tuple(
-    HERE / path for path in ("mpc", "bench/mpc", "cli/test_bench_mpc.py", "cli/test_mpc.py", "serving/test_mpc.py")
-)
+_LOAD_SPU = ("cloister_mpc", "cloister_bench/mpc", "cloister_bench/cli/test_mpc.py", "serving/test_mpc.py")
+ON_SHARES = tuple(HERE / path for path in _LOAD_SPU)
 """Tests that load SPU: from then on every fork of their process has threads, and a sandbox wants a lone one."""
 
 # No deadlines: a test must not fail because the machine is busy.
