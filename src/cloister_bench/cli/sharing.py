@@ -88,8 +88,7 @@ def bench_sharing(options: SharingOptions) -> None:
                 results.seconds = monotonic() - began
                 save()
             if options.http:
-                _serve(results, workload, reader, found, options, bars)
-                save()
+                _serve(results, workload, reader, found, options, bars, save)
 
     measure_suite(results, measure, options, tables, FIGURES)
 
@@ -113,7 +112,13 @@ def _offline(results: Results, workload: Workload, reader: Reader, bars: Bars) -
 
 
 def _serve(
-    results: Results, workload: Workload, reader: Reader, offline: Found, options: SharingOptions, bars: Bars
+    results: Results,
+    workload: Workload,
+    reader: Reader,
+    offline: Found,
+    options: SharingOptions,
+    bars: Bars,
+    save: Callable[[], None],
 ) -> None:
     from cloister.controller.template_file import tokenizer_digest
     from cloister.models.source import find_model
@@ -122,6 +127,7 @@ def _serve(
     from cloister_bench.sharing.replay import Answers, compared, replay
 
     model, tenants = find_model(options.model).path, [f"tenant-{number}" for number in range(workload.tenants)]
+    about, before = {"workload": workload.name, "tenants": workload.tenants}, list(results.http)
     sent: dict[str, Answers] = {}
     reused: dict[str, int] = {}
     for policy in results.plan.policies:
@@ -137,5 +143,5 @@ def _serve(
                     replay(server.address, tenants, server.model, server.level, workload, one_more)
                 )
                 reused[policy] = asyncio.run(server.found_tokens())
-    about = {"workload": workload.name, "tenants": workload.tenants}
-    results.http += [{**about, **row} for row in compared(sent, offline, reused)]
+        results.http[:] = [*before, *({**about, **row} for row in compared(sent, offline, reused))]
+        save()
