@@ -277,7 +277,7 @@ class PagedEngine(Engine):
         if not output.prompt_reported:
             output.prompt_reported = True
             if not sequence.number:
-                cached, shared = sequence.prefix.shown, min(sequence.prefix.found_public, sequence.prefix.shown)
+                cached, shared = sequence.prefix.shown, sequence.prefix.found_shared
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(output.prompt_logprobs)
