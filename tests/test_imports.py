@@ -33,7 +33,8 @@ ALLOWED = {
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
     "obfuscation": {"errors", "request_fields"},
-    "detection": {"errors", "files", "messages", "process", "transparency"},
+    "signed_text": {"errors", "files", "transparency"},
+    "detection": {"errors", "files", "messages", "process", "signed_text", "transparency"},
     "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
 }

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloister.attest.attester import Tee
-from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.config import DEVELOPMENT_KEY, ControllerSettings, Settings
 from cloister.errors import CloisterError
 from cloister.messages.controller_frontend import Serving
+from cloister.prefix.evidence import attack_gain
 
 
 def command_as_typed() -> str:
@@ -59,6 +60,8 @@ def say_ready(
     else:
         again = f"`kill -HUP {os.getpid()}` has this server read them again."
         console.print(f"Keys: {escape(str(settings.gateway.keys_file))}. {again}\n", soft_wrap=True)
+        if (about := about_sharing(settings.controller)) is not None:
+            console.print(f"{about}\n", soft_wrap=True)
     if tee == "none":
         console.print("[yellow]No hardware speaks for this machine: clients refuse it by default.[/]\n")
     options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
@@ -69,6 +72,16 @@ def say_ready(
         f"           -d '{body}'",
     ):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def about_sharing(settings: ControllerSettings) -> str | None:
+    """The attacker's bound beside ε and T."""
+    if settings.shared_policy != "counted":
+        return None
+    epsilon, threshold = settings.share_epsilon, settings.share_threshold
+    gains = ", ".join(f"{count}: {attack_gain(count, epsilon, threshold):.0e}" for count in (1, 5, 7))
+    shared = f"At shared, beginnings of more than {threshold} accounts are found by all (noise ε = {epsilon:g})."
+    return f"{shared} What a guess at one account's text shows to colluding accounts, {gains}."
 
 
 def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
