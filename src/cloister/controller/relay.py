@@ -20,8 +20,7 @@ from cloister.controller.routes.vault import IsolatedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
 from cloister.controller.totals import Totals
-from cloister.controller.vault_queue import PendingRequest
-from cloister.controller.vault_side import VaultSide
+from cloister.controller.vault_side import PendingRequest, VaultSide
 from cloister.controller.views import Views
 from cloister.errors import LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
 from cloister.levels import Decodes

@@ -5,7 +5,7 @@ import msgspec
 from cloister.controller.requests import Request
 from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
-from cloister.controller.vault_queue import PendingRequest
+from cloister.controller.vault_side import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import PromptAccepted
