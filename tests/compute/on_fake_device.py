@@ -17,8 +17,8 @@ import torch
 from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_service import AttachLink, FromSealedService, GeneratePartitioned
 from cloister.messages.controller_vault import AssignPrompt, LeaseCores, Prefilled

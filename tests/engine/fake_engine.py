@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cloister.engine.base import Engine
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, VaultLost
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens

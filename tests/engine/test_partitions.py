@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import ProtocolError, VaultLost, error_from_code
 from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner

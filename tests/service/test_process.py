@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
 from cloister.messages.controller_service import (

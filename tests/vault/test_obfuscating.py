@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import ObfuscationRefused, PromptTooLong, TagsInvalid, error_from_code
 from cloister.messages.controller_vault import Answered, AssignPrompt, LeaseCores, Prefilled, PromptAccepted, WantCores
 from cloister.messages.generation import Failed

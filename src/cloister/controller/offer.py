@@ -6,10 +6,9 @@ import logging
 from msgspec.structs import asdict
 
 from cloister.config import Settings
-from cloister.controller.availability import FAILED
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.rehearsal import Rehearsal
-from cloister.controller.relay import Relay
+from cloister.controller.relay import FAILED, Relay
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
 from cloister.messages.controller_frontend import Serving

@@ -13,20 +13,17 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.base import Engine
-from cloister.engine.blocks import BlockPool
-from cloister.engine.request import EngineRequest
-from cloister.engine.runner import Runner
+from cloister.engine.base import Engine, EngineRequest
+from cloister.engine.runner import BlockPool, Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
 from cloister.engine.tenants import Background
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
-from cloister.fairness import ServiceMeter
+from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.pace import Pace
 from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)

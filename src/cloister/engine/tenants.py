@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import KeysView
 
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.engine.sequence import Sequence
 from cloister.errors import QueueFull
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cloister.engine.base import Engine
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import ProtocolError
 from cloister.messages import controller_service as wire
 from cloister.messages.frames import encode_frame, encode_frames

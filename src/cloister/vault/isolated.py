@@ -2,12 +2,12 @@
 no message about it. Exposed prompts and the session's memory share the vault's blocks."""
 
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
-from cloister.vault.memory import SessionMemory
+from cloister.vault.partitioned import SessionMemory
 
 MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's memory is small
 

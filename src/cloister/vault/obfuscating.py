@@ -9,8 +9,8 @@ from typing import cast
 from msgspec.structs import replace
 
 from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
+from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
-from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets

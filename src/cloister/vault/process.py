@@ -14,10 +14,10 @@ import msgspec
 
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
@@ -29,9 +29,8 @@ from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault.isolated import MAX_RUNNING, Isolated
-from cloister.vault.memory import SessionMemory
 from cloister.vault.obfuscating import Obfuscating
-from cloister.vault.partitioned import Partitioned
+from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.channel.sealing import open_prompt
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.requests import Request
-from cloister.controller.routes.base import Node, Route
+from cloister.controller.requests import Node, Request
+from cloister.controller.routes.base import Route
 from cloister.controller.service import Service
 from cloister.errors import ServiceUnavailable
 from cloister.levels import LEVELS, PolicyName
