@@ -168,7 +168,7 @@ class Node:
 
     def __init__(self, lock: Callable[[SealedPrompt, str], LockedPrompt] | None = None, **settings: Any) -> None:
         self.forkserver = FakeForkServer()
-        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, 1, lock or nothing_is_sealed)
+        self.relay = Relay(ControllerSettings(**settings), 1, lock or nothing_is_sealed, SERVING)
         self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.frontend = Inbox()
         self.gateway = self.add_gateway(self.frontend)

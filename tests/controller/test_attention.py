@@ -157,8 +157,9 @@ def test_prompts_are_hidden_among_others_wherever_they_are_partitioned(placement
         preloaded=Preloaded(4, 64, 2, partitionable=True, placement=placement),
         ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
     )
-    serving = Offer(Settings(), MagicMock(), compute, "not here").serving
-    assert {"partitioned", "obfuscated"} <= set(serving.levels)
+    relay = MagicMock()
+    Offer(Settings(), relay, compute, "not here").service_up()
+    assert {"partitioned", "obfuscated"} <= set(relay.offered.levels)
 
 
 async def test_vaults_get_the_services_weights_and_compute_beside_it() -> None:

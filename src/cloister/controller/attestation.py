@@ -12,7 +12,7 @@ from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.external_level import measured_packages
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.offer import Offer
+from cloister.controller.relay import Relay
 from cloister.models.source import ModelFolder
 
 
@@ -20,10 +20,10 @@ class Attestation:
     """`start` before any weights are read: a node whose GPUs cannot be shown does not start. Renews `keys` in time."""
 
     def __init__(
-        self, folder: ModelFolder, settings: Settings, keys: ChannelKeys, compute: ComputeProcesses, offer: Offer
+        self, folder: ModelFolder, settings: Settings, keys: ChannelKeys, compute: ComputeProcesses, relay: Relay
     ) -> None:
         self.settings = attested_settings(settings)
-        self._model, self._keys, self._compute, self._offer = folder.name, keys, compute, offer
+        self._model, self._keys, self._compute, self._relay = folder.name, keys, compute, relay
         self._started = int(time())
         self._gpus = GpuEvidenceKeeper(settings.controller.gpu_evidence)
         self.evidence_maker = EvidenceMaker(
@@ -48,7 +48,7 @@ class Attestation:
             await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def _statement(self) -> Statement:
-        serving, settings = self._offer.serving, self.settings
+        serving, settings = self._relay.serving(), self.settings
         digest = await self._compute.weights_digest()
         return Statement(
             self._model, digest, settings, settings.hash, serving.levels, serving.missing_layers, self._started

@@ -22,13 +22,13 @@ class Controller:
         self._folder, self._settings = folder, settings
         self._keys = ChannelKeys()
         self.sealed_requests = SealedRequests(self._keys)
-        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
+        self.relay = Relay(settings.controller, settings.engine.cores, self.sealed_requests.lock)
         self.compute = ComputeProcesses(
             folder,
             settings,
             self.relay,
             self._reach_vault_host,
-            on_up=lambda: self.offer.rehearse_soon(),
+            on_up=lambda: self.offer.service_up(),
             on_down=lambda *decoded_by: self.offer.close_levels(*decoded_by),
         )
         found = find_offer(settings, folder)
@@ -36,13 +36,9 @@ class Controller:
         if self._external:
             self.relay.add_level(self._external)
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
-        self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
+        self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
         self._detector = find_detector(settings.controller, self.relay.labels.labelled)
-
-    @property
-    def serving(self) -> Serving:
-        return self.offer.serving
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -60,8 +56,8 @@ class Controller:
         self.compute.keep()
         self.offer.keep_rehearsed()
         if self._external:
-            self._external.start(self._folder, self._settings, self.serving, self.attestation.settings.parties)
-        return self.serving
+            self._external.start(self._folder, self._settings, self.relay.serving(), self.attestation.settings.parties)
+        return self.relay.serving()
 
     async def close(self) -> None:
         await self.attestation.close()

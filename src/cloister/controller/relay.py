@@ -79,16 +79,16 @@ class Availability:
 
 
 class Relay:
-    """`lock` adds the key to a sealed prompt when a vault is to have it."""
+    """`lock` adds the key to a sealed prompt when a vault is to have it. `offered` is None before the first service."""
 
     def __init__(
         self,
         settings: ControllerSettings,
-        serving: Callable[[], Serving],
         cores: int,
         lock: Callable[[SealedPrompt, str], LockedPrompt],
+        offered: Serving | None = None,
     ) -> None:
-        self._lock = lock
+        self._lock, self.offered, serving = lock, offered, self.serving
         self._frontends = Frontends()
         self.requests = Requests(self._frontends.tell, serving, self._ended)
         tenants = self.requests.active_tenants
@@ -114,6 +114,11 @@ class Relay:
     @property
     def service(self) -> Service | None:
         return self._node.service
+
+    def serving(self) -> Serving:
+        if self.offered is None:
+            raise ServiceUnavailable("The service is not up yet.")
+        return self.offered
 
     def add_level(self, level: ExternalLevel) -> None:
         route = level.route(self._node)
@@ -271,11 +276,11 @@ class Relay:
             case Probed():
                 self.probes.handle(message)
             case Accepted() | Tokens() | Failed():
-                if self.labels.from_service(message):
-                    return
                 if (request := self.requests.get(message.request_id)) is not None:
                     checked = sanitised(message) if isinstance(message, Failed) else message
                     self._route_of(request).from_service(request, checked)
+                else:
+                    self.labels.from_service(message)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 

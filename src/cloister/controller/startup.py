@@ -54,7 +54,7 @@ async def _serve_model(
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
             tee, notes = controller.evidence_maker.tee, controller.notes
-            say_ready(console, url, name, controller.serving, settings, tee, seconds, notes)
+            say_ready(console, url, name, controller.relay.serving(), settings, tee, seconds, notes)
             say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
             await unless_stopped(stopped, code.lost())
     finally:

@@ -30,10 +30,6 @@ class EngineRequest(SilentRepr, Struct, frozen=True):
     background: bool = False
     answered: int = 0
 
-    @property
-    def link(self) -> int | None:
-        return self.partitions[0].link if self.partitions else None
-
 
 class Engine(ABC):
     max_context: int  # prompt and output together

@@ -215,8 +215,9 @@ class PagedEngine(Engine):
     def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):
-            raise VaultLost.because(reason)
+        for partition in request.partitions:
+            if reason := self._links.get(partition.link, "vault_lost"):
+                raise VaultLost.because(reason)
         runner = self._runner
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 

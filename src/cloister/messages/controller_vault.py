@@ -33,15 +33,6 @@ class AssignPrompt(RequestMessage, frozen=True):
     also: ExtraAnswers = ()
     obfuscation: ObfuscationParams | None = None
 
-    @property
-    def request_ids(self) -> tuple[int, ...]:
-        return self.request_id, *(each.request_id for each in self.also)
-
-    @property
-    def prompt_bytes(self) -> int:
-        """As it came: not opened, and with its seal if it has one."""
-        return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
-
 
 class Release(RequestMessage, frozen=True):
     """Controller → vault: the service will not ask for this request again; its slot is free, its KV may be reused."""

@@ -10,6 +10,7 @@ import msgspec
 
 from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import ProtocolError
+from cloister.levels import PolicyName
 from cloister.messages import controller_service as wire
 from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import AskStats, Cancel, Ready
@@ -25,7 +26,8 @@ def request_of(message: wire.Generate) -> EngineRequest:
         return EngineRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, wire.GenerateVariants) else (message.partition,)
     public = len(message.public)
-    return EngineRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
+    policy: PolicyName = "partition" if public else "none"  # without public tokens there is nothing to find or keep
+    return EngineRequest(*head, message.public, message.params, public, partitions, message.salt, policy)
 
 
 class Service:

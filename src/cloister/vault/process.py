@@ -25,6 +25,7 @@ from cloister.messages import controller_vault as wire
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import Cancel, Failed
 from cloister.messages.lifecycle import Ping, Pong, failed
+from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
@@ -65,6 +66,15 @@ def _failed(request_id: int, error: Exception) -> Failed:
     if isinstance(error, MemoryError):
         raise error
     return failed(request_id, error)
+
+
+def _request_ids(assigned: wire.AssignPrompt) -> tuple[int, ...]:
+    return assigned.request_id, *(each.request_id for each in assigned.also)
+
+
+def _prompt_bytes(assigned: wire.AssignPrompt) -> int:
+    """As it came: not opened, and with its seal if it has one."""
+    return len(assigned.prompt.data if isinstance(assigned.prompt, LockedPrompt) else assigned.prompt)
 
 
 class NullAnswerer(LinkAnswerer):
@@ -180,24 +190,24 @@ class Vault:
                 return [Pong()]
 
     def _take(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
-        unread = {one for waiting in self._unread for one in waiting.request_ids}
+        unread = {one for waiting in self._unread for one in _request_ids(waiting)}
         held = self._partitioned, self._isolated, self._obfuscating, unread
-        if any(one in there for one in assigned.request_ids for there in held):
+        if any(one in there for one in _request_ids(assigned) for there in held):
             raise ProtocolError("A request of this id is under way.")
-        if assigned.prompt_bytes <= READ_AT_ONCE and not self._unread:
+        if _prompt_bytes(assigned) <= READ_AT_ONCE and not self._unread:
             return self._read(assigned)
         self._unread.append(assigned)
         return []
 
     def _read(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
-        wanted = set(assigned.request_ids) - self._cancelled
-        self._cancelled -= set(assigned.request_ids)
+        wanted = set(_request_ids(assigned)) - self._cancelled
+        self._cancelled -= set(_request_ids(assigned))
         if LEVELS[assigned.level].obfuscates:
             return self._hide(assigned.request_id, assigned)
         try:
             requests = self._reader.read(assigned)
         except Exception as error:
-            return [_failed(request_id, error) for request_id in assigned.request_ids if request_id in wanted]
+            return [_failed(request_id, error) for request_id in _request_ids(assigned) if request_id in wanted]
         alone = LEVELS[assigned.level].decodes is Decodes.VAULT
         generator = self._isolated if alone else self._partitioned
         return [self._queue(generator, request) for request in requests if request.request_id in wanted]
@@ -205,10 +215,10 @@ class Vault:
     def _leave_unread(self, request_id: int) -> bool:
         """It is forgotten when all its requests are cancelled."""
         for assigned in self._unread:
-            if request_id in assigned.request_ids:
+            if request_id in _request_ids(assigned):
                 self._cancelled.add(request_id)
-                if self._cancelled.issuperset(assigned.request_ids):
-                    self._cancelled -= set(assigned.request_ids)
+                if self._cancelled.issuperset(_request_ids(assigned)):
+                    self._cancelled -= set(_request_ids(assigned))
                     self._unread.remove(assigned)
                 return True
         return False
@@ -235,7 +245,7 @@ class Vault:
         if self._wanted is not None:
             return []
         if self._unread:
-            self._wanted = wire.WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
+            self._wanted = wire.WantCores(-(-_prompt_bytes(self._unread[0]) // BYTES_LIKE_A_TOKEN), reading=True)
         elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens or self._isolated.next_tokens:
             self._wanted = wire.WantCores(tokens)
         return [] if self._wanted is None else [self._wanted]
