@@ -196,7 +196,7 @@ class VaultSide:
 
     def _attach(self, vault: Vault) -> None:
         if self._service is not None:
-            self._service.attach(vault.number, vault.link, vault.place)
+            self._service.attach(vault.number, vault.link, vault.slot)
 
     def _session_ended(self, session: Session) -> None:
         service = self._service

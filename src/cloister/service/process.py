@@ -52,10 +52,10 @@ class Service:
     def announce(self, control: socket.socket) -> None:
         """Before the seal, after which no descriptor can be sent: the device's memory for links and weights."""
         if self._weights is not None:
-            socket.send_fds(control, [encode_frame((wire.WeightsPlace(),))], [self._weights])
+            socket.send_fds(control, [encode_frame((wire.WeightsMemory(),))], [self._weights])
             os.close(self._weights)
-        for place, memory in enumerate(self._engine.export_links()):
-            socket.send_fds(control, [encode_frame((wire.LinkPlace(place),))], [memory])
+        for slot, memory in enumerate(self._engine.export_links()):
+            socket.send_fds(control, [encode_frame((wire.LinkSlot(slot),))], [memory])
             os.close(memory)
 
     def run(self, control: socket.socket) -> None:
@@ -104,8 +104,8 @@ class Service:
                 self._engine.label(request_id, public, final=final)
             case wire.ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
-            case wire.AttachLink(link=link, place=int(place)):
-                self._engine.attach_exported_link(link, place)
+            case wire.AttachLink(link=link, slot=int(slot)):
+                self._engine.attach_exported_link(link, slot)
             case wire.AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case wire.DetachLink(link=link):
