@@ -19,8 +19,7 @@ from cloister.gateway.app import create_app
 from cloister.gateway.generation import Generation
 from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.generation import Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import ChatPrompt, SealedPrompt, TextPrompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationParams, SealedPrompt, TextPrompt
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.vault.reading import read_prompt

@@ -25,8 +25,15 @@ from cloister.messages.controller_vault import (
 )
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, Tokens
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
+from cloister.messages.prompts import (
+    ChatPrompt,
+    ObfuscationParams,
+    ObfuscationSecrets,
+    PromptMessage,
+    TextPrompt,
+    TokenPrompt,
+    write_prompt,
+)
 from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading

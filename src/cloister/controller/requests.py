@@ -28,7 +28,7 @@ from cloister.levels import Decodes, Level
 from cloister.messages.controller_frontend import Serving, View
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.lifecycle import failed
-from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import SamplingParams, TokenLogprob
 
 

@@ -1,7 +1,5 @@
 """The contract of an engine, called from one thread. Tenants are opaque strings; it handles no HTTP, text or levels."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The engine over a paged KV cache. It ties scheduler, runner, sampler and prefix cache together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A runner computes one forward pass over chunks. It handles no requests, tenants or sampling."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 

@@ -21,7 +21,7 @@ from cloister.config import EngineSettings
 from cloister.detection.known_prefixes import prefixes_of
 from cloister.detection.redaction import preload_redaction
 from cloister.errors import ProtocolError
-from cloister.link.region import links
+from cloister.link.memory import links
 from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed

@@ -7,8 +7,7 @@ from msgspec import Meta, Struct
 from cloister.levels import PrivateLevel
 from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import LockedPrompt, PromptBytes
+from cloister.messages.prompts import LockedPrompt, ObfuscationParams, PromptBytes
 from cloister.messages.types import (
     MAX_SEQUENCES,
     ExtraAnswers,

@@ -17,22 +17,59 @@ from cloister.config import EngineSettings
 from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
+from cloister.engine.paged import PagedEngine
 from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages import controller_vault as wire
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import Cancel, Failed
-from cloister.messages.lifecycle import Ping, Pong, failed
+from cloister.messages.generation import Cancel, Failed, Tokens
+from cloister.messages.lifecycle import Ping, Pong, failed, raised
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
-from cloister.vault.isolated import MAX_RUNNING, Isolated
 from cloister.vault.obfuscating import Obfuscating
 from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister.vault.reading import Reader
+
+MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's memory is small
+
+
+class Isolated:
+    def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
+        most = min(settings.max_running, MAX_RUNNING)
+        self._engine = PagedEngine(runner, settings.model_copy(update={"max_running": most}), memory)
+        self._chunk = settings.chunk_tokens
+        self._open: set[int] = set()
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._open
+
+    def add(self, request: EngineRequest) -> None:
+        """Raises why it cannot be served."""
+        verdict = self._engine.submit(request)
+        if isinstance(verdict, Failed):
+            raise raised(verdict)
+        self._open.add(request.request_id)
+
+    def drop(self, request_id: int) -> None:
+        """One that is not here ended already."""
+        self._engine.cancel(request_id)
+        self._open.discard(request_id)
+
+    @property
+    def next_tokens(self) -> int:
+        return min(self._chunk, max(self._engine.remaining, 1)) if self._open else 0
+
+    def work(self, most: int) -> list[Tokens | Failed]:
+        messages = self._engine.step(min(most, self._chunk))
+        for message in messages:
+            if isinstance(message, Failed) or message.finish is not None:
+                self._open.discard(message.request_id)
+        return messages
+
 
 RECEIVE_BYTES = 1 << 20
 READ_AT_ONCE = 8192  # bytes of a prompt that is read when it comes; a longer one waits for its turn at the cores

@@ -12,7 +12,7 @@ from cloister.levels import LEVELS
 from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
 from cloister.messages.controller_vault import Answered, Prefilled, PromptAccepted, Release
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import Partition, SamplingParams
 
 
