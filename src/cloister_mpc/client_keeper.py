@@ -17,9 +17,8 @@ import msgspec
 
 from cloister.config import MpcSettings, cache_folder
 from cloister.controller.external_level import ExternalRoute
-from cloister.controller.requests import Request
-from cloister.controller.routes.base import Node
-from cloister.controller.vault_queue import PendingRequest
+from cloister.controller.requests import Node, Request
+from cloister.controller.vault_side import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, ServiceUnavailable, StartingUp, VaultLost
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted

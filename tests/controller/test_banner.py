@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from cloister.config import ControllerSettings, GatewaySettings, Settings
-from cloister.controller.banner import about_sharing, command_as_typed, say_ready, say_where_vaults_live
+from cloister.controller.startup import about_sharing, command_as_typed, say_ready, say_where_vaults_live
 from cloister.errors import VaultLost
 from tests.controller.fakes import SERVING
 

@@ -208,7 +208,7 @@ class FromLogits(Chooser):
     kind = "logits"
 
     def __init__(self, prompt: Sequence[int], params: SamplingParams, vocabulary: int) -> None:
-        from cloister.engine.request import EngineRequest
+        from cloister.engine.base import EngineRequest
         from cloister.engine.sampler import Sampler
         from cloister.engine.sequence import Sequence as TokenSequence
 
