@@ -1,7 +1,5 @@
 """The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path

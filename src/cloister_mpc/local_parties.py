@@ -2,8 +2,6 @@
 started by the controller, also deals them the model; it gets no prompt. They protect no secret from the owner of
 that machine."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -44,11 +42,7 @@ PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
 
 
 def make_local(
-    folder: Path,
-    protocol: Protocol = "aby3",
-    *,
-    hosts: tuple[str, ...] = (),
-    limits: Limits | None = None,
+    folder: Path, protocol: Protocol = "aby3", *, hosts: tuple[str, ...] = (), limits: Limits | None = None
 ) -> PartiesConfig:
     """Keys and settings in `folder`, on free ports; existing ones are used as they are."""
     file = folder / CONFIG_FILE
@@ -88,12 +82,7 @@ class Supervisor:
     """Keeps one process per party running; one that ends is started again."""
 
     def __init__(
-        self,
-        file: Path,
-        parties: int,
-        *,
-        logs: Path | None = None,
-        before: dict[int, list[str]] | None = None,
+        self, file: Path, parties: int, *, logs: Path | None = None, before: dict[int, list[str]] | None = None
     ) -> None:
         """`logs`: folder for the parties' output, else it goes to ours; `before`: put before a party's command."""
         self._file = file

@@ -1,8 +1,6 @@
 """What MPCache is compared with: other ways of keeping the KV cache, with the papers' secret top-k. A served party
 refuses a plan that names one of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """What one step of a generation costs: each kind of program is measured once, and counted as often as it occurs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256

@@ -1,8 +1,6 @@
 """Attention of grouped heads, in the two products every method is made of, and how much attention a prompt's last
 queries give to its tokens (§4.2). Does not select."""
 
-from __future__ import annotations
-
 from math import isqrt
 
 import jax.numpy as jnp

@@ -2,8 +2,6 @@
 size, n new tokens in a pass, T prompt tokens. Shapes are public. Tokens that are not there have zero values and a
 zero in the last column of values: the softmax comes out of one product, they weigh nothing, and no mask is computed."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp

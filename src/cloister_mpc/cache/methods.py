@@ -3,8 +3,6 @@ eviction once (IA, IC and UIA of §3 become pinned, body, dropped), then query-a
 (§4.3) at every step. Unlike the paper it gathers chosen scores, not keys and values: no array of size k x d is
 gathered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import jax.numpy as jnp

@@ -2,8 +2,6 @@
 Algorithm 2. Numbers are compared in a secret random order and the comparisons revealed: ranks of C different numbers
 in such an order are uniformly random, so they tell nothing, if no two are equal (`without_ties`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 

@@ -1,8 +1,6 @@
 """Activations of MLPs, each x/2 + E(x) with E even: a polynomial in x^2 found by search (weighted minimax), and
 tails."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array

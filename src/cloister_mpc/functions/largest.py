@@ -1,8 +1,6 @@
 """Which of many numbers is the largest: a tournament on shares. The index is written into the last bits of each
 number, below its fraction, where it also decides ties: a match is one comparison and one product, 164 bytes on ABY3."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import jax.numpy as jnp

@@ -1,8 +1,6 @@
 """Tables looked up by comparing with all edges at once: ten messages, however long, and 140 bytes an edge and
 element on ABY3. Made for few elements: norms, denominators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

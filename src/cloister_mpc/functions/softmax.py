@@ -2,8 +2,6 @@
 four in two products (Knuth, TAOCP 2, 4.6.4: adapted coefficients) that stays small far to the left, where a series
 would grow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn neither temperature nor
 draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -2,8 +2,6 @@
 of the provider (`ModelWeights.named`), `{generation}/…` of the client (`programs.dealt`). Every party calls the same
 methods in the same order. Sees no plain value of a prompt, a token or a weight."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,13 +24,7 @@ class Generation:
     """A generation under way. `name` is a prefix of variables; `dealer` makes public values."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        programs: Programs,
-        dealer: Dealer,
-        *,
-        name: str,
-        progress: Progress | None = None,
+        self, runtime: Runtime, programs: Programs, dealer: Dealer, *, name: str, progress: Progress | None = None
     ) -> None:
         self._runtime = runtime
         self._programs = programs
@@ -114,10 +106,7 @@ class Generation:
         outputs = [self._variable(where, output) for output in program.outputs]
         inputs = [self._variable(where, given) for given in program.inputs]
         executable = libspu.Executable(
-            name=program.name,
-            input_names=[*inputs, *self._constants(program)],
-            output_names=outputs,
-            code=program.code,
+            name=program.name, input_names=[*inputs, *self._constants(program)], output_names=outputs, code=program.code
         )
         self._runtime.run(executable)
         self._variables.update(outputs)

@@ -2,8 +2,6 @@
 no secret. A file counts only under its key, a digest of all that the program depends on, the compiling code
 included."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

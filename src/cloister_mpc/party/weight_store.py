@@ -1,8 +1,6 @@
 """A party's shares of a model's weights, one file each (0600), so that a new engine needs no new dealing. One
 party's shares reveal no weight; all parties' stores together are the weights."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -2,8 +2,6 @@
 the stream's scales (public), heads' offsets (secret), and how many gates need no tails (public). No user's text is
 used."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
