@@ -52,7 +52,7 @@ def make_local(
     make_keys(folder / KEYS, count)
     hosts = hosts or ("127.0.0.1",) * count
     places = []
-    ports = _free_ports(2 * count)
+    ports = free_ports(2 * count)
     for rank, (control, link) in enumerate(zip(ports[:count], ports[count:], strict=True)):
         name = Role("party", str(rank)).file_name
         places.append(
@@ -137,7 +137,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]

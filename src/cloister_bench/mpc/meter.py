@@ -31,7 +31,7 @@ class Step:
 
     @property
     def cost(self) -> Cost:
-        return total(part.cost * part.times for part in self.parts)
+        return total(part.cost for part in self.parts for _ in range(part.times))
 
 
 class Meter:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -81,13 +80,14 @@ class Parties:
         self._controls: list[Connection] = []
 
     def __enter__(self) -> Parties:
+        from cloister_mpc.local_parties import free_ports
         from cloister_mpc.shares import Dealer
 
         self._dealer = Dealer()
         try:
             for rank in range(self.count):
                 self._start(rank)
-            addresses = _free_addresses(self.count)
+            addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(self.count))
             self._call("join", [(rank, addresses) for rank in range(self.count)], START_SECONDS)
         except BaseException:
             self.__exit__()
@@ -167,11 +167,3 @@ def _read_log(log: Path, begin: int, runs: int) -> str:
         if count_profiles(text) >= runs or time.monotonic() > deadline:
             return text
         time.sleep(0.005)
-
-
-def _free_addresses(count: int) -> tuple[str, ...]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)

@@ -94,8 +94,7 @@ def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 class Drafts:
-    """Guesses of `width` tokens or none: few widths, few programs. After PATIENCE fruitless ones it rests for 4 x
-    width tokens."""
+    """Guesses of `width` tokens or none: few widths, few programs. After PATIENCE vain ones it rests for 4 x width."""
 
     PATIENCE = 2
 

@@ -55,8 +55,7 @@ class Generation:
         self._written = 0
 
     def step(self, at: int, columns: int = 1) -> None:
-        """Tokens at positions `at`, `at` + 1, …; those beyond the first are drafts: a later step at or before them
-        forgets them."""
+        """Tokens from position `at` on; those beyond the first are drafts, which a later step at or before forgets."""
         programs, shape = self._programs, self._programs.shape
         if not 0 <= at <= self._written:
             raise GenerationError(f"Position {at} does not follow what was computed so far.")

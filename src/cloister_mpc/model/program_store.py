@@ -30,8 +30,7 @@ _CODE = ("cache", "functions", "model")  # folders of cloister_mpc whose code ma
 
 
 class Program(NamedTuple):
-    """Compiled code. `constants`: public arrays, its last inputs: SPU reads the text at every run, arrays in it took
-    a tenth."""
+    """`constants`: public arrays, its last inputs. SPU reads `code` at every run: arrays in it took a tenth."""
 
     name: str
     code: bytes

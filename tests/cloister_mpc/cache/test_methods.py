@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.methods import Method
 from tests.cloister_mpc.cache.drawn import (
     NO_OFFSET,
     SOFTMAX,

@@ -16,7 +16,8 @@ from spu.utils import frontend
 
 from cloister_bench.mpc.baselines import gathered_rows, method_of
 from cloister_mpc.cache.attention import LARGEST_WIDTH, headwise
-from cloister_mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.methods import Method
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.cache.ranking import in_order, shuffled_rows
 from cloister_mpc.functions.ring import tracing_for_shares
