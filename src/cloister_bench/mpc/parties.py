@@ -1,7 +1,5 @@
 """Three parties as processes over TCP on this machine; this process deals random inputs, client and provider in one."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess
@@ -12,17 +10,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
+
+import numpy as np
 
 from cloister.errors import PartyLost, ProtocolError
 from cloister_bench.mpc.cost import Cost, count_profiles, merge, read_profiles
 from cloister_mpc.config import PARTIES
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from cloister_mpc.model.programs import Program
-
+from cloister_mpc.local_parties import free_ports
+from cloister_mpc.model.program_store import Program
 
 _MAIN = re.compile(r"func\.func @main\((.*?)\) -> ", re.DOTALL)
 _INPUT = re.compile(r"%arg\d+: tensor<((?:\d+x)*)(!pphlo\.secret<)?([a-z]+\d+)>")
@@ -43,8 +39,6 @@ class Input:
 
     def draw(self) -> np.ndarray[Any, Any]:
         """So small that any product of them stays within the ring."""
-        import numpy as np
-
         random = np.random.default_rng()
         if self.dtype == "float32":
             return (0.02 * random.standard_normal(self.shape, dtype=np.float32)).astype(np.float32)
@@ -79,8 +73,7 @@ class Parties:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._controls: list[Connection] = []
 
-    def __enter__(self) -> Parties:
-        from cloister_mpc.local_parties import free_ports
+    def __enter__(self) -> Self:
         from cloister_mpc.shares import Dealer
 
         self._dealer = Dealer()

@@ -151,7 +151,7 @@ def test_longcache_reads_the_tokens_of_highest_cosine() -> None:
     method, cache = built(PLANS["longcache"], prompt, NEW)
 
     def rows_of(cache: Cache, shuffles: Shuffles) -> Any:
-        return method.choose(queries, write_slots(cache, method.first_free, keys, values), shuffles).rows
+        return method.choose(queries, write_slots(cache, method.first_free, keys, values), shuffles)
 
     rows = np.asarray(at_once(rows_of, cache, drawn_shuffles(1, 2, method.choose_shuffles)))
     for group in range(2):

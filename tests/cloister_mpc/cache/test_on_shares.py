@@ -114,9 +114,9 @@ def step(method: Method, softmax: Any = SOFTMAX) -> Callable[..., Any]:
 def tokens_read(method: Any, eviction: Any, choice: Any) -> list[list[int]]:
     """Tokens that are read of what may be selected from: rows themselves may come in any order."""
     if eviction is None or eviction.rows is None:
-        return [sorted(row) for row in named(choice.rows)]
+        return [sorted(row) for row in named(choice)]
     sizes, read = method.sizes, []
-    for kept, places in zip(named(eviction.rows), named(choice.rows), strict=True):
+    for kept, places in zip(named(eviction.rows), named(choice), strict=True):
         runs = kept[sizes.always_runs :]
         body = [run * sizes.granularity + token for run in runs for token in range(sizes.granularity)]
         size = sizes.cluster
