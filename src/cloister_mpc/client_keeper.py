@@ -1,8 +1,6 @@
 """The controller's side of the level `mpc`: the route of its requests, which go to the process that deals shares and to
 no vault; and the keeper that starts that process and, where none are named, local parties."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import logging
@@ -55,7 +53,7 @@ class MpcRoute(ExternalRoute):
         super().__init__(node)
         self._client: MpcClientKeeper | None = None
 
-    def open(self, client: MpcClientKeeper) -> None:
+    def open(self, client: "MpcClientKeeper") -> None:
         self._client = client
 
     def ask(self, asked: PendingRequest) -> None:

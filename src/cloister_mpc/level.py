@@ -1,7 +1,5 @@
 """The level `mpc` as the controller sees it: whether it can be offered, its route, its processes, its parties."""
 
-from __future__ import annotations
-
 from cloister.attest.evidence import Parties
 from cloister.config import Settings
 from cloister.controller.external_level import ExternalLevel
