@@ -1,8 +1,6 @@
 """Servers as processes, compared round by round; one runs at a time, the others are paused. Every round has its own
 seed, so that no side answers from a prefix cache. The figure of a side is the median of its rounds."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """`cloister bench peers`: Cloister and vLLM-CPU on this machine, same model, same load, one run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

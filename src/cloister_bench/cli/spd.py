@@ -1,7 +1,5 @@
 """`cloister bench spd`: what vaults cost on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

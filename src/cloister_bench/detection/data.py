@@ -1,8 +1,6 @@
 """Labelled texts of public sets, read where they lie (`…/data`). A hash of what texts have in common cuts each set into
 quarters: 0 and 1 train, 2 calibrates, 3 tests. Nothing is trained on `pii_anon` or `mt_bench`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -6,8 +6,6 @@ Prints how often "public" wins among private and among clean blocks by margin, a
 guessing.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections import Counter

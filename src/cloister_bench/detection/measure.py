@@ -1,7 +1,5 @@
 """Runs detection over labelled texts, block by block, and times its tiers. Prints and writes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import quantiles

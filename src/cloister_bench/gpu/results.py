@@ -1,7 +1,5 @@
 """The document of `bench gpu`, its targets and its tables. Measures nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Measures case by case while there is time, each saved as it ends. Opens no GPU: sessions do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic

@@ -1,8 +1,6 @@
 """A process that computes on the GPU for the bench, which never opens it itself. They speak lines of JSON.
 One that is silent for too long is ended with all it has started."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Labelled texts of the shared data: (text, [(start, end, class)]); class −1: ignore. Licences are in SOURCES.md."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Draws texts to train on, made-up or shared, with other people: (text, [(start, end, class)]); class −1: ignore."""
 
-from __future__ import annotations
-
 import random
 import re
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Several nets of the tagger, trained together: each has its own table and layers, and its own order of the words."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import dataclass

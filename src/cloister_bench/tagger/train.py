@@ -11,8 +11,6 @@ Several nets are trained at once; the tagger takes the mean of their logits. Hal
 generate, hours on two cores. Needs torch; what it writes needs numpy alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

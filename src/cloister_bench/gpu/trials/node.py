@@ -1,7 +1,5 @@
 """What a trial with a whole node needs: a model, `cloister serve`, its processes, and the `openai` client."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

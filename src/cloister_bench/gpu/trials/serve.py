@@ -8,8 +8,6 @@ others; a killed service, vault, attention process or MPS costs requests, with a
 whole requests at `open` and `partitioned`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
