@@ -65,8 +65,7 @@ def bench_gpu(options: GpuOptions) -> None:
 
       cloister bench gpu --from gpu.json --plot-dir plots
     """
-    from cloister_bench.gpu.figures import FIGURES
-    from cloister_bench.gpu.results import Results, judged, tables
+    from cloister_bench.gpu.results import FIGURES, Results, judged, tables
     from cloister_bench.suite.documents import draw_figures
 
     if options.drawn:

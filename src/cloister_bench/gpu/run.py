@@ -1,24 +1,13 @@
 """Measures case by case while there is time, each saved as it ends. Opens no GPU: sessions do."""
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from time import monotonic
-from typing import Protocol
 
 from cloister_bench.gpu.plan import Case, Plan
 from cloister_bench.gpu.results import Results
-from cloister_bench.gpu.session import SessionLost
-from cloister_bench.suite.documents import Row
+from cloister_bench.gpu.session import Session, SessionLost
 from cloister_bench.suite.measurement import Measurement, Watcher
-
-
-class Measures(Protocol):
-    def measure(self, case: Case) -> Iterator[Row]: ...
-
-    def close(self) -> None: ...
-
-
-Start = Callable[[Case], Measures]
 
 
 class Bench(Measurement[Results]):
@@ -27,7 +16,7 @@ class Bench(Measurement[Results]):
     def __init__(
         self,
         results: Results,
-        start: Start,
+        start: Callable[[Case], Session],
         watcher: Watcher,
         save: Callable[[], None],
         clock: Callable[[], float] = monotonic,
@@ -38,7 +27,7 @@ class Bench(Measurement[Results]):
         self._from = clock() if begun is None else begun
         self._plan: Plan = results.plan
         self._start, self._clock = start, clock
-        self._session: Measures | None = None
+        self._session: Session | None = None
         self._shape = ""
 
     def run(self) -> None:
@@ -59,13 +48,9 @@ class Bench(Measurement[Results]):
             self._save()
 
     def _measure(self, case: Case) -> None:
-        if case.part == "transformers":
-            session = self._start(case)
-            try:
-                self._take(session, case)
-            finally:
-                session.close()
-            return
+        if case.part == "transformers":  # another program
+            with closing(self._start(case)) as session:
+                return self._take(session, case)
         if self._session is None or self._shape != case.shape:
             self._end()
             self._session, self._shape = self._start(case), case.shape
@@ -75,7 +60,7 @@ class Bench(Measurement[Results]):
             self._end()
             raise
 
-    def _take(self, session: Measures, case: Case) -> None:
+    def _take(self, session: Session, case: Case) -> None:
         for row in session.measure(case):
             self._results.add(row)
             self._save()

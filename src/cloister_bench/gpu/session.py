@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
+import msgspec
+
 from cloister.errors import CloisterError, ServiceUnavailable, where_raised
 from cloister.process.hardening import die_with_parent
 from cloister_bench.gpu.plan import Case
@@ -41,7 +43,7 @@ class Session:
     def measure(self, case: Case) -> Iterator[Row]:
         """Raises SessionLost, or ServiceUnavailable if this case alone failed."""
         try:
-            self._file.write(json.dumps(case.as_json()) + "\n")
+            self._file.write(msgspec.json.encode(case).decode() + "\n")
             self._file.flush()
             while True:
                 said = json.loads(self._file.readline() or "null")
@@ -82,7 +84,7 @@ def _serve(line: socket.socket, prepare: Callable[[], Measure]) -> NoReturn:
         for asked in file:
             try:
                 measure = measure or prepare()
-                for row in measure(Case.of_json(json.loads(asked))):
+                for row in measure(msgspec.json.decode(asked, type=Case)):
                     say(row=row)
                 say(done=True)
             except CloisterError as failure:
