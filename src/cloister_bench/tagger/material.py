@@ -157,10 +157,11 @@ REWORDED = ("prompt", "passage", "pupa", "tweet", "novel")
 ASKS = 0.6  # share of requests among the clean sentences
 
 
-class Material:
-    """`people`: the share of known names in clean prompts that training passes over; the others count as clean."""
+PEOPLE = 0.7  # share of known names in clean prompts that training passes over; the others count as clean
 
-    def __init__(self, folder: Path, people: float = 0.7) -> None:
+
+class Material:
+    def __init__(self, folder: Path) -> None:
         sets = corpora.labelled(folder)
         self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
         self.nannigalaxy = sets["nannigalaxy"]
@@ -175,7 +176,6 @@ class Material:
         nobodys = {word.lower() for word in SENTENCES["CAPITALS_THAT_NAME_NOBODY"]}
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
         self.words = sorted(word for word in self.common if len(word) > 3 and word not in names.KNOWN)
-        self.people = people
         self.entities = corpora.entities(self.passages, self.common)
         self.answers = corpora.responses(folder)
         self.templates = [
@@ -233,7 +233,7 @@ class Material:
 
     def _prompt(self, draw: random.Random) -> Text:
         text, _ = piece((draw.choice(self.prompts), []), draw)
-        known = [each for each in corpora.known(text) if draw.random() < self.people]
+        known = [each for each in corpora.known(text) if draw.random() < PEOPLE]
         return peopled((text, known), draw) if draw.random() < 0.3 else (text, known)
 
     def _passage(self, draw: random.Random) -> Text:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister_bench.servers import OwnServer
 
@@ -76,7 +77,7 @@ class Client:
     def __init__(self, url: str) -> None:
         from openai import OpenAI
 
-        self._openai = OpenAI(base_url=f"{url}/v1", api_key="cloister-dev", timeout=120)
+        self.url, self._openai = url, OpenAI(base_url=f"{url}/v1", api_key=DEVELOPMENT_KEY, timeout=120)
         self.about = self._openai.models.list().data[0].model_dump()
         self.model: str = self.about["id"]
         self.levels = [level["id"] for level in self.about["protection"] if level["enabled"]]
@@ -93,19 +94,6 @@ class Client:
     def answer(self, text: str, level: str, way: dict[str, Any], **more: Any) -> Answer:
         found = self.chat(text, level, {**way, "logprobs": True, "top_logprobs": 5}, **more).choices[0].logprobs
         return [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in found.content]
-
-    def seconds(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
-        began = time.monotonic()
-        usage = self._openai.completions.create(
-            model=self.model,
-            prompt=prompt,
-            max_tokens=new,
-            temperature=0,
-            logit_bias={"0": -100, "2": -100},
-            extra_body={"protection": level} | ({"session": session} if session else {}),
-        ).usage
-        assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), new)
-        return time.monotonic() - began
 
 
 def divergence(found: Answer, right: Answer) -> dict[str, Any] | None:
