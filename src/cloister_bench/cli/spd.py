@@ -43,8 +43,6 @@ def bench_spd(options: SpdOptions) -> None:
 
       cloister bench spd --json spd.json --plot-dir plots
 
-      cloister bench spd --quick
-
       cloister bench spd --users 1,8 --parts users,breakdown --rounds 5
     """
     import uvloop

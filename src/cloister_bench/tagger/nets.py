@@ -14,14 +14,11 @@ CLASSES = 9
 WIDTH = 5
 STEP_WORDS = 8192
 LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]  # features of a word's letters, shape, whole
-
 LEVELS = 15  # of a table's numbers, so that the file is small
-
 RATE, DECAY, AVERAGE = 6e-3, 0.01, 0.998  # of learning; how weights shrink, and how slowly their mean moves
 PRIVATE, SMALL = 0.5, 2.5  # weights of private words and of clean ones without a capital; others: 1
 BLANK, HIDE = 0.2, 0.3  # shares of words with hidden letters, and hidden as a whole
 DROPOUT, SMOOTH = 0.2, 0.02
-
 Tensors = dict[str, torch.Tensor]
 
 
