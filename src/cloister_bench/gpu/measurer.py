@@ -68,7 +68,7 @@ def _peer(case: Case) -> Iterator[Row]:
     generate(answer)
     seconds = median(generate(answer) for _ in range(RUNS))
     first = generate(1)
-    row = {"design": "transformers, compiled" if case.compiled else "transformers", "answer": answer}
+    row: Row = {"design": "transformers, compiled" if case.compiled else "transformers", "answer": answer}
     row |= {"seconds": seconds, "tokens_per_s": users * answer / seconds, "ttft_ms": 1e3 * first}
     yield {"part": case.part, **case.labels(), **row}
 

@@ -151,7 +151,7 @@ def check_kills(client: Client) -> Found:
 
 
 def throughput(client: Client, users: int) -> list[Found]:
-    rows = []
+    rows: list[Found] = []
     for prompt, new in CASES:
         for level, kept in (("open", False), ("partitioned", False), ("partitioned", True)):
             if level not in client.levels:
