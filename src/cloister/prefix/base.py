@@ -85,13 +85,14 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks of a key's first pages; the first `public` are visible to all tenants, the tenant may be shown that the
-    first `shown` were found. `coming`: a lower tier reads more. They are retained in the pool for the caller, which
-    releases them and must not write to them."""
+    """Blocks of a key's first pages; the first `public` are visible to all tenants. Usage says that the first `shown`
+    were found, and names the first `shared` of them as others' (without a grid of first tokens). `coming`: a lower tier
+    reads more. They are retained in the pool for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0
     shown: int = 0
+    shared: int = 0
     coming: bool = False
 
 

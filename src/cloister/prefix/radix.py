@@ -72,7 +72,7 @@ class RadixCache(PrefixCache):
             if coming:
                 break
         self._pool.retain(blocks)
-        return Found(tuple(blocks), public, min(shown, len(blocks)), coming)
+        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.blind else public, coming)
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
         policy = POLICIES[key.policy]
