@@ -122,9 +122,8 @@ def _serve(
 ) -> None:
     from cloister.controller.template_file import tokenizer_digest
     from cloister.models.source import find_model
-    from cloister_bench.sharing.deployment import Served, registered
     from cloister_bench.sharing.offline import VARIANTS
-    from cloister_bench.sharing.replay import Answers, compared, replay
+    from cloister_bench.sharing.replay import Answers, Served, compared, registered, replay
 
     model, tenants = find_model(options.model).path, [f"tenant-{number}" for number in range(workload.tenants)]
     about, before = {"workload": workload.name, "tenants": workload.tenants}, list(results.http)

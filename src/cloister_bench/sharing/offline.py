@@ -14,7 +14,7 @@ from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, prefixes_of
 from cloister.detection.pipeline import inherit, shipped_pipeline
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.gateway.completions import text_by_block
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Label
@@ -43,9 +43,10 @@ class Variant(NamedTuple):
 
 VARIANTS = {policy: Variant(policy, policy == "registered") for policy in get_args(PolicyName)}
 VARIANTS["counted+registered"] = Variant("counted", registered=True)
-EXPLAINED = {  # what count alone loses, cause by cause
+EXPLAINED = {  # what count alone loses, cause by cause; the rest are pages that too few accounts send
     "counted, no veto": Variant("counted", veto=False),
-    "counted, no veto, votes foreseen": Variant("counted", veto=False, foreseen=True),
+    "counted, votes known": Variant("counted", foreseen=True),
+    "counted, votes known, no veto": Variant("counted", veto=False, foreseen=True),
 }
 
 

@@ -42,18 +42,14 @@ def _slowest(policy: str, document: Document) -> float | None:
     return max((one for one in known if one is not None), default=None)
 
 
-_GAINS = (("counted+registered", 24, 0.75), ("counted", 200, 0.5))
-TARGETS = (
-    *(
-        Target(f"gain of {policy}, {tenants} tenants, {workload}", target, partial(_gain, policy, workload, tenants))
-        for policy, tenants, target in _GAINS
+def _targets(policy: str, tenants: int, gain: float) -> list[Target]:
+    first = Target(f"first token of {policy} over global, where shared", 1.05, partial(_slowest, policy), "at most")
+    gains = [
+        Target(f"gain of {policy}, {tenants} tenants, {workload}", gain, partial(_gain, policy, workload, tenants))
         for workload in ("first-chats", "chat")
-    ),
-    *(
-        Target(f"first token of {policy} over global, where shared", 1.05, partial(_slowest, policy), "at most")
-        for policy, _, _ in _GAINS
-    ),
-)
+    ]
+    return [*gains, first]
+
 
 QUOTED = read_words("traffic")
 Where = tuple[str, int]  # workload and tenants
@@ -68,7 +64,7 @@ class Results(documents.Results):
     found: dict[tuple[Where, str], list[int]] = field(default_factory=dict)
     findings: Mapping[str, int] = field(default_factory=dict)
     http: list[Row] = field(default_factory=list)
-    targets = TARGETS
+    targets = (*_targets("counted+registered", 24, 0.75), *_targets("counted", 200, 0.5))
 
     def numbers(self) -> Document:
         seen = [

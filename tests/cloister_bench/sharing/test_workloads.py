@@ -93,7 +93,7 @@ def test_each_policy_finds_what_it_should_and_no_more() -> None:
     assert sum(found["none"]) == 0 and found["partition"] == [0, 4, *[0] * 39]
     assert found["global"] == found["registered"] == found["counted+registered"] == [0, *[4] * 40]
     assert found["counted"][2:7] == [0] * 5 and found["counted"][-10:] == [4] * 10
-    assert found["counted, no veto"] == found["counted"] and found["counted, no veto, votes foreseen"][2:] == [4] * 39
+    assert found["counted, no veto"] == found["counted"] and found["counted, votes known"][2:] == [4] * 39
     vetoed = [one // PAGE for one in replay_offline(prompts(PAGE), template, VARIANTS["counted"], 400)]
     assert max(vetoed[2:]) == 1, "what looks private stays private however many sent it"
     assert len(replay_offline(prompts(PAGE), template, VARIANTS["global"], 40)) == 41, "a full pool makes room"
