@@ -1,6 +1,6 @@
 """Prompts at `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link (Petridish
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
-first secret are held once for all λ+1 prompts (ADR 11); which of them is real is not known here."""
+first secret are held once for all λ+1 prompts (ADR 11)."""
 
 from dataclasses import dataclass, field
 
