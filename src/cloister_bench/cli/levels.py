@@ -33,9 +33,7 @@ def bench_levels(options: LevelsOptions) -> None:
 
       cloister bench levels --json levels.json --plot-dir plots
 
-      cloister bench levels --quick --parts levels
-
-      cloister bench levels --users 1,8 --rounds 5
+      cloister bench levels --quick --parts levels --users 1,8
     """
     import uvloop
 

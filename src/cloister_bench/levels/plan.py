@@ -55,16 +55,14 @@ class Plan:
 
     def sides(self) -> list[Side]:
         """With and without a session where a vault can be kept."""
+        tokens, often = (self.input_tokens, self.output_tokens), (self.requests, self.rounds)
         return [
-            Side(level, users, self.input_tokens, self.output_tokens, *self._often(level, users), session=session)
+            Side(level, users, *tokens, *(often if users <= self.few or level != ISOLATED else (1, 1)), session=session)
             for users in self.users
             for level in SERVED
             if level != OBFUSCATED or users <= self.few
             for session in ((False, True) if LEVELS[level].uses_vault else (False,))
         ]
-
-    def _often(self, level: LevelName, users: int) -> tuple[int, int]:
-        return (1, 1) if level == ISOLATED and users > self.few else (self.requests, self.rounds)
 
 
 FULL = Plan()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
 SEEN_MORE = {"obfuscated": " ([how](docs/obfuscation.md))"}  # the README's links behind a level's words
+PANELS = {"tokens_per_s": "output tokens/s", "ttft_ms": "first token, ms"}
 LEARNT_MORE = {"shared": " ([prefix cache](docs/prefix-cache.md))"}
 
 
@@ -30,12 +30,13 @@ class Results(documents.Results):
     mpc: dict[str, Any] = field(default_factory=dict)
 
     def numbers(self) -> Document:
-        runs = [run_entry(side, self.measured) for side in self.measured.rounds if isinstance(side, Side)]
+        sides = self.measured.rounds.items()
+        found = Measured({side: {at: run for at, run in runs.items() if run.output_tokens} for side, runs in sides})
+        runs = [run_entry(side, found) for side, rounds in found.rounds.items() if rounds and isinstance(side, Side)]
         return {"runs": runs, "mpc": dict(self.mpc)}
 
     def remarks(self) -> Document:
-        machine = {"processor": platform.machine(), "cores": len(os.sched_getaffinity(0))}
-        return {"quick": self.quick, "machine": machine, "seconds": round(self.seconds, 1)}
+        return {"quick": self.quick, "cores": len(os.sched_getaffinity(0)), "seconds": round(self.seconds, 1)}
 
 
 def run_entry(side: Side, measured: Measured) -> Row:
@@ -64,10 +65,13 @@ def tables(document: Document) -> list[Table]:
 
 
 def readme_table(document: Document) -> str:
-    plan, machine = document["plan"], document["machine"]
+    plan = document["plan"]
     load = f"{plan['input_tokens']} tokens in, {plan['output_tokens']} out"
-    title = f"{document['model']}, {load}, {machine['cores']} cores ({machine['processor']})"
-    return Table(title, HEADS, [_row(level, document) for level in LEVELS.values()]).markdown()
+    return Table(
+        f"{document['model']}, {load}, {document['cores']} cores",
+        HEADS,
+        [_row(level, document) for level in LEVELS.values()],
+    ).markdown()
 
 
 def _row(level: Level, document: Document) -> list[str]:
@@ -86,11 +90,10 @@ def _row(level: Level, document: Document) -> list[str]:
 def _cell(runs: list[Row]) -> str:
     if not runs:
         return "not measured"
-    if runs[0]["level"] == OPEN:
-        rates = _each(runs, "tokens_per_s", ".3g") + " tokens/s"
-    else:
-        rates = _each(runs, "ratio_to_open", ".2f") + " of `open`"
-    return f"{_each(runs, 'users', 'd')} users: {rates}; first token {_each(runs, 'ttft_ms', ',.0f')} ms"
+    is_open = runs[0]["level"] == OPEN
+    rates = _each(runs, "tokens_per_s", ".3g") if is_open else _each(runs, "ratio_to_open", ".2f")
+    what = f"{_each(runs, 'users', 'd')} users: {rates} {'tokens/s' if is_open else 'of `open`'}"
+    return f"{what}; first token {_each(runs, 'ttft_ms', ',.0f')} ms"
 
 
 def _each(runs: list[Row], key: str, form: str) -> str:
@@ -102,15 +105,13 @@ def _mpc_cell(mpc: Row) -> str:
         return mpc.get("reason") or "not measured"
     each, first, start = (number(mpc[key]) for key in ("seconds_per_token", "first_token_s", "first_request_s"))
     return (
-        f"1 user: {each} s for each token, {first} s for the first; the first request, which starts parties, {start} s"
+        f"1 user: {each} s for each token, {first} s for the first; {start} s for the request that starts the parties"
     )
 
 
 def draw_levels(runs: list[Row], axes: tuple[Axes, ...]) -> str:
     counts = sorted({run["users"] for run in runs})
-    for panel, key, title in zip(
-        axes, ("tokens_per_s", "ttft_ms"), ("output tokens/s", "first token, ms"), strict=True
-    ):
+    for panel, (key, title) in zip(axes, PANELS.items(), strict=True):
         lines(panel, [run for run in runs if run[key]], "users", key, "side", {})
         panel.set(title=title, xlabel="users at once", xscale="log", yscale="log")
         panel.set_xticks(counts, [str(count) for count in counts])

@@ -52,6 +52,8 @@ class Counters:
 class Deployment(OwnServer):
     """`pid` is its controller's."""
 
+    request_s = REQUEST_S
+
     def __init__(self, folder: ModelFolder, logs: Path, arguments: Sequence[str]) -> None:
         super().__init__(folder.path, logs, arguments)
         self.folder = folder
@@ -64,7 +66,7 @@ class Deployment(OwnServer):
             # So every user has its vault when the clock starts, as in the paper. A single request is long enough alone.
             warmup=int(point.requests > 1),
             seed=seed,
-            timeout_s=REQUEST_S,
+            timeout_s=self.request_s,
             protection=point.level,
             sessions=point.level != OPEN,
         )
@@ -81,7 +83,11 @@ class Deployment(OwnServer):
     ) -> Answer:
         """Raises BrokenAnswer."""
         load = Workload(
-            input_tokens=input_tokens, output_tokens=output_tokens, seed=seed, timeout_s=REQUEST_S, protection=level
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            seed=seed,
+            timeout_s=self.request_s,
+            protection=level,
         )
         user = User(self.address, self.api_key, load)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -52,13 +53,13 @@ async def test_every_level_is_measured_and_nothing_is_left_behind(tmp_path: Path
 
 
 class StartingNode:
-    """Parties that start after one refusal; a level that fails for two users."""
+    """Parties that start after one refusal; `shared` fails for two users."""
 
     def __init__(self, *_: object) -> None:
         self.refusals = ["HTTP 503"]
 
     async def measure(self, point: Point, seed: int) -> RunReport:
-        if point.users > 1:
+        if point.users > 1 and point.level == "shared":
             raise ServiceUnavailable("It is gone.")
         return made_run(point.users, 10.0)
 
@@ -82,13 +83,14 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> StartingNode:
     return node
 
 
-async def test_a_part_that_fails_is_noted_and_the_next_is_measured(starting: StartingNode, tmp_path: Path) -> None:
+async def test_a_side_that_fails_is_noted_and_the_others_are_measured(starting: StartingNode, tmp_path: Path) -> None:
     results, saved = Results(SMALL, "m"), []
     bench = Bench(results, ModelFolder("m", tmp_path, {}), Silent(), lambda: saved.append(len(results.measured.rounds)))
     await bench.run(("levels", "mpc"))
-    assert [one["part"] for one in results.failed] == ["levels"] and "gone" in results.failed[0]["reason"]
-    alone = len([side for side in SMALL.sides() if side.users == 1])
-    assert len(results.document()["runs"]) == alone and saved[:alone] == list(range(1, alone + 1))
+    sides = SMALL.sides()
+    [failed] = results.failed
+    assert failed == {"part": "shared, 2 users, 16 in, 4 out", "reason": "It is gone."}
+    assert len(results.document()["runs"]) == len(sides) - 1 and saved[: len(sides)] == list(range(len(sides)))
     assert (results.mpc["first_token_s"], results.mpc["seconds_per_token"]) == (20.0, 10.0)
 
 
@@ -102,7 +104,7 @@ async def test_parties_that_fail_otherwise_are_not_asked_again(starting: Startin
 def test_without_the_level_s_distribution_it_says_what_installs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(levels_run, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cloister_mpc.offer", None)
     assert "`make mpc`" in (why_no_mpc(ModelFolder("m", tmp_path, {})) or "")
 
 
