@@ -65,13 +65,8 @@ def tables(document: Document) -> list[Table]:
 
 
 def readme_table(document: Document) -> str:
-    plan = document["plan"]
-    load = f"{plan['input_tokens']} tokens in, {plan['output_tokens']} out"
-    return Table(
-        f"{document['model']}, {load}, {document['cores']} cores",
-        HEADS,
-        [_row(level, document) for level in LEVELS.values()],
-    ).markdown()
+    title = "{model}, {plan[input_tokens]} tokens in, {plan[output_tokens]} out, {cores} cores".format_map(document)
+    return Table(title, HEADS, [_row(level, document) for level in LEVELS.values()]).markdown()
 
 
 def _row(level: Level, document: Document) -> list[str]:
@@ -104,9 +99,7 @@ def _mpc_cell(mpc: Row) -> str:
     if "seconds_per_token" not in mpc:
         return mpc.get("reason") or "not measured"
     each, first, start = (number(mpc[key]) for key in ("seconds_per_token", "first_token_s", "first_request_s"))
-    return (
-        f"1 user: {each} s for each token, {first} s for the first; {start} s for the request that starts the parties"
-    )
+    return f"1 user: {each} s for each token, {first} s for the first; {start} s with the parties' start"
 
 
 def draw_levels(runs: list[Row], axes: tuple[Axes, ...]) -> str:

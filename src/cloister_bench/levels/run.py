@@ -70,7 +70,7 @@ class Bench(Measurement[Results]):
                         await self._on_shares()
 
     async def measure(self, point: Point, seed: int) -> RunReport:
-        """One side; one that fails is noted, so that the others are measured. What there is already is saved."""
+        """One side; one that fails is noted, so that the others are measured. Earlier sides are saved first."""
         self._save()
         try:
             return await self._node.measure(point, seed)
