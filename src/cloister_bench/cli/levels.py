@@ -1,7 +1,5 @@
 """`cloister bench levels`: the README's table of levels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

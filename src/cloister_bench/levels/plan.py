@@ -1,7 +1,5 @@
 """Which sides are measured with which load. All sides get the same words; at `obfuscated` one of them is marked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """The document of `bench levels`, its table and figure, and the README's table in Markdown."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from statistics import median
@@ -102,7 +100,7 @@ def _mpc_cell(mpc: Row) -> str:
     return f"1 user: {each} s for each token, {first} s for the first; {start} s with the parties' start"
 
 
-def draw_levels(runs: list[Row], axes: tuple[Axes, ...]) -> str:
+def draw_levels(runs: list[Row], axes: "tuple[Axes, ...]") -> str:
     counts = sorted({run["users"] for run in runs})
     for panel, (key, title) in zip(axes, PANELS.items(), strict=True):
         lines(panel, [run for run in runs if run[key]], "users", key, "side", {})

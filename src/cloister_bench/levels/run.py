@@ -1,7 +1,5 @@
 """One server with all levels: the sides in turn, round by round, then `mpc`, whose parties take cores and memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
