@@ -56,7 +56,7 @@ class Answers:
             self._drop(next(turn for turn in self._turns if turn.key.tenant == most))
 
     def next(self, most: int) -> Chunk | None:
-        """Up to `most` tokens of the oldest turn. One whose prompt is cached no more, or that has no room, is dropped."""
+        """Up to `most` tokens of the oldest turn. One whose prompt is cached no more, or without room, is dropped."""
         while self._turns:
             turn = self._turns[0]
             if turn.computed or self._resume(turn):
