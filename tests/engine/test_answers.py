@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cloister.compute import layout
 from cloister.engine import answers as engine_answers
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.levels import PolicyName
 from cloister.messages.types import SamplingParams
 from cloister.prefix.policy import POLICIES

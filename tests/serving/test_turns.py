@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
-import openai
 import pytest
 import torch
 
@@ -16,17 +14,15 @@ from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout
 from cloister.compute.reference import ReferenceKernels
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
-from cloister.models.source import ModelFolder
 from cloister.prefix.radix import RadixCache
 from tests.models.architectures import CONFIGS, random_decoder
 from tests.serving.conftest import Answer
-from tests.served import running_server
 
 KERNELS: dict[str, Callable[[torch.dtype], Kernels]] = {
     "reference": ReferenceKernels,

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from cloister.compute.layout import Chunk, Layout
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.prefix.base import Paging, PrefixCache, PrefixKey
 

@@ -1,7 +1,5 @@
 """The engine over a paged KV cache. It ties scheduler, runner, sampler and prefix cache together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
@@ -14,20 +12,17 @@ from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
 from cloister.engine.answers import Answers
-from cloister.engine.base import Engine
-from cloister.engine.blocks import BlockPool
-from cloister.engine.request import EngineRequest
-from cloister.engine.runner import Runner
+from cloister.engine.base import Engine, EngineRequest
+from cloister.engine.runner import BlockPool, Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
 from cloister.engine.tenants import Background
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
-from cloister.fairness import ServiceMeter
+from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.pace import Pace
 from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)
@@ -208,8 +203,8 @@ class PagedEngine(Engine):
             self._asker.detach(link)
         return failed
 
-    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        self._prefix.label(request_id, public_tokens, final=final)
+    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+        self._prefix.label(request_id, public_tokens, registered, final=final)
 
     def forget(self, tenant: str) -> None:
         for sequence in self._all:
@@ -243,8 +238,9 @@ class PagedEngine(Engine):
     def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):
-            raise VaultLost.because(reason)
+        for partition in request.partitions:
+            if reason := self._links.get(partition.link, "vault_lost"):
+                raise VaultLost.because(reason)
         runner = self._runner
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 
@@ -302,7 +298,7 @@ class PagedEngine(Engine):
         if not output.prompt_reported:
             output.prompt_reported = True
             if not sequence.number:
-                cached, shared = sequence.prefix.found or 0, sequence.prefix.found_public
+                cached, shared = sequence.prefix.shown, sequence.prefix.found_shared
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(output.prompt_logprobs)

@@ -1,7 +1,5 @@
 """`cloister bench detection`: accuracy and latency of the detection of private blocks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ Prints how often "public" wins among private and among clean blocks by margin, a
 guessing.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections import Counter
@@ -21,11 +19,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cloister.detection.judge import Judge, Question, form_of
-from cloister.detection.pipeline import Pipeline, blocks_of, shipped_pipeline
+from cloister.detection.pipeline import Pipeline, shipped_pipeline
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import JudgeForm
 from cloister_bench.detection.data import read_sets
-from cloister_bench.detection.measure import UNKNOWN
+from cloister_bench.detection.measure import UNKNOWN, types_of
 
 BLOCK_TOKENS = 16
 
@@ -37,10 +35,7 @@ def doubts(pipeline: Pipeline, tokenizer: Any, judge: Judge, text: str, spans: A
     ends = list(accumulate(len(tokenizer.decode(piece)) for piece in pieces))
     if not ends or ends[-1] != len(text):  # a character was cut: leave such texts out
         return []
-    types: list[set[str]] = [set() for _ in ends]
-    for start, end, kind in spans:
-        for block in blocks_of(start, end, ends):
-            types[block].add(kind)
+    types = types_of(spans, ends)
     asked = []
     for at, verdict in enumerate(pipeline.examine(text, ends).verdicts):
         if verdict.label is Label.UNCERTAIN and UNKNOWN not in types[at]:
