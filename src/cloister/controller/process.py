@@ -55,7 +55,7 @@ class Controller:
         await self.offer.rehearse_first()
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
-            self._detector.start()
+            await self._detector.start_first()
             self.relay.labels.examine = self._detector.classify
         self.compute.keep()
         self.offer.keep_rehearsed()

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, lowered, shipped_tagger
+from cloister.detection.tagger import CATEGORIES, Calibration, Tags, lowered, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
 
 
@@ -41,10 +42,20 @@ class Examined:
     findings: list[Finding]
 
 
+class WordTagger(Protocol):
+    """`folds`: it reads texts folded."""
+
+    @property
+    def folds(self) -> bool: ...
+    @property
+    def calibration(self) -> Calibration: ...
+    def tag(self, text: str, /) -> Tags: ...
+
+
 class Pipeline:
     """`rules` and `known_prefixes` may be replaced between texts."""
 
-    def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
+    def __init__(self, rules: RuleSet, tagger: WordTagger | None) -> None:
         self.rules = rules
         self._tagger = tagger
         self._calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
@@ -61,7 +72,8 @@ class Pipeline:
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self._tagger is not None:
             known = known_until(text, self.known_prefixes)
-            findings += _tagged(self._tagger.tag(folded.text), folded, ends, calibration, verdicts, known)
+            read = folded if self._tagger.folds else Folded(text, None)
+            findings += _tagged(self._tagger.tag(read.text), read, ends, calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):
@@ -128,6 +140,15 @@ def even_blocks(text: str, characters: int = 64) -> list[int]:
 @cache
 def shipped_pipeline(operator_rules: str = "") -> Pipeline:
     return Pipeline(with_shipped_rules(operator_rules), shipped_tagger())
+
+
+def pipeline_of(operator_rules: str, model: Path | None, digest: bytes | None = None) -> Pipeline:
+    """With an operator's token classifier for tier 2, if there is one: SetupError if it is of no use."""
+    if model is None:
+        return shipped_pipeline(operator_rules)
+    from cloister.detection.token_classifier import TokenClassifier  # brings torch along
+
+    return Pipeline(with_shipped_rules(operator_rules), TokenClassifier(model, digest))
 
 
 def with_shipped_rules(text: str) -> RuleSet:
