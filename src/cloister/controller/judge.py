@@ -3,27 +3,63 @@ Every case that is taken is settled once; a late one, or one whose service died,
 holds its prompt's tokens, CASE_S at most."""
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 import msgspec
 
+from cloister.config import Settings
 from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import frontend_of, wide
-from cloister.detection.judge import Judge
+from cloister.detection.judge import Judge, read_report
+from cloister.files import needed, sha256_of
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
 from cloister.messages.controller_frontend import JudgeForm
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
+from cloister.models.convert import read_manifest
+from cloister.models.source import ModelFolder, models_folder
 
 MAX_CASES = 64
 MAX_DOUBTS = 8  # blocks of one prompt that are asked about
 CASE_S = 30.0  # after this time a case is settled with what is known
 FRONTEND = 0  # no frontend gets this number
 TENANT = "(judge)"  # apart, so that questions delay no tenant's turn
+
+
+def digest_of_model(folder: Path) -> str:
+    """Over the hashes of its files: of a converted model those that it was opened with."""
+    with needed(f"{folder} cannot be read"):
+        if (manifest := read_manifest(folder)) is not None:
+            hashes = {name: record.sha256 for name, record in manifest.files.items()}
+        else:
+            found = (each for each in folder.iterdir() if each.suffix in (".json", ".safetensors"))
+            hashes = {each.name: sha256_of(each) for each in found}
+    return hashlib.sha256("".join(f"{each}  {name}\n" for name, each in sorted(hashes.items())).encode()).hexdigest()
+
+
+def place_of_report(digest: str) -> Path:
+    return models_folder() / f"judge-{digest[:24]}.json"
+
+
+def measured(settings: Settings, folder: ModelFolder) -> tuple[Settings, tuple[str, ...]]:
+    """With `judge` off, in evidence too, unless this very model was measured and is good enough; then also why."""
+    if not settings.controller.judge:
+        return settings, ()
+    digest = digest_of_model(folder.path)
+    place = settings.controller.judge_report or place_of_report(digest)
+    why = "it was not measured for this model"
+    if place.exists() or settings.controller.judge_report:
+        why = read_report(place).why_not(digest) or ""
+    if not why:
+        return settings, ()
+    off = settings.model_copy(update={"controller": settings.controller.model_copy(update={"judge": False})})
+    return off, (f"Tier 3 (--judge) is off: {why}. `cloister bench detection --judge --data DIR` measures it.",)
 
 
 @dataclass(slots=True, repr=False)

@@ -7,6 +7,7 @@ from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
 from cloister.controller.external_level import ExternalLevel, find_offer
+from cloister.controller.judge import measured
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
@@ -19,6 +20,7 @@ from cloister.models.source import ModelFolder
 
 class Controller:
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
+        settings, self._without_judge = measured(settings, folder)
         self._folder, self._settings = folder, settings
         self._keys = ChannelKeys()
         self.sealed_requests = SealedRequests(self._keys)
@@ -46,7 +48,7 @@ class Controller:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (self._external.banner(self._settings),) if self._external else ()
+        return (*self._without_judge, *((self._external.banner(self._settings),) if self._external else ()))
 
     async def start(self) -> Serving:
         self.compute.launch()

@@ -57,23 +57,23 @@ class Pipeline:
 
     def __init__(self, rules: RuleSet, tagger: WordTagger | None) -> None:
         self.rules = rules
-        self._tagger = tagger
-        self._calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
+        self.tagger = tagger
+        self.calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
         self.known_prefixes: tuple[str, ...] = SYSTEM_PROMPTS
 
     def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
         """Label each block separately; `inherit` adds what follows from the blocks before it."""
         folded = fold(text)
-        calibration = lowered(self._calibration, load, suspicion)
+        calibration = lowered(self.calibration, load, suspicion)
         findings = [
             Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
             for match in self.rules.find(folded.text)
         ]
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
-        if self._tagger is not None:
+        if self.tagger is not None:
             known = known_until(text, self.known_prefixes)
-            read = folded if self._tagger.folds else Folded(text, None)
-            findings += _tagged(self._tagger.tag(read.text), read, ends, calibration, verdicts, known)
+            read = folded if self.tagger.folds else Folded(text, None)
+            findings += _tagged(self.tagger.tag(read.text), read, ends, calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):

@@ -46,7 +46,8 @@ def serve(control: socket.socket) -> None:
         if not isinstance(order, StartDetector) or order.version != VERSION:
             raise ProtocolError("The detector was started by a controller of another version.")
         use_pythons_memory()
-        pipeline = pipeline_of(order.rules, order.model and Path(order.model), order.model_digest)
+        model = None if order.model is None else Path(order.model)
+        pipeline = pipeline_of(order.rules, model, order.model_digest)
         pipeline.examine(_REHEARSAL, [len(_REHEARSAL)])  # a sealed process can load no more tables or codecs
         labeller = Labeller(pipeline)
         filter_program(receives_descriptors=False, own_pid=1, futexes=None)

@@ -58,7 +58,8 @@ class TokenClassifier:
         positions = int(config.get("max_position_embeddings") or 0)
         window = min(_WINDOW, positions - 2) if positions > 0 else _WINDOW  # RoBERTa's begin behind the padding's
         self._tokenizer.no_padding()
-        _keep_no_words(self._tokenizer)
+        if (resize := getattr(self._tokenizer.model, "_resize_cache", None)) is not None:
+            resize(0)  # it would keep words that it split, as in prompts.tokenizer
         try:
             self._tokenizer.enable_truncation(window, stride=window // 4)
             self.tag("Rehearsal " * (_PIECE // 8))
@@ -83,9 +84,8 @@ class TokenClassifier:
         logits = self._model(input_ids=ids, attention_mask=mask).logits[0]
         outside = logits.softmax(1)[:, self._outside]
         logits[:, self._outside] = -torch.inf
-        scores = (
-            (1 - outside).clamp(0, 1).nan_to_num(1.0).numpy().view(np.int32).tolist()
-        )  # bits of floats from 0 on are in order
+        # The bits of floats from 0 on are in order.
+        scores = (1 - outside).clamp(0, 1).nan_to_num(1.0).numpy().view(np.int32).tolist()
         for token, (start, end), added, score, label in zip(
             window.ids, window.offsets, window.special_tokens_mask, scores, logits.argmax(1).tolist(), strict=True
         ):
@@ -114,12 +114,6 @@ def _loaded(folder: Path, config: dict[str, Any], weights: bytes) -> Any:
     if info["missing_keys"]:  # they would be random
         raise refused(folder, f"model.safetensors lacks {min(info['missing_keys'])}")
     return model.eval().requires_grad_(False)
-
-
-def _keep_no_words(tokenizer: tokenizers.Tokenizer) -> None:
-    """As prompts.tokenizer does: the package's models would keep words that they split."""
-    if (resize := getattr(tokenizer.model, "_resize_cache", None)) is not None:
-        resize(0)
 
 
 def _kind_of(label: str) -> int:
