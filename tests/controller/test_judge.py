@@ -23,10 +23,12 @@ from cloister.controller.judge import (
     measured,
     place_of_report,
 )
+from cloister.controller.requests import wide
+from cloister.controller.routes import open as open_route
 from cloister.detection.judge import LEAST_AREA, LEAST_BLOCKS, JudgeReport
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_detector import Category, Label
-from cloister.messages.controller_frontend import EndSession, JudgeForm, SubmitTokens
+from cloister.messages.controller_frontend import EndSession, Examine, JudgeForm, SubmitTokens
 from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
 from cloister.messages.controller_service import PublicPrefix as PublicTokens
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
@@ -166,20 +168,30 @@ async def test_few_wait_and_without_words_none() -> None:
     assert not unlearned.ask(Case(1, "ann", PROMPT, 0, deque([(0, 4)]), 4))
 
 
+ASKED = wide(1, 1)
+
+
+def ask(node: Node) -> None:
+    node.send(FORM)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
+    params = SamplingParams(max_tokens=8)
+    node.send(SubmitTokens(1, "ann", tuple(range(64)), params, level="shared", examined=True))
+    node.send(Examine(1, "text", (4,)))
+
+
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """A node with tier 3, whose gateway has said the words; one request at `shared` is under way."""
-    node = await Node.build(spare_vaults=0, judge=True)
-    node.send(FORM)
-    node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    node = await Node.build(spare_vaults=0, judge=True, shared_policy="safekv", detector=True)
+    ask(node)
     yield node
     node.close()
 
 
 async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothing_of_it(node: Node) -> None:
-    asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("+?^-"))
+    node.relay.labels.labelled(ASKED, blocks("+?^-"))
     question = await node.service.next(Generate)
+    asked = (await node.service.next(Generate)).request_id
     assert question.background and question.prompt == (1, *range(16), 2, *range(16, 32), 3)
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16, final=False), (
         "what is sure is not kept waiting"
@@ -190,9 +202,9 @@ async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothi
 
 
 async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
-    asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("+?"))
+    node.relay.labels.labelled(ASKED, blocks("+?"))
     question = await node.service.next(Generate)
+    await node.service.next(Generate)
     node.service.die()
     assert (await node.failure()).code == "service_unavailable"
     await node.start_service()
@@ -201,20 +213,24 @@ async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
     await node.service.next(Generate)  # what came before was heard by then: no Label
 
 
-async def test_of_a_request_that_ended_nothing_is_asked(node: Node) -> None:
+async def test_of_a_request_that_ended_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_route, "PATIENCE_S", 0.001)
+    node = await Node.build(spare_vaults=0, judge=True, shared_policy="safekv", detector=True)
+    ask(node)
     asked = (await node.service.next(Generate)).request_id
+    assert await node.service.next(PublicTokens) == PublicTokens(asked, 0, final=False)
     node.service.say(Accepted(asked), Tokens(asked, (5,), finish="stop"))
     await node.frontend.next(Tokens, skip=(Accepted,))
     node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
+    node.close()
 
 
 async def test_without_the_setting_uncertain_is_private() -> None:
-    node = await Node.build(spare_vaults=0)
-    node.send(FORM)
-    node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    node = await Node.build(spare_vaults=0, shared_policy="safekv", detector=True)
+    ask(node)
+    node.relay.labels.labelled(ASKED, blocks("+?"))
     asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
     node.close()
 
@@ -225,9 +241,9 @@ async def test_a_frontend_cannot_send_to_the_background(node: Node) -> None:
 
 
 async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node: Node) -> None:
-    asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("?"))
+    node.relay.labels.labelled(ASKED, blocks("?"))
     question = await node.service.next(Generate)
+    await node.service.next(Generate)
     node.send(EndSession("ann", "any", private=True))
     assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
     await node.service.next(ForgetTenant, skip=(PublicTokens,))
