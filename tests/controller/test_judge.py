@@ -14,10 +14,13 @@ from cloister.config import ControllerSettings, Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import (
+    LEAST_AREA,
+    LEAST_BLOCKS,
     MAX_CASES,
     MAX_DOUBTS,
     Case,
     JudgeKeeper,
+    JudgeReport,
     case_of,
     digest_of_model,
     measured,
@@ -25,7 +28,6 @@ from cloister.controller.judge import (
 )
 from cloister.controller.requests import wide
 from cloister.controller.routes import open as open_route
-from cloister.detection.judge import LEAST_AREA, LEAST_BLOCKS, JudgeReport
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import EndSession, Examine, JudgeForm, SubmitTokens

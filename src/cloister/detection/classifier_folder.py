@@ -22,19 +22,17 @@ def refused(folder: Path, why: str) -> SetupError:
 def digest_of_folder(folder: Path) -> bytes:
     """SHA-256 over the names and contents of its files. SetupError if they cannot be a token classifier's."""
     for name, most in MAX_BYTES.items():
-        if not (folder / name).is_file():
-            raise refused(folder, f"it has no {name}")
-        if (folder / name).stat().st_size > most:
-            raise refused(folder, f"{name} is larger than {most} bytes")
-    read_config(folder, read_bounded(folder / "config.json", MAX_BYTES["config.json"]))
+        if not (folder / name).is_file() or (folder / name).stat().st_size > most:
+            raise refused(folder, f"it has no {name}, or one of more than {most} bytes")
+    read_config(folder, (folder / "config.json").read_bytes())
     with needed(f"{folder} cannot be read"):
-        return _combined({name: sha256_of(folder / name) for name in MAX_BYTES})
+        return combined({name: sha256_of(folder / name) for name in MAX_BYTES})
 
 
 def read_files(folder: Path, digest: bytes | None) -> dict[str, bytes]:
     """What is hashed is what is returned. SetupError if they are not those of this digest; None: any."""
     files = {name: read_bounded(folder / name, most, hint=_HINT) for name, most in MAX_BYTES.items()}
-    found = _combined({name: hashlib.sha256(data).hexdigest() for name, data in files.items()})
+    found = combined({name: hashlib.sha256(data).hexdigest() for name, data in files.items()})
     if digest is not None and found != digest:
         raise SetupError(f"{folder} has changed since this server started.", hint="Start the server again.")
     return files
@@ -55,5 +53,6 @@ def read_config(folder: Path, data: bytes) -> tuple[dict[str, Any], list[str]]:
     return config, labels
 
 
-def _combined(hashes: dict[str, str]) -> bytes:
+def combined(hashes: dict[str, str]) -> bytes:
+    """The digest of files of these names and SHA-256s."""
     return hashlib.sha256("".join(f"{each}  {name}\n" for name, each in sorted(hashes.items())).encode()).digest()

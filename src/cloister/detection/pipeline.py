@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tags, lowered, shipped_tagger
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, lowered, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
+
+if TYPE_CHECKING:
+    from cloister.detection.token_classifier import TokenClassifier
 
 
 class Finding(NamedTuple):
@@ -42,20 +45,10 @@ class Examined:
     findings: list[Finding]
 
 
-class WordTagger(Protocol):
-    """`folds`: it reads texts folded."""
-
-    @property
-    def folds(self) -> bool: ...
-    @property
-    def calibration(self) -> Calibration: ...
-    def tag(self, text: str, /) -> Tags: ...
-
-
 class Pipeline:
     """`rules` and `known_prefixes` may be replaced between texts."""
 
-    def __init__(self, rules: RuleSet, tagger: WordTagger | None) -> None:
+    def __init__(self, rules: RuleSet, tagger: Tagger | TokenClassifier | None) -> None:
         self.rules = rules
         self.tagger = tagger
         self.calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)

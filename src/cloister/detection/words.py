@@ -38,15 +38,12 @@ class Words(NamedTuple):
 
 
 def word_bounds(text: str) -> tuple[Places, Places]:
-    return _bounds(_tables().kinds[np.minimum(_codes(text), _PLANE - 1)])
-
-
-def _codes(text: str) -> Codes:
-    return np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
+    codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
+    return _bounds(_tables().kinds[np.minimum(codes, _PLANE - 1)])
 
 
 def split(text: str) -> Words:
-    codes = _codes(text)
+    codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
     kinds, lower, scripts = (table[np.minimum(codes, _PLANE - 1)] for table in _tables())
     starts, ends = _bounds(kinds)
     if not len(starts):

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cloister.controller.judge import digest_of_model
-from cloister.detection.judge import LEAST_BLOCKS, MARGIN, Judge, JudgeReport, Question, form_of
+from cloister.controller.judge import LEAST_BLOCKS, JudgeReport, digest_of_model
+from cloister.detection.judge import MARGIN, Judge, Question, form_of
 from cloister.detection.pipeline import Pipeline, blocks_of
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Label
