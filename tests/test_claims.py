@@ -37,7 +37,7 @@ def test_a_refuted_claim_does_not_come_back(claim: str) -> None:
 
 
 LIMITS = {
-    "shared": ("guess", r"0\.80|80%", r"0\.25|25%"),
+    "shared": ("a dozen accounts", "guess", r"seven accounts that collude", r"1%"),
     "partitioned": ("compute", "sealed"),
     "obfuscated": ("careful reader", r"0\.76|76%", r"0\.125|12\.5%"),
     "mpc": ("independent operators", "all three"),

@@ -150,7 +150,7 @@ async def test_rules_that_change_are_handed_on_and_wrong_ones_told(
                 await asyncio.sleep(0.01)
     file.write_text("nonsense")
     async with asyncio.timeout(240):
-        while "stay in force" not in caplog.text:
+        while "stays in force" not in caplog.text:
             await asyncio.sleep(0.01)
     await answers.keeper.close()
 

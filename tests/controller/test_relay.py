@@ -438,7 +438,7 @@ async def test_several_sequences_are_not_for_this_level(node: Node) -> None:
 
 @pytest.mark.parametrize(("policy", "shares"), [("none", False), ("partition", False), ("global", True)])
 def test_which_levels_share_follows_from_their_policies(policy: PolicyName, shares: bool) -> None:
-    relay = Relay(ControllerSettings(prefix_policy=policy), lambda: SERVING, 1, nothing_is_sealed)
+    relay = Relay(ControllerSettings(prefix_policy=policy), 1, nothing_is_sealed, SERVING)
     assert relay.shares("open") is shares
     assert relay.shares("shared")
     assert not any(relay.shares(level) for level in ("partitioned", "obfuscated", "isolated"))

@@ -1,7 +1,5 @@
 """The engine over a paged KV cache. It ties scheduler, runner, sampler and prefix cache together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
@@ -13,20 +11,17 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.base import Engine
-from cloister.engine.blocks import BlockPool
-from cloister.engine.request import EngineRequest
-from cloister.engine.runner import Runner
+from cloister.engine.base import Engine, EngineRequest
+from cloister.engine.runner import BlockPool, Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
 from cloister.engine.tenants import Background
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
-from cloister.fairness import ServiceMeter
+from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.pace import Pace
 from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)
@@ -218,8 +213,9 @@ class PagedEngine(Engine):
     def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):
-            raise VaultLost.because(reason)
+        for partition in request.partitions:
+            if reason := self._links.get(partition.link, "vault_lost"):
+                raise VaultLost.because(reason)
         runner = self._runner
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
+from cloister.engine.base import EngineRequest
 from cloister.engine.logits import Adjustments
-from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob

@@ -86,8 +86,8 @@ class PrefixKey:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Blocks of a key's first pages; the first `public` are visible to all tenants. Usage says that the first `shown`
-    were found, and names the first `shared` of them as others' (without a grid of first tokens). `coming`: a lower tier reads more. They are retained in the pool for the caller, which
-    releases them and must not write to them."""
+    were found, and names the first `shared` of them as others' (without a grid of first tokens). `coming`: a lower tier
+    reads more. They are retained in the pool for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0

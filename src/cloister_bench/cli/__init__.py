@@ -1,7 +1,5 @@
 """`cloister bench`: the measurements, with a progress bar, a table and a plot. Sibling packages measure."""
 
-from __future__ import annotations
-
 import typer
 
 from cloister.cli.options import FriendlyGroup

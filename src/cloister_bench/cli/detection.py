@@ -1,7 +1,5 @@
 """`cloister bench detection`: accuracy and latency of the detection of private blocks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +84,7 @@ def bench_detection(options: DetectionOptions) -> None:
     measure_suite(results, measure, options, tables, FIGURES)
 
 
-def _measure_judge(options: DetectionOptions, folder: Path, pipeline: Pipeline) -> None:
+def _measure_judge(options: DetectionOptions, folder: Path, pipeline: "Pipeline") -> None:
     import msgspec
 
     from cloister.controller.judge import place_of_report

@@ -1,8 +1,6 @@
 """How well tier 3 tells private from clean among the blocks that tiers 1 and 2 are not sure of, with a model of
 transformers: `cloister bench detection --judge`. Blocks have 16 tokens, as the service has them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,13 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cloister.controller.judge import LEAST_BLOCKS, JudgeReport, digest_of_model
 from cloister.detection.judge import MARGIN, Judge, Question, form_of
-from cloister.detection.pipeline import Pipeline, blocks_of
+from cloister.detection.pipeline import Pipeline
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import JudgeForm
 from cloister.models.source import ModelFolder
 from cloister_bench.detection.data import Sample
-from cloister_bench.detection.measure import UNKNOWN
+from cloister_bench.detection.measure import UNKNOWN, types_of
 
 BLOCK_TOKENS = 16
 TEXTS = 60  # of each set: no set may make up most of the blocks
@@ -51,10 +49,7 @@ class Asked:
         ends = list(accumulate(len(self._tokenizer.decode(piece)) for piece in pieces))
         if not ends or ends[-1] != len(sample.text):  # a character was cut: leave such texts out
             return []
-        types: list[set[str]] = [set() for _ in ends]
-        for start, end, kind in sample.spans:
-            for block in blocks_of(start, end, ends):
-                types[block].add(kind)
+        types = types_of(sample.spans, ends)
         asked = []
         for at, verdict in enumerate(pipeline.examine(sample.text, ends).verdicts):
             if verdict.label is Label.UNCERTAIN and UNKNOWN not in types[at]:

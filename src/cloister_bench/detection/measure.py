@@ -1,7 +1,5 @@
 """Runs detection over labelled texts, block by block, and times its tiers. Prints and writes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
@@ -15,7 +13,6 @@ from cloister_bench.suite.documents import Row, rate_of
 
 BLOCK_CHARACTERS = 64
 PROMPT_CHARACTERS = 2304  # about 512 tokens
-
 UNKNOWN = "?"
 
 
@@ -35,13 +32,19 @@ class Block:
         return bool(self.types)
 
 
+def types_of(spans: Iterable[tuple[int, int, str]], ends: Sequence[int]) -> list[set[str]]:
+    """What is private in each block, by the labels of its set."""
+    types: list[set[str]] = [set() for _ in ends]
+    for start, end, kind in spans:
+        for block in blocks_of(start, end, ends):
+            types[block].add(kind)
+    return types
+
+
 def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
     """Unknown blocks are left out."""
     ends = even_blocks(sample.text, BLOCK_CHARACTERS)
-    types: list[set[str]] = [set() for _ in ends]
-    for start, end, kind in sample.spans:
-        for block in blocks_of(start, end, ends):
-            types[block].add(kind)
+    types = types_of(sample.spans, ends)
     verdicts = pipeline.examine(sample.text, ends).verdicts
     return [
         Block(sample.dataset, sample.language, frozenset(kinds), verdict.tier == 1, verdict.label, verdict.score)

@@ -3,8 +3,6 @@ no pre-shared keys before 3.13, so HKDF-SHA256 (RFC 5869) derives one Ed25519 ke
 certificate signs itself. A machine with the file could pose as either: so a vault host speaks with a fresh key, not
 written to disk, whose certificate its role's key signs and to which its evidence is bound."""
 
-from __future__ import annotations
-
 import secrets
 from datetime import datetime
 from hashlib import sha256

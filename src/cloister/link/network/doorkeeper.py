@@ -2,8 +2,6 @@
 For each peer that proves to know the key it forks a vault bridge, which takes over the connection with its TLS keys;
 it forgets both itself. So it sees no record, and a bridge has no other connection's keys."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
