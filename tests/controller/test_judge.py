@@ -5,21 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from cloister.config import ControllerSettings, Settings
+from cloister.controller.attested_settings import attested_settings
 from cloister.controller.detector import BlockLabel
-from cloister.controller.judge import MAX_CASES, MAX_DOUBTS, Case, JudgeKeeper, case_of
+from cloister.controller.judge import (
+    LEAST_AREA,
+    LEAST_BLOCKS,
+    MAX_CASES,
+    MAX_DOUBTS,
+    Case,
+    JudgeKeeper,
+    JudgeReport,
+    case_of,
+    digest_of_model,
+    measured,
+    place_of_report,
+)
 from cloister.controller.requests import wide
 from cloister.controller.routes import open as open_route
-from cloister.errors import ProtocolError
+from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import EndSession, Examine, JudgeForm, SubmitTokens
 from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
 from cloister.messages.controller_service import PublicPrefix as PublicTokens
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.types import SamplingParams
+from cloister.models.source import ModelFolder
 from tests.controller.fakes import Node
 
 FORM = JudgeForm((1,), (2,), (3,), private=7, public=8)
@@ -233,3 +249,60 @@ async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node
     node.send(EndSession("ann", "any", private=True))
     assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
     await node.service.next(ForgetTenant, skip=(PublicTokens,))
+
+
+GOOD = JudgeReport("m", "", LEAST_AREA, 0.7, 0.9, LEAST_BLOCKS, LEAST_BLOCKS, 0.1, 0.5)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFolder:
+    monkeypatch.setenv("CLOISTER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    return ModelFolder("m", tmp_path / "model", {})
+
+
+def gate(model: ModelFolder, report: JudgeReport | None, file: Path | None = None) -> tuple[bool, str]:
+    """Whether tier 3 is on, and what is said if not. Without `file` the report lies where the bench puts it."""
+    place = file or place_of_report(digest_of_model(model.path))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if report is not None:
+        place.write_bytes(msgspec.json.encode(report))
+    settings, said = measured(Settings(controller=ControllerSettings(judge=True, judge_report=file)), model)
+    assert attested_settings(settings).judge == ("model" if settings.controller.judge else "none")
+    assert settings.controller.judge != bool(said)
+    return settings.controller.judge, "".join(said)
+
+
+def test_a_model_that_was_measured_and_is_good_enough_judges(model: ModelFolder, tmp_path: Path) -> None:
+    good = msgspec.structs.replace(GOOD, digest=digest_of_model(model.path))
+    assert gate(model, good)[0] and gate(model, good, tmp_path / "report.json")[0]
+    (model.path / "model.safetensors").write_bytes(b"other weights")
+    assert not gate(model, None)[0] and not gate(model, None, tmp_path / "report.json")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"area": LEAST_AREA - 0.01}, "0.79, and 0.80 is needed"),
+        ({"private": LEAST_BLOCKS - 1}, "fewer than 100"),
+        ({"clean": LEAST_BLOCKS - 1}, "fewer than 100"),
+        ({"digest": "0" * 64}, "another model"),
+    ],
+)
+def test_any_other_model_does_not_and_the_start_says_why(
+    model: ModelFolder, changes: dict[str, object], why: str
+) -> None:
+    on, said = gate(model, msgspec.structs.replace(GOOD, **{"digest": digest_of_model(model.path), **changes}))
+    assert not on and why in said and "cloister bench detection --judge" in said
+
+
+def test_without_a_measurement_tier_3_is_off(model: ModelFolder, tmp_path: Path) -> None:
+    on, said = gate(model, None)
+    assert not on and "not measured" in said and "cloister bench detection --judge" in said
+    for content in (None, "{}", "[", msgspec.json.encode(GOOD).decode().replace("0.8,", "1.8,")):
+        if content is not None:
+            (tmp_path / "report.json").write_text(content)
+        with pytest.raises(SetupError):
+            gate(model, None, tmp_path / "report.json")
+    assert measured(Settings(), model) == (Settings(), ())

@@ -41,6 +41,11 @@ class Engine(ABC):
     @abstractmethod
     def has_work(self) -> bool: ...
 
+    @property
+    def only_spare(self) -> bool:
+        """No request needs the next step: whoever else wants the cores goes first."""
+        return False
+
     @abstractmethod
     def submit(self, request: EngineRequest) -> Accepted | Failed: ...
 

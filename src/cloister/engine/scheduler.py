@@ -144,6 +144,10 @@ class Scheduler:
         if work.chunk.start < work.sequence.layout.prompt:
             self.reuse.keep(work.sequence)
 
+    def spare(self, most: int | None) -> int:
+        """Tokens in a step without a request: one that comes meanwhile waits for it."""
+        return self._sizes(most)[1]
+
     def _sizes(self, most: int | None) -> tuple[int, int]:
         if most is None and not self._active.several:
             return self._most, self._pace.long

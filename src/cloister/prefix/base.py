@@ -81,6 +81,7 @@ class PrefixKey:
     policy: PolicyName
     paging: Paging
     tokens: bytes
+    labelled_as: PrefixKey | None = None  # a prompt's key has its label; the same with its answer has none of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Counts:
 
 
 class PrefixCache(ABC):
+    keeps_answers = False  # whether an answer is computed again, as a prompt, to be inserted
+
     @property
     def counts(self) -> Counts:
         return Counts()
@@ -123,6 +126,10 @@ class PrefixCache(ABC):
     def prefetch(self, key: PrefixKey, most: int) -> None:
         """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
         return None
+
+    def resume(self, key: PrefixKey) -> Sequence[int]:
+        """Blocks that this key's request inserted or found before, retained for the caller; no hit."""
+        return ()
 
     def settle(self, seconds: float) -> bool:
         return True

@@ -128,10 +128,10 @@ class Service:
             os.close(answer)
 
     def _compute(self) -> None:
-        """After a Resume there is a step first, if there is work for one."""
+        """After a Resume there is a step first, if a request needs one."""
         if self._paused:
             return
-        if self._engine.has_work and (self._owes_step or not self._pausing):
+        if self._engine.has_work and (not self._pausing or (self._owes_step and not self._engine.only_spare)):
             self._replies.extend(self._engine.step())
             self._owes_step = False
         if self._pausing:
