@@ -2,8 +2,6 @@
 of its own, so that levels agree (compute.layout.Layout); in a prompt its keys and values have other bits. So it is
 computed again, as a prompt, while the engine has no request. Until then a turn holds tokens, but no block."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
