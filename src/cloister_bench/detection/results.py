@@ -67,7 +67,8 @@ class Results(documents.Results):
         return {
             "overall": self._rates(self.blocks),
             "datasets": {name: self._rates(group) for name, group in self._by("dataset").items()},
-            "languages": {name: self._rates(group) for name, group in self._by("language").items()},
+            "languages": {name: self._rates(group) for name, group in self._by("language").items()}
+            | {"all but en": self._rates([block for block in self.blocks if block.language != "en"])},
             "categories": {kind: self._recall_of(kind) for kind in types},
             "texts": self._rates([_whole(blocks) for blocks in self.texts if blocks]),  # private if any block is
             "decided_by": self._decided(),
