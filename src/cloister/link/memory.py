@@ -1,5 +1,5 @@
 """A link's memory: layout (the Python twin of link.h), mapping, waiting, making. Two memfds of fixed size.
-Each is writable through one descriptor only. The controller makes them and reads none of what they carry."""
+Each is writable through one descriptor only. The controller makes them."""
 
 from __future__ import annotations
 

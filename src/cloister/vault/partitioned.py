@@ -1,6 +1,6 @@
 """Prompts at `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link (Petridish
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
-first secret are held once for all λ+1 prompts (ADR 11); which is real is not known. A vault remembers past prompts."""
+first secret are held once for all λ+1 prompts (ADR 11). A vault remembers past prompts."""
 
 from collections import deque
 from collections.abc import Sequence as Numbers

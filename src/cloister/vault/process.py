@@ -1,6 +1,6 @@
 """The vault's process: take prompts, ask for cores, compute a piece, send the result. One thread of Python; questions
-on the link are answered by a thread of C. It prints nothing, and ends when the controller hangs up or when the service
-breaks the rules of the link."""
+on the link are answered by a thread of C. It ends when the controller hangs up or when the service breaks the rules
+of the link."""
 
 from __future__ import annotations
 
