@@ -136,18 +136,34 @@ class ControllerSettings(MachineSettings):
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
     vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
+    shared_policy: PolicyName = _sharing(
+        "counted",
+        "At the level shared: what tenants find of each other's prompts. counted: registered templates, and beginnings "
+        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing. For "
+        "comparison: safekv gives away whatever holds no personal data, global everything.",
+    )
+    share_epsilon: float = _sharing(
+        1.0, "Noise on the count of accounts: Laplace(1/epsilon) for each page, for ever.", ge=0.01, le=1e9
+    )
+    share_threshold: int = _sharing(
+        12, "Accounts, noise included, that must have sent a page before it is shared.", ge=0, le=100
+    )
+    templates: Path | None = _sharing(
+        None, "Registered templates; read again after changes. See `cloister cache register`."
+    )
+    templates_key: str | None = _sharing(None, "The key that must have signed --templates.", metavar="KEY")
     prefix_policy: PolicyName = _sharing(
         "none",
-        "At the level open: whose computed prompts a tenant may reuse. none: no reuse; partition, safekv: its own; "
-        "global: those of all tenants, so that timing reveals what others wrote. (The level shared uses safekv.)",
+        "At the level open: whose computed prompts a tenant may reuse. none: no reuse; global: those of all tenants, "
+        "so that timing reveals what others wrote; every other policy: its own.",
     )
     quantise_ttft_ms: int = _sharing(
-        0,
-        "Where tenants share prompts, first tokens leave on this grid, and usage counts no shared tokens; 0: off.",
+        100,
+        "Where tenants with keys share prompts, first tokens leave on this grid; 0: off.",
         **{"ge": 0, "le": 60_000, "name": "quantise-ttft", "metavar": "MS"},
     )
     detector: bool = _sharing(
-        False, "At the level shared: find what is not private; without it nothing is shared.", command_default=True
+        False, "At the level shared: what looks private is not shared, however many sent it.", command_default=True
     )
     detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")

@@ -22,7 +22,8 @@ MPC: PrivateLevel = "mpc"
 
 MOST_FAKES = 31  # λ at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots
 
-PolicyName = Literal["none", "global", "partition", "safekv"]  # whose computed prompts a tenant may reuse
+# Whose computed prompts a tenant may reuse.
+PolicyName = Literal["none", "partition", "registered", "counted", "safekv", "global"]
 
 
 class Reader(Enum):

@@ -23,7 +23,8 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
-Prefixes = Literal["none", "global", "partition", "safekv"]
+Prefixes = Literal["none", "partition", "registered", "counted", "safekv", "global"]
+Veto = Literal["none", "detector"]
 Disk = Literal["none", "encrypted"]
 Judge = Literal["none", "model"]
 
@@ -45,6 +46,11 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     parties: Parties | None = None
     vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()  # none: on the node itself
     prefixes: Prefixes = "none"  # which tenants may reuse what is computed of a prompt at `open` (docs/prefix-cache.md)
+    shared: Prefixes = "none"  # the same at `shared`
+    share_epsilon_ppm: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+    share_threshold: Annotated[int, Meta(ge=0, le=100)] = 0
+    veto: Veto = "none"  # whether a detector keeps private what many sent
+    templates: Annotated[str, Meta(max_length=256)] = ""  # whose signature registers texts that tenants share
     disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
@@ -75,6 +81,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"a kept session is forgotten when idle for {self.session_idle_ms / 1000:g} s",
             self._about_mpc(),
             f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
+            self._about_sharing(),
             "they are not put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
@@ -82,6 +89,14 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "what the detector is not sure of stays private at shared"
             if self.judge == "none"
             else "the model may call public at shared what the detector is not sure of",
+        )
+
+    def _about_sharing(self) -> str:
+        counted = f"more than {self.share_threshold} accounts, with noise of ε = {self.share_epsilon_ppm / 1e6:g}"
+        signer = self.templates or "no key"
+        return (
+            f"prefixes at shared are shared by the policy {self.shared!r} (counted: {counted}; veto: {self.veto}; "
+            f"templates are signed by {signer})"
         )
 
     def _about_mpc(self) -> str:
@@ -102,6 +117,8 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     keys: tuple[Keys, ...] | None = None
     mpc: tuple[Mpc, ...] | None = None
     prefixes: tuple[Prefixes, ...] | None = None
+    shared: tuple[Prefixes, ...] | None = None
+    veto: tuple[Veto, ...] | None = None
     disk: tuple[Disk, ...] | None = None
     judge: tuple[Judge, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
@@ -119,7 +136,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         else:
             known = shown in {pin.lower() for pin in self.hashes}
             found.check("settings hash", known, f"{shown} is not among the policy's settings.hashes", shown)
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk", "judge"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cloister.cli.options import AsJson
+from cloister.cli.templates import register
 from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed, read_bounded, write_whole
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from cloister.detection.pipeline import Examined, Pipeline
 
 cache = typer.Typer(no_args_is_help=True, help="The shared prefix cache: what is shared, and why the rest is not.")
+
+cache.command("register")(register)
 
 MAX_FILE_BYTES = 4 << 20
 _TEXT_HELP = 'The text; "-" reads standard input: other users of this machine can see a process\'s arguments.'

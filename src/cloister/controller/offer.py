@@ -38,7 +38,8 @@ class Offer:
         met = {Needs.LINKS: facts.partitionable, Needs.PARTIES: self.why_not_mpc is None}
         possible = served(*(need for need, is_met in met.items() if is_met))
         levels = tuple(level for level in possible if level not in self._failed_first)
-        step_ms = self._settings.controller.quantise_ttft_ms
+        several = self._settings.gateway.keys_file is not None  # without keys all users are one tenant
+        step_ms = self._settings.controller.quantise_ttft_ms if several else 0
         return Serving(
             **asdict(ready),
             levels=levels,

@@ -10,6 +10,7 @@ from cloister.controller.external_level import ExternalLevel, find_offer
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
+from cloister.controller.template_file import find_templates
 from cloister.controller.vault_host import VaultHostClient, reach_vault_host
 from cloister.errors import ServiceUnavailable
 from cloister.link.memory import LinkShape
@@ -39,6 +40,7 @@ class Controller:
         self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
         self.evidence_maker = self.attestation.evidence_maker
         self._detector = find_detector(settings.controller, self.relay.labels.labelled)
+        self._templates = find_templates(settings.controller, folder.path)
 
     @property
     def serving(self) -> Serving:
@@ -57,6 +59,8 @@ class Controller:
             self._detector.know(self.compute.preloaded.openings)
             self._detector.start()
             self.relay.labels.examine = self._detector.classify
+        if self._templates:
+            self._templates.start(self.relay.sharing)
         self.compute.keep()
         self.offer.keep_rehearsed()
         if self._external:
@@ -70,6 +74,8 @@ class Controller:
             await self._external.close()
         if self._detector:
             await self._detector.close()
+        if self._templates:
+            await self._templates.close()
         await self.compute.close()
 
     async def _reach_vault_host(self, weights: int, shape: LinkShape) -> VaultHostClient | None:

@@ -1,5 +1,5 @@
-"""At `shared`: has a detector read prompts, and tells the service how much of each may be shared. A prompt's text is
-not kept; uncertain blocks are put to the serving model (judge.py)."""
+"""At `shared`: has a detector read prompts, which has a veto on what is shared of each. A prompt's text is not kept;
+uncertain blocks are put to the serving model (judge.py)."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -11,9 +11,10 @@ from cloister.controller.judge import JudgeKeeper, case_of
 from cloister.controller.requests import wide
 from cloister.controller.routes.base import Node
 from cloister.controller.routes.open import SharedRoute
+from cloister.controller.sharing import Sharing
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import Examine, JudgeForm
-from cloister.messages.controller_service import Probed, PublicPrefix
+from cloister.messages.controller_service import Probed
 from cloister.messages.generation import Accepted, Failed, Tokens
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,11 @@ class Examiner(Protocol):
 class PromptLabels:
     """`examine` is set while there is a detector; what it finds comes to `labelled`."""
 
-    def __init__(self, node: Node, probes: Probes, *, judge: bool) -> None:
+    def __init__(self, node: Node, probes: Probes, sharing: Sharing, *, judge: bool) -> None:
         self._node, self._probes = node, probes
         self.examine: Examiner | None = None
-        self.route = SharedRoute(node, lambda: self.examine is not None)
-        self._judge = JudgeKeeper(node.send, lambda *judged: node.send(PublicPrefix(*judged))) if judge else None
+        self.route = SharedRoute(node, sharing, lambda: self.examine is not None)
+        self._judge = JudgeKeeper(node.send, self.route.labelled) if judge else None
 
     def learn(self, form: JudgeForm) -> None:
         if self._judge is not None:
@@ -77,7 +78,7 @@ class PromptLabels:
             self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
-        """All before the first block that is not public may be shared."""
+        """The detector's veto begins at the first block that is not public."""
         size = self._node.serving().block_tokens
         public = size * next((at for at, one in enumerate(blocks) if one.label is not Label.PUBLIC), len(blocks))
         final = True
@@ -86,11 +87,11 @@ class PromptLabels:
             for other in map(self._node.requests.get, request.same_prompt):
                 if other is not None and other.tenant == request.tenant and other.shown == request.shown:
                     other.labels = request.labels
-                    self.route.labelled(PublicPrefix(other.request_id, public))
+                    self.route.labelled(other.request_id, public)
             if self._judge is not None and self._node.service is not None:
                 case = case_of(request_id, request.tenant, request.shown, blocks, size)
                 final = case is None or not self._judge.ask(case)
-        self.route.labelled(PublicPrefix(request_id, public, final))
+        self.route.labelled(request_id, public, final=final)
 
     def from_service(self, message: Accepted | Tokens | Failed) -> bool:
         if self._judge is None or not self._judge.concerns(message.request_id):

@@ -19,6 +19,7 @@ from cloister.controller.routes.partitioned import ObfuscatedRoute, PartitionedR
 from cloister.controller.routes.vault import IsolatedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
+from cloister.controller.sharing import Sharing
 from cloister.controller.totals import Totals
 from cloister.controller.vault_queue import PendingRequest
 from cloister.controller.vault_side import VaultSide
@@ -67,7 +68,8 @@ class Relay:
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
         self.probes = Probes()
-        self.labels = PromptLabels(self._node, self.probes, judge=settings.judge)
+        self.sharing = Sharing(settings, lambda: serving().block_tokens)
+        self.labels = PromptLabels(self._node, self.probes, self.sharing, judge=settings.judge)
         self._read: dict[str, OpenRoute] = {
             route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
         }
@@ -138,6 +140,7 @@ class Relay:
         """Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
         self.probes.keep_only(tenants)
+        self.sharing.admit(keys)
         for tenant in self._tenants - tenants:
             self.sessions.end_all_of(tenant)
             self._forget(tenant)

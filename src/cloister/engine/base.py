@@ -58,6 +58,6 @@ class Engine(ABC):
         """Descriptors of the links' memory, where that is the device's. The caller closes them."""
         return []
 
-    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        """A detector found the first `public_tokens` tokens of a prompt public. An engine may ignore it."""
+    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+        """The first `public_tokens` tokens of a prompt are public (prefix.base). An engine may ignore it."""
         return None

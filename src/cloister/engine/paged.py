@@ -184,8 +184,8 @@ class PagedEngine(Engine):
             self._asker.detach(link)
         return failed
 
-    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        self._prefix.label(request_id, public_tokens, final=final)
+    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+        self._prefix.label(request_id, public_tokens, registered, final=final)
 
     def forget(self, tenant: str) -> None:
         for sequence in self._all:
@@ -277,7 +277,7 @@ class PagedEngine(Engine):
         if not output.prompt_reported:
             output.prompt_reported = True
             if not sequence.number:
-                cached, shared = sequence.prefix.found or 0, sequence.prefix.found_public
+                cached, shared = sequence.prefix.shown, min(sequence.prefix.found_public, sequence.prefix.shown)
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(output.prompt_logprobs)

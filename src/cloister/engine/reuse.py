@@ -42,6 +42,7 @@ class PrefixReuse:
             prefix.found = sequence.computed
             if key is not None:
                 prefix.found_public = key.paging.positions(found.public)
+                prefix.shown = key.paging.positions(found.shown)
                 self._count(key.policy, prefix.found)
 
     def catch_up(self, sequence: Sequence) -> None:
@@ -63,6 +64,7 @@ class PrefixReuse:
             self._count(key.policy, sequence.computed - before, already=prefix.found)
             prefix.found = (prefix.found or 0) + sequence.computed - before
             prefix.found_public += max(0, key.paging.positions(found.public) - before)
+            prefix.shown += max(0, key.paging.positions(found.shown) - before)
 
     def keep(self, sequence: Sequence) -> None:
         prefix = sequence.prefix

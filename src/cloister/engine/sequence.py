@@ -69,6 +69,7 @@ class PrefixUse:
     key: PrefixKey | None = None
     found: int | None = None  # tokens before its first output; None until the first look-up
     found_public: int = 0  # of them in blocks that all tenants see
+    shown: int = 0  # of them, those that usage reports
     kept: int = 0
     lookups_left: int = 0  # how often to look again for pages that a lower tier reads
 

@@ -101,9 +101,11 @@ class Paused(Message, frozen=True):
 
 
 class PublicPrefix(RequestMessage, frozen=True):
-    """Controller → service: nothing private in these first tokens. If not `final`, another may follow with more."""
+    """Controller → service: these first tokens are public, the `registered` ones because they are registered. If not
+    `final`, another may follow with more."""
 
     public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
+    registered: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
     final: bool = True
 
 

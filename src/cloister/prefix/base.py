@@ -85,11 +85,13 @@ class PrefixKey:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks of a key's first pages; the first `public` are visible to all tenants. `coming`: a lower tier reads more.
-    They are retained in the pool for the caller, which releases them and must not write to them."""
+    """Blocks of a key's first pages; the first `public` are visible to all tenants, the tenant may be shown that the
+    first `shown` were found. `coming`: a lower tier reads more. They are retained in the pool for the caller, which
+    releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0
+    shown: int = 0
     coming: bool = False
 
 
@@ -132,9 +134,9 @@ class PrefixCache(ABC):
     def evict(self, count: int) -> None:
         """Free `count` more blocks. A block that no sequence holds must go, or requests would wait for ever."""
 
-    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        """A detector found the first `public_tokens` tokens public (SafeKV §V-D). A label that is not `final` may rise.
-        The request finds other tenants' public pages up to this number only."""
+    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+        """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration. A label
+        that is not `final` may rise. The request finds other tenants' public pages up to this number only."""
         return None
 
     def forget(self, tenant: str) -> None:

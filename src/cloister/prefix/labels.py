@@ -22,6 +22,8 @@ class Labels:
     def __init__(self) -> None:
         self._waiting: OrderedDict[int, _Unlabelled] = OrderedDict()
         self._public: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
+        self._registered: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[PrefixKey, int] = WeakKeyDictionary()
 
     def expect(self, key: PrefixKey) -> None:
         if key.request_id in self._waiting or key in self._public:
@@ -30,19 +32,26 @@ class Labels:
             self._waiting.popitem(last=False)
         self._waiting[key.request_id] = _Unlabelled(key)
 
-    def add(self, request_id: int, public_tokens: int, *, final: bool) -> tuple[PrefixKey, int] | None:
+    def add(
+        self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool
+    ) -> tuple[PrefixKey, int] | None:
         """Returns the key and how many pages are public by now; None if no request waits for it."""
         waiting = self._waiting.get(request_id)
         if waiting is None or waiting.labelled:
             return None
         key = waiting.key
         self._public[key] = max(self.public_pages(key), key.paging.pages(public_tokens))
+        self._registered[key] = key.paging.pages(registered)
         waiting.labelled = final
         self._drop_if_done(request_id)
         return key, self._public[key]
 
     def public_pages(self, key: PrefixKey) -> int:
         return self._public.get(key, 0)
+
+    def shown(self, key: PrefixKey, own: int) -> int:
+        """Pages whose reuse its tenant may see: registered ones, and those that were its own at the first look-up."""
+        return max(self._own.setdefault(key, own), self._registered.get(key, 0))
 
     def complete(self, key: PrefixKey) -> None:
         """All pages of this key are in the tree: only its last label is still to come."""
@@ -54,8 +63,9 @@ class Labels:
     def forget(self, tenant: str) -> None:
         for request_id in [one for one, waiting in self._waiting.items() if waiting.key.tenant == tenant]:
             del self._waiting[request_id]
-        for key in [key for key in self._public if key.tenant == tenant]:
-            del self._public[key]
+        for known in (self._public, self._registered, self._own):
+            for key in [key for key in known if key.tenant == tenant]:
+                del known[key]
 
     def _drop_if_done(self, request_id: int) -> None:
         waiting = self._waiting[request_id]

@@ -57,21 +57,22 @@ class RadixCache(PrefixCache):
         most = sum(pages for _, pages in path)
         if _is_lower(path):
             path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
+        shown = self._labels.shown(key, _own_pages(path, creator)) if policy.blind else most
         path = self._claimed(path, creator)
         blocks: list[int] = []
         public, coming = 0, False
         for node, pages in path:
             coming = node.resident < pages
             pages = min(pages, node.resident)
-            if pages:
+            is_public = node.namespace is self.tree.public
+            if pages and not (is_public and policy.blind):  # public pages leave in the order in which they came
                 node.epoch = self._epoch
             blocks += node.blocks[:pages]
-            if node.namespace is self.tree.public:
-                public += pages
+            public += pages if is_public else 0
             if coming:
                 break
         self._pool.retain(blocks)
-        return Found(tuple(blocks), public, coming)
+        return Found(tuple(blocks), public, min(shown, len(blocks)), coming)
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
         policy = POLICIES[key.policy]
@@ -112,8 +113,8 @@ class RadixCache(PrefixCache):
     def evict(self, count: int) -> None:
         self._blocks.evict(count, self._namespaces.tenants)
 
-    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
-        if (labelled := self._labels.add(request_id, public_tokens, final=final)) is not None:
+    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+        if (labelled := self._labels.add(request_id, public_tokens, registered, final=final)) is not None:
             key, pages = labelled
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
@@ -199,11 +200,16 @@ class RadixCache(PrefixCache):
         return self._blocks.add(parent, namespace, creator, tokens, list(blocks), self._epoch)
 
     def _watch(self, node: Node, creator: Namespace, policy: Policy) -> None:
-        if self._monitor is not None and not policy.everything_public:
+        if self._monitor is not None and policy.watched:
             node.watched = self._monitor.watch(creator.tenant.name)
 
     def _is_barred(self, node: Node) -> bool:
         return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
+
+
+def _own_pages(path: Path, tenant: Namespace) -> int:
+    """A right to a node comes with the right to all above it."""
+    return sum(pages for node, pages in path if node.has_right(tenant))
 
 
 def _is_lower(path: Path) -> bool:

@@ -99,8 +99,8 @@ class Service:
                 self._replies.append(self._engine.stats())
             case Ping():
                 self._replies.append(Pong())
-            case wire.PublicPrefix(request_id=request_id, public_tokens=public, final=final):
-                self._engine.label(request_id, public, final=final)
+            case wire.PublicPrefix():
+                self._engine.label(message.request_id, message.public_tokens, message.registered, final=message.final)
             case wire.ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
             case wire.AttachLink(link=link, place=int(place)):

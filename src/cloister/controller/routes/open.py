@@ -1,6 +1,7 @@
 """`open` and `shared`: the frontend reads the prompt, the service gets its tokens and decodes. No vault is involved."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
@@ -8,10 +9,11 @@ import msgspec
 from cloister.controller.requests import Request
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.service import Service
+from cloister.controller.sharing import Sharing
 from cloister.errors import ServiceUnavailable
 from cloister.levels import LEVELS, PolicyName
 from cloister.messages.controller_frontend import SubmitTokens
-from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
+from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Failed, Tokens
 
 
@@ -48,32 +50,42 @@ class OpenRoute(Route):
         self.node.requests.advance(request, message)
 
 
-PATIENCE_S = 1.0  # then a request is served without other tenants' blocks
+PATIENCE_S = 1.0  # then a request finds of other tenants' blocks only what is registered
+MAX_JUDGED = 1024  # requests whose label may still rise
 
 
 class SharedRoute(OpenRoute):
-    """Other tenants may find cached blocks in which a detector found nothing private (SafeKV). A request waits until
-    its prompt is read: it finds others' blocks only as far as that is public. `is_read`: does a detector read now?"""
+    """Other tenants may find cached blocks that are public by the policy (sharing.Sharing). Where a detector has a
+    veto, a request waits until its prompt is read. `is_read`: does a detector read now?"""
 
     level = LEVELS["shared"]
 
-    def __init__(self, node: Node, is_read: Callable[[], bool]) -> None:
-        super().__init__(node, "safekv")
-        self._is_read = is_read
+    def __init__(self, node: Node, sharing: Sharing, is_read: Callable[[], bool]) -> None:
+        super().__init__(node, sharing.policy)
+        self._sharing, self._is_read = sharing, is_read
         self._held: dict[int, tuple[GeneratePrompt, asyncio.TimerHandle]] = {}
+        self._judged: OrderedDict[int, GeneratePrompt] = OrderedDict()
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
-        if order.salt or not examined or not self._is_read():  # it finds no block of another tenant anyway
+        if order.salt or not self._sharing.labels:
             super().hand_over(service, order, examined=examined)
-            return
-        loop = asyncio.get_running_loop()
-        self._held[order.request_id] = order, loop.call_later(PATIENCE_S, self._serve, order.request_id)
+        elif not self._sharing.waits:
+            passed = (order.public or len(order.prompt)) if examined else 0
+            service.send_together(order, self._sharing.label(order, passed))
+        elif not examined or not self._is_read():
+            service.send_together(order, self._sharing.label(order, 0))
+        else:
+            loop = asyncio.get_running_loop()
+            self._held[order.request_id] = order, loop.call_later(PATIENCE_S, self._serve, order.request_id)
 
-    def labelled(self, label: PublicPrefix) -> None:
-        if label.request_id in self._held:
-            self._serve(label.request_id, label)
-        elif self.node.service is not None:
-            self.node.service.send(label)
+    def labelled(self, request_id: int, passed: int, *, final: bool = True) -> None:
+        """A detector found nothing private in the first `passed` tokens. If not `final`, a judge may pass more."""
+        if request_id in self._held:
+            self._serve(request_id, passed, final=final)
+        elif (order := self._judged.get(request_id)) is not None:
+            self.node.send(self._sharing.label(order, passed, final=final))
+        if final:
+            self._judged.pop(request_id, None)
 
     def serve_all_of(self, tenant: str) -> None:
         """Before ForgetTenant follows."""
@@ -85,10 +97,14 @@ class SharedRoute(OpenRoute):
         if not self._took(request.request_id):
             super().cancel(request)
 
-    def _serve(self, request_id: int, *label: PublicPrefix) -> None:
+    def _serve(self, request_id: int, passed: int = 0, *, final: bool = True) -> None:
         order = self._took(request_id)
         if order is not None and request_id in self.node.requests and self.node.service is not None:
-            self.node.service.send_together(order, *label)
+            self.node.service.send_together(order, self._sharing.label(order, passed, final=final))
+            if not final:
+                self._judged[request_id] = order
+                if len(self._judged) > MAX_JUDGED:
+                    self._judged.popitem(last=False)
 
     def _took(self, request_id: int) -> GeneratePrompt | None:
         held = self._held.pop(request_id, None)
