@@ -1,5 +1,5 @@
 """Secrets in families: templates with free slots (words/secrets.json, or a file from elsewhere), and passages of real
-texts. Written as people write and drawn by a seed alone: this module must never see what a detector says of them."""
+texts. Written as people write and drawn by a seed alone: no detector has a part in the choice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from cloister.errors import SetupError
 from cloister.files import needed
@@ -39,7 +42,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Whole prompts. The attackers know all but which one is the victim's; `other` is sent by nobody else."""
+    """Whole prompts. The attackers know all but which one is the victim's; `other` is none of them."""
 
     candidates: tuple[str, ...]
     true: int
@@ -56,36 +59,24 @@ def trials(family: Family, count: int, seed: int) -> Iterator[Trial]:
             yield Trial(tuple(candidates), true, other)
 
 
+class Templates(msgspec.Struct, forbid_unknown_fields=True):
+    slots: dict[str, Annotated[list[str], msgspec.Meta(min_length=1)]]
+    templates: list[str]
+
+
 def read_families(file: Path | None = None) -> list[Family]:
-    """SetupError where the file is of another form: {family: {"templates": [...], "slots": {name: [...]}}}."""
-    if file is None:
-        found = read_words("secrets")
-    else:
+    """SetupError where the file is of another form."""
+    try:
         with needed(f"{file} cannot be read"):
-            text = file.read_text(encoding="utf-8")
-        try:
-            found = json.loads(text)
-        except json.JSONDecodeError:
-            found = None
-    if not _is_form(found):
+            found = read_words("secrets") if file is None else msgspec.json.decode(file.read_bytes())
+        named = msgspec.convert(found, dict[str, Templates])
+    except msgspec.MsgspecError:
+        named = {}
+    common = named.pop(COMMON, Templates({}, [])).slots
+    if not named or not all(one.templates for one in named.values()):
         hint = 'Like: {"plans": {"templates": ["We sell {what}."], "slots": {"what": ["a", "b", "c", "d", "e"]}}}'
         raise SetupError(f"{file} does not hold families of secrets.", hint=hint)
-    common = found.get(COMMON, {}).get("slots", {})
-    named = {name: one for name, one in found.items() if name != COMMON}
-    return [_templated(name, one["templates"], {**common, **one["slots"]}) for name, one in named.items()]
-
-
-def _is_form(found: Any) -> bool:
-    def strings(value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-    def family(name: str, one: Any) -> bool:
-        if not isinstance(one, dict) or one.keys() != {"templates", "slots"} or not isinstance(one["slots"], dict):
-            return False
-        slots = all(strings(each) and each for each in one["slots"].values())
-        return strings(one["templates"]) and slots and bool(one["templates"] or name == COMMON)
-
-    return isinstance(found, dict) and bool(found) and all(family(*each) for each in found.items())
+    return [_templated(name, one.templates, {**common, **one.slots}) for name, one in named.items()]
 
 
 def _templated(name: str, templates: Sequence[str], slots: dict[str, list[str]]) -> Family:
@@ -114,51 +105,40 @@ def _templated(name: str, templates: Sequence[str], slots: dict[str, list[str]])
 
 
 def free_families(data: Path) -> list[Family]:
-    """Passages of texts that others wrote, where their files are there."""
+    """Passages of texts that others wrote, of the files that are there; all of one trial from one file."""
     found = []
-    for name, (path, read) in _TEXTS.items():
-        if (data / path).is_file() and (texts := [text for text in read(data / path) if len(text.split()) > 12]):
-            found.append(Family(name, _passages(texts)))
+    for name, files in _TEXTS.items():
+        if sources := [_texts(data / path, field) for path, field in files.items() if (data / path).is_file()]:
+            found.append(Family(name, partial(_passages, sources)))
     return found
 
 
-def _passages(texts: Sequence[str]) -> Callable[[random.Random, int], list[str]]:
-    def passages(draw: random.Random, count: int) -> list[str]:
-        found = dict[str, None]()
-        while len(found) < count:
-            words = draw.choice(texts).split()
-            start = draw.randrange(max(1, len(words) - 30))
+def _passages(sources: Sequence[Sequence[str]], draw: random.Random, count: int) -> list[str]:
+    texts, found = draw.choice(sources), dict[str, None]()
+    while len(found) < count:
+        words = draw.choice(texts).split()
+        start = draw.randrange(max(1, len(words) - 30))
+        if len(words) > 12:
             found[" ".join(words[start : start + 45])[:PASSAGE_CHARACTERS]] = None
-        return list(found)
-
-    return passages
+    return list(found)
 
 
-def _column(name: str) -> Callable[[Path], list[str]]:
-    def read(path: Path) -> list[str]:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [row[name] or "" for row in csv.DictReader(file)]
-
-    return read
-
-
-def _field(name: str) -> Callable[[Path], list[str]]:
-    def read(path: Path) -> list[str]:
-        values = [json.loads(line)[name] for line in path.read_text(encoding="utf-8").splitlines() if line]
-        return [text for one in values for text in ([one] if isinstance(one, str) else one)]
-
-    return read
+def _texts(path: Path, field: str) -> list[str]:
+    with path.open(encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            return [row[field] or "" for row in csv.DictReader(file)]
+        if path.suffix == ".txt":
+            return file.read().splitlines()
+        values = [json.loads(line)[field] for line in file]
+    return [text for one in values for text in ([one] if isinstance(one, str) else one)]
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
-_TEXTS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
-    "questions": ("chat/mt_bench_question.jsonl", _field("turns")),
-    "arena prompts": ("chat/arena_hard_v0.1_question.jsonl", _field("prompt")),
-    "system prompts": ("injection/awesome_chatgpt_prompts.csv", _column("prompt")),
-    "private chats": ("pii/pupa_tnb.csv", _column("user_query")),
-    "clinical": ("clinical/mts_dialog_train.csv", _column("dialogue")),
-    "encyclopedia": ("longctx/wikitext2_raw_test.txt", _lines),
+_TEXTS = {  # a file, and which field of it
+    "texts": {
+        "chat/mt_bench_question.jsonl": "turns",
+        "chat/arena_hard_v0.1_question.jsonl": "prompt",
+        "injection/awesome_chatgpt_prompts.csv": "prompt",
+        "longctx/wikitext2_raw_test.txt": "",
+    },
+    "private chats": {"pii/pupa_tnb.csv": "user_query", "clinical/mts_dialog_train.csv": "dialogue"},
 }

@@ -1,0 +1,116 @@
+"""Runs attackers against Worlds, family by family in a few processes: exact, and without a server. Every trial is a new
+deployment with new accounts and a new secret of the noise."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from cloister_bench.sharing.attackers import ATTACKS, SIGNALS, Case, score
+from cloister_bench.sharing.families import BEFORE, CANDIDATES, Family, trials
+from cloister_bench.sharing.world import NO_NOISE, Reader, Setting, World
+
+NO_NOISE_NAME, NO_VETO_NAME = "counted without noise", "counted without veto"
+ALL_SHARED_NAME, NO_GRID_NAME = "T 0 without noise", "T 0 without noise and grid"
+Rates = dict[str, dict[str, dict[str, list[float]]]]  # [right, trials] by setting, attacker and signal
+CHUNKS_EACH = 16  # then a process ends, with the labels that it kept
+SAMPLED_EVERY = 5  # draws
+CHUNK = 20 * CANDIDATES  # trials of a family at a time, so that all families grow together
+_FEW = ("plain", "adaptive", "marking")
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """`sampled`: attacks that take long or only have to win."""
+
+    setting: Setting
+    attacks: Sequence[str] = ()
+    sampled: Sequence[str] = ()
+
+
+def attacked(counted: Setting) -> dict[str, Attacked]:
+    """Every policy, and `counted` with a switch off and the attack that should then win. Policies of papers have no
+    grid."""
+    shared = replace(counted, threshold=0, epsilon=NO_NOISE)
+    flooded = ("flooding",)
+    return {
+        "counted": Attacked(counted, ("voting", "adaptive", "advance", "marking"), ("flooding", "popular")),
+        "registered": Attacked(replace(counted, policy="registered"), _FEW, flooded),
+        "partition": Attacked(replace(counted, policy="partition"), _FEW, flooded),
+        "none": Attacked(replace(counted, policy="none"), _FEW, flooded),
+        "safekv": Attacked(replace(counted, policy="safekv", grid_ms=0), _FEW, flooded),
+        "global": Attacked(replace(counted, policy="global", grid_ms=0), _FEW, flooded),
+        NO_NOISE_NAME: Attacked(replace(counted, epsilon=NO_NOISE), (), ("voting",)),
+        NO_VETO_NAME: Attacked(replace(counted, veto=False), (), ("popular",)),
+        ALL_SHARED_NAME: Attacked(shared, (), ("plain",)),
+        NO_GRID_NAME: Attacked(replace(shared, grid_ms=0), (), ("plain",)),
+    }
+
+
+def attack_family(
+    family: Family, reader: Reader, settings: dict[str, Attacked], count: int, seed: int, start: int = 0
+) -> Rates:
+    """Trials from `start` on; whole draws."""
+    rates: Rates = {}
+    draw = random.Random(f"{seed} {family.name} deployments from {start}")
+    registered = reader.tokens(BEFORE)
+    for number, trial in enumerate(islice(trials(family, start + count, seed), start, None), start):
+        order = draw.sample(range(len(trial.candidates)), len(trial.candidates))
+        case = Case.of(reader, trial.candidates, trial.true, trial.other, order)
+        sampled = not number // CANDIDATES % SAMPLED_EVERY
+        for name, one in settings.items():
+            secret = draw.randbytes(32)
+
+            def world(blocks: int, setting: Setting = one.setting, secret: bytes = secret) -> World:
+                return World(setting, reader, secret, registered, blocks)
+
+            all_seen = one.setting.shows_all
+            hidden = [] if all_seen else [at for at in range(len(order)) if case.hides(reader, at)]
+            for attack in (*one.attacks, *(one.sampled if sampled else ())):
+                for attacker, weights in ATTACKS[attack](world, case).items():
+                    rows = rates.setdefault(name, {}).setdefault(attacker, {})
+                    for signal in SIGNALS:
+                        row = rows.setdefault(signal, [0.0, 0])
+                        row[0] += score(weights[signal], case.true, hidden)
+                        row[1] += 1
+    return rates
+
+
+def add_rates(rates: Rates, more: Rates) -> None:
+    for name, attackers in more.items():
+        for attacker, signals in attackers.items():
+            for signal, (right, count) in signals.items():
+                row = rates.setdefault(name, {}).setdefault(attacker, {}).setdefault(signal, [0.0, 0])
+                row[0] += right
+                row[1] += count
+
+
+_Work = tuple[dict[str, Family], Reader, dict[str, Attacked], int]
+_work: _Work  # forked processes have it: families cannot be sent
+
+
+def chunks(families: Sequence[Family], count: int) -> list[tuple[str, int, int]]:
+    """Family, first trial, trials."""
+    return [(family.name, start, min(CHUNK, count - start)) for start in range(0, count, CHUNK) for family in families]
+
+
+def attack_families(
+    families: Sequence[Family], reader: Reader, settings: dict[str, Attacked], count: int, seed: int
+) -> Iterator[tuple[str, Rates]]:
+    """Chunk by chunk, in the order in which they end."""
+    global _work
+    _work = {family.name: family for family in families}, reader, settings, seed
+    tasks = chunks(families, count)
+    workers = min(len(tasks), len(os.sched_getaffinity(0)))
+    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=CHUNKS_EACH) as pool:
+        yield from pool.imap_unordered(_attack_chunk, tasks)
+
+
+def _attack_chunk(chunk: tuple[str, int, int]) -> tuple[str, Rates]:
+    name, start, count = chunk
+    families, reader, settings, seed = _work
+    return name, attack_family(families[name], reader, settings, count, seed, start)
