@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -15,8 +14,6 @@ from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
 
 if TYPE_CHECKING:
     from cloister_bench.sharing.families import Family
-
-QUICK_TRIALS = 8
 
 
 class AttackOptions(Output):
@@ -62,24 +59,17 @@ def bench_sharing_attack(options: AttackOptions) -> None:
     from cloister_bench.sharing.attack_http import HTTP_SETTINGS, attack_over_http
     from cloister_bench.sharing.attack_offline import add_rates, attack_families, attacked, chunks
     from cloister_bench.sharing.attack_results import FIGURES, Plan, Results, tables
-    from cloister_bench.sharing.world import NodeReader, Setting
+    from cloister_bench.sharing.world import Reader, Setting
 
     families = _families(options)
-    setting = Setting("counted", options.share_epsilon, options.share_threshold, True, options.quantise_ttft)
-    every = attacked(replace(setting, ms_per_token=options.ms_per_token))
+    grid, speed = options.quantise_ttft, options.ms_per_token
+    setting = Setting("counted", options.share_epsilon, options.share_threshold, True, grid, speed)
+    every = attacked(setting)
     chosen = known_names(options.policies, "policy", tuple(every)) if options.policies else tuple(every)
     folder = find_model(options.model)
-    reader = NodeReader(Tokenizer(folder))
-    plan = Plan(
-        tuple(family.name for family in families),
-        min(options.trials, QUICK_TRIALS) if options.quick else options.trials,
-        min(options.http, 2) if options.quick else options.http,
-        options.seed,
-        setting.epsilon,
-        setting.threshold,
-        setting.grid_ms,
-        options.ms_per_token,
-    )
+    reader = Reader(Tokenizer(folder))
+    trials, http = (min(options.trials, 8), min(options.http, 2)) if options.quick else (options.trials, options.http)
+    plan = Plan(tuple(family.name for family in families), trials, http, options.seed, setting)
     results = Results(plan, folder.name)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:

@@ -4,7 +4,6 @@ candidate is sent once: from then on its sender has it cached too."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -23,18 +22,17 @@ class Probe:
 
 
 class Caller:
-    def __init__(self, url: str, model: str, key: str, level: str, max_tokens: int = 1) -> None:
+    def __init__(self, url: str, model: str, key: str, level: str) -> None:
         self._http = httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
-        self._body = {"model": model, "max_tokens": max_tokens, "temperature": 0, "protection": level, "stream": True}
+        self._body = {"model": model, "max_tokens": 1, "temperature": 0, "protection": level, "stream": True}
         self._body["stream_options"] = {"include_usage": True}
 
-    def ask(self, prompt: str, on_event: Callable[[], None] = lambda: None) -> Probe:
+    def ask(self, prompt: str) -> Probe:
         first = 0.0
         usage: dict[str, Any] = {}
         sent = perf_counter()
         for event in events(self._http, "/v1/completions", {**self._body, "prompt": prompt}):
             first = first or perf_counter() - sent
-            on_event()
             usage = event.get("usage") or usage
         found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         return Probe(first, int(found), int(usage.get("prompt_tokens", 0)))

@@ -8,9 +8,10 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
-from cloister_bench.sharing.attackers import ATTACKS, SIGNALS, Case, score
+from cloister_bench.sharing.attackers import FLOODING, MARKING, SIGNALS, Case, attack, score
 from cloister_bench.sharing.families import BEFORE, CANDIDATES, Family, trials
 from cloister_bench.sharing.world import NO_NOISE, Reader, Setting, World
 
@@ -20,7 +21,7 @@ Rates = dict[str, dict[str, dict[str, list[float]]]]  # [right, trials] by setti
 CHUNKS_EACH = 16  # then a process ends, with the labels that it kept
 SAMPLED_EVERY = 5  # draws
 CHUNK = 20 * CANDIDATES  # trials of a family at a time, so that all families grow together
-_FEW = ("plain", "adaptive", "marking")
+_FEW = ("plain", "page by page", MARKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ def attacked(counted: Setting) -> dict[str, Attacked]:
     """Every policy, and `counted` with a switch off and the attack that should then win. Policies of papers have no
     grid."""
     shared = replace(counted, threshold=0, epsilon=NO_NOISE)
-    flooded = ("flooding",)
+    flooded = (FLOODING,)
     return {
-        "counted": Attacked(counted, ("voting", "adaptive", "advance", "marking"), ("flooding", "popular")),
+        "counted": Attacked(counted, ("voting", "page by page", "in advance", MARKING), (FLOODING, "popular")),
         "registered": Attacked(replace(counted, policy="registered"), _FEW, flooded),
         "partition": Attacked(replace(counted, policy="partition"), _FEW, flooded),
         "none": Attacked(replace(counted, policy="none"), _FEW, flooded),
@@ -60,23 +61,15 @@ def attack_family(
     registered = reader.tokens(BEFORE)
     for number, trial in enumerate(islice(trials(family, start + count, seed), start, None), start):
         order = draw.sample(range(len(trial.candidates)), len(trial.candidates))
-        case = Case.of(reader, trial.candidates, trial.true, trial.other, order)
+        case = Case.of(reader, trial, order)
         sampled = not number // CANDIDATES % SAMPLED_EVERY
         for name, one in settings.items():
-            secret = draw.randbytes(32)
-
-            def world(blocks: int, setting: Setting = one.setting, secret: bytes = secret) -> World:
-                return World(setting, reader, secret, registered, blocks)
-
-            all_seen = one.setting.shows_all
-            hidden = [] if all_seen else [at for at in range(len(order)) if case.hides(reader, at)]
-            for attack in (*one.attacks, *(one.sampled if sampled else ())):
-                for attacker, weights in ATTACKS[attack](world, case).items():
-                    rows = rates.setdefault(name, {}).setdefault(attacker, {})
-                    for signal in SIGNALS:
-                        row = rows.setdefault(signal, [0.0, 0])
-                        row[0] += score(weights[signal], case.true, hidden)
-                        row[1] += 1
+            world = partial(World, one.setting, reader, draw.randbytes(32), registered)
+            hidden = [] if one.setting.shows_all else [at for at in order if case.hides(reader, at)]
+            for kind in (*one.attacks, *(one.sampled if sampled else ())):
+                for attacker, weights in attack(kind, world, case).items():
+                    right = {signal: [score(weights[signal], case.true, hidden), 1] for signal in SIGNALS}
+                    add_rates(rates, {name: {attacker: right}})
     return rates
 
 

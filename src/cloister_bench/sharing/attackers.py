@@ -6,20 +6,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from operator import eq
 
-from cloister_bench.sharing.world import BLOCKS, NO_NOISE, PAGE, Reader, Seen, Setting, Tokens, World, common_pages
+from cloister_bench.sharing.families import Trial
+from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Seen, Setting, Tokens, World
 
 SIGNALS = ("count", "time", "clock")
 IDENTITIES = (1, 2, 5, 7, 12)
 SPARE = 4  # identities above the threshold that a sketch's collisions cost an attacker, where there is no noise
-VOTERS = 7  # the attackers of `advance` and `restart`
+VOTERS = 7  # in advance and over restarts
 CROWD = 20  # accounts that sent a popular text
 FLOODED_PROMPTS = 6  # room in the cache that is flooded
 FLOOD_TOKENS = 10_000  # from here on, numbers of tokens of prompts that mean nothing
-RESTARTS = 2
 LATER = 0.25  # what a look is worth beside the one before: a page that fewer votes made public had the victim's
 TOLERANCE = 1e-10  # of sums of weights
-VICTIM, MARKING = "victim", "marking"
+VICTIM, RESTART = "victim", "the service starts again"
+MARKING, FLOODING = "marking", "flooding"
 
 Weights = dict[str, list[float]]  # by signal, for each candidate
 Found = dict[str, Weights]  # by attacker
@@ -37,11 +40,10 @@ class Case:
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, reader: Reader, texts: Sequence[str], true: int, other: str, order: Sequence[int]) -> Case:
-        prompts = tuple(map(reader.tokens, texts))
-        shared = tuple(tuple(common_pages(one, another) for another in prompts) for one in prompts)
-        common = min(shared[0])
-        return cls(prompts, true, reader.tokens(other), common, shared, tuple(order))
+    def of(cls, reader: Reader, trial: Trial, order: Sequence[int]) -> Case:
+        prompts = tuple(map(reader.tokens, trial.candidates))
+        shared = tuple(tuple(_common_pages(one, another) for another in prompts) for one in prompts)
+        return cls(prompts, trial.true, reader.tokens(trial.other), min(shared[0]), shared, tuple(order))
 
     @property
     def victims(self) -> Tokens:
@@ -59,6 +61,10 @@ class Case:
             before.append(one)
 
 
+def _common_pages(one: Tokens, other: Tokens) -> int:
+    return sum(takewhile(bool, map(eq, one, other))) // PAGE
+
+
 class Notes:
     """What attackers saw beyond pages of their own, as shares of a candidate's other pages."""
 
@@ -66,76 +72,92 @@ class Notes:
         self._setting, self._case = setting, case
         self._weights: Weights = {signal: [0.0] * len(case.prompts) for signal in SIGNALS}
 
-    def add(self, one: int, seen: Seen, own: int, *, pages: int | None = None, weight: float = 1.0) -> None:
-        tokens = len(self._case.prompts[one]) if pages is None else pages * PAGE + 1
+    def add(self, one: int, seen: Seen, own: int, look: Look) -> None:
+        tokens, pages = len(self._case.prompts[one]), look.pages
+        if pages is not None:  # all before its last page was looked at already
+            tokens, own = pages * PAGE + 1, max(pages - 1, min(own, pages))
         rest = max(1, (tokens - 1) // PAGE - own)
         expected, took = (self._setting.milliseconds(tokens - PAGE * found) for found in (own, max(seen.found, own)))
         saved = (expected - took) / (self._setting.ms_per_token * PAGE)
         for signal, more in zip(SIGNALS, (seen.reported - own, saved, seen.found - own), strict=True):
-            self._weights[signal][one] += weight * max(0, more) / rest
+            self._weights[signal][one] += look.weight * max(0, more) / rest
 
     def copy(self) -> Weights:
         return {signal: list(weights) for signal, weights in self._weights.items()}
 
 
-def plain(world: World, case: Case) -> Found:
-    """One identity sends each candidate once."""
-    world.ask(VICTIM, case.victims)
-    return {"plain": _look(world, case)}
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One identity sends all candidates, or their first pages. With a `name`, an attacker guesses after it."""
+
+    tenant: str
+    name: str = ""
+    weight: float = 1.0
+    pages: int | None = None
+
+
+Script = list[str | Look]  # a name sends the victim's prompt
 
 
 def voters(number: int) -> str:
     return "plain" if number == 1 else f"{number} voters"
 
 
-def voting(world: World, case: Case) -> Found:
-    """Identity after identity sends all candidates: each of its requests is a look, and a vote for the next one."""
-    world.ask(VICTIM, case.victims)
+def _voting(setting: Setting, case: Case) -> Script:
+    """Each request of an identity is a look, and a vote for the next one."""
+    most = max(IDENTITIES) if setting.epsilon < NO_NOISE else setting.threshold + SPARE
+    named = {number: voters(number) for number in (*IDENTITIES, most)}
+    return [VICTIM, *(Look(f"voter-{one}", named.get(one, ""), LATER**one) for one in range(1, most + 1))]
+
+
+def _page_by_page(setting: Setting, case: Case) -> Script:
+    """Each page by another identity: its beginning is known once the page before it was seen."""
+    pages = range(case.common + 1, min(map(len, case.prompts)) // PAGE)
+    return [VICTIM, *(Look(f"reader-{page}", "page by page", pages=page) for page in pages)]
+
+
+def _in_advance(setting: Setting, case: Case) -> Script:
+    """All but one vote before the victim comes, the last one looks for what has changed since. After a restart no
+    identity has copies of its own, so that the second to ask sees the counts, without a new vote."""
+    before = [Look(f"voter-{number}", weight=-(number == VOTERS - 1)) for number in range(1, VOTERS)]
+    again = (RESTART, Look("voter-1", weight=0), Look("voter-2", "over restarts"))
+    return [*before, VICTIM, Look("last", "in advance"), *again, *again]
+
+
+def _popular(setting: Setting, case: Case) -> Script:
+    """A crowd sent the text, which does not make it fit to be known: only the veto holds it."""
+    return [*(f"member-{number}" for number in range(CROWD)), Look("stranger", f"sent by {CROWD}")]
+
+
+SCRIPTS: dict[str, Callable[[Setting, Case], Script]] = {
+    "plain": lambda setting, case: [VICTIM, Look("stranger", "plain")],
+    "voting": _voting,
+    "page by page": _page_by_page,
+    "in advance": _in_advance,
+    "popular": _popular,
+    MARKING: lambda setting, case: [VICTIM, Look("stranger", MARKING)],  # both mark theirs public for their own account
+}
+
+
+def attack(name: str, make: Callable[..., World], case: Case) -> Found:
+    """`make`: a World of this number of blocks, or of many."""
+    if name == FLOODING:
+        return {FLOODING: flooding(make, case)}
+    world, marked = make(), name == MARKING
     notes, found = Notes(world.setting, case), {}
-    noise = world.setting.epsilon < NO_NOISE
-    for number in range(1, 1 + (max(IDENTITIES) if noise else world.setting.threshold + SPARE)):
-        for one, prompt, own in case.in_order():
-            notes.add(one, world.ask(f"voter-{number}", prompt), own, weight=LATER**number)
-        if number in IDENTITIES or number == world.setting.threshold + SPARE:
-            found[voters(number)] = notes.copy()
-    return found
-
-
-def adaptive(world: World, case: Case) -> Found:
-    """Page by page, each page by another identity: a page's beginning is known once the page before it was seen."""
-    world.ask(VICTIM, case.victims)
-    notes = Notes(world.setting, case)
-    for page in range(case.common + 1, min(map(len, case.prompts)) // PAGE):
-        for one, prompt, own in case.in_order():
-            seen = world.ask(f"reader-{page}", prompt, pages=page)
-            notes.add(one, seen, max(page - 1, min(own, page)), pages=page)
-    return {"page by page": notes.copy()}
-
-
-def advance_and_restart(world: World, case: Case) -> Found:
-    """All but one vote before the victim comes, the last one looks for what has changed since. Then the service starts
-    again, twice: no identity has copies of its own, so that the second to ask sees the counts, without a new vote."""
-    notes = Notes(world.setting, case)
-    for number in range(1, VOTERS):
-        for one, prompt, own in case.in_order():
-            seen = world.ask(f"voter-{number}", prompt)
-            if number == VOTERS - 1:
-                notes.add(one, seen, own, weight=-1)
-    world.ask(VICTIM, case.victims)
-    for one, prompt, own in case.in_order():
-        notes.add(one, world.ask(f"voter-{VOTERS}", prompt), own)
-    found = {"in advance": notes.copy()}
-    for _ in range(RESTARTS):
-        world.restart()
-        for number in (1, 2):
+    for step in SCRIPTS[name](world.setting, case):
+        if step == RESTART:
+            world.restart()
+        elif isinstance(step, str):
+            world.ask(step, case.victims, marked=marked)
+        else:
             for one, prompt, own in case.in_order():
-                seen = world.ask(f"voter-{number}", prompt)
-                if number == 2:
-                    notes.add(one, seen, own)
-    return {**found, "over restarts": notes.copy()}
+                notes.add(one, world.ask(step.tenant, prompt, pages=step.pages, marked=marked), own, step)
+            found[step.name] = notes.copy()
+    return {name: weights for name, weights in found.items() if name}
 
 
-def flooding(make: Callable[[int], World], case: Case) -> Found:
+def flooding(make: Callable[..., World], case: Case) -> Weights:
     """One identity plants all candidates, another floods the cache before and after the victim; which plants outlive
     others? Compared with what the attacker simulates for a victim that sent none of them. Prompts are cut to one
     length: a cache's fill shows the victim's length under every policy."""
@@ -144,7 +166,7 @@ def flooding(make: Callable[[int], World], case: Case) -> Found:
     real, expected = (_outlived(make(room), case, sent, length) for sent in (case.victims, case.other))
     reported = [float(abs(one.reported - other.reported)) for one, other in zip(real, expected, strict=True)]
     found = [float(abs(one.found - other.found)) for one, other in zip(real, expected, strict=True)]
-    return {"flooding": {"count": reported, "time": found, "clock": found}}
+    return {"count": reported, "time": found, "clock": found}
 
 
 def _outlived(world: World, case: Case, sent: Tokens, length: int) -> list[Seen]:
@@ -163,26 +185,6 @@ def _outlived(world: World, case: Case, sent: Tokens, length: int) -> list[Seen]
     return [seen[one] for one in range(len(case.prompts))]
 
 
-def popular(world: World, case: Case) -> Found:
-    """The victim's text is one that a crowd sent, which does not make it fit to be known: only the veto holds it."""
-    for number in range(CROWD):
-        world.ask(f"member-{number}", case.victims)
-    return {f"sent by {CROWD}": _look(world, case)}
-
-
-def marking(world: World, case: Case) -> Found:
-    """The victim marks its prompt public for its own account; the attacker marks its guesses."""
-    world.ask(VICTIM, case.victims, marked=True)
-    return {MARKING: _look(world, case, marked=True)}
-
-
-def _look(world: World, case: Case, *, marked: bool = False) -> Weights:
-    notes = Notes(world.setting, case)
-    for one, prompt, own in case.in_order():
-        notes.add(one, world.ask("stranger", prompt, marked=marked), own)
-    return notes.copy()
-
-
 def score(weights: Sequence[float], true: int, hidden: Sequence[int]) -> float:
     """The probability that the guess is right, drawn among the candidates for which most speaks. If nothing does,
     it is one of those that could not have been seen: the attacker knows the detector."""
@@ -190,15 +192,3 @@ def score(weights: Sequence[float], true: int, hidden: Sequence[int]) -> float:
     best: Sequence[int] = [one for one, weight in enumerate(weights) if weight >= most - TOLERANCE]
     best = hidden if hidden and most < TOLERANCE else best
     return 1 / len(best) if true in best else 0.0
-
-
-Attack = Callable[[Callable[[int], World], Case], Found]  # the function makes a World with this number of blocks
-ATTACKS: dict[str, Attack] = {
-    "plain": lambda make, case: plain(make(BLOCKS), case),
-    "voting": lambda make, case: voting(make(BLOCKS), case),
-    "adaptive": lambda make, case: adaptive(make(BLOCKS), case),
-    "advance": lambda make, case: advance_and_restart(make(BLOCKS), case),
-    "flooding": flooding,
-    "popular": lambda make, case: popular(make(BLOCKS), case),
-    "marking": lambda make, case: marking(make(BLOCKS), case),
-}

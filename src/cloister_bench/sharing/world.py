@@ -3,11 +3,10 @@ over a pool of empty blocks. Exact: an answer has what was found and what `cache
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
@@ -60,14 +59,7 @@ class Seen(NamedTuple):
     reported: int
 
 
-class Reader(Protocol):
-    def tokens(self, text: str) -> Tokens: ...
-    def passed(self, tokens: Tokens) -> int:
-        """How many of the first tokens are in blocks without anything private."""
-        ...
-
-
-class NodeReader:
+class Reader:
     """Labels are kept: a prompt is asked many times."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -81,17 +73,13 @@ class NodeReader:
         return self._read[text]
 
     def passed(self, tokens: Tokens) -> int:
+        """How many of the first tokens are in blocks without anything private."""
         if tokens not in self._passed:
             text, ends = text_by_block(tokens, self._tokenizer, PAGE)
             labels = [one.label for one in inherit(shipped_pipeline().examine(text, ends).verdicts)]
             clean = next((at for at, label in enumerate(labels) if label is not Label.PUBLIC), len(labels))
             self._passed[tokens] = min(PAGE * clean, len(tokens))
         return self._passed[tokens]
-
-
-@lru_cache(64)
-def _packed(paging: Paging, tokens: Tokens) -> bytes:
-    return paging.pack(tokens)
 
 
 @cache
@@ -134,7 +122,7 @@ class World:
         tokens = prompt if pages is None else prompt[: pages * PAGE + 1]
         public = len(tokens) if marked else 0
         paging, number, policy = Paging(public, len(tokens), PAGE), next(self._numbers), self.setting.policy
-        key = PrefixKey(number, tenant, "", policy, paging, _packed(paging, tokens))
+        key = PrefixKey(number, tenant, "", policy, paging, paging.pack(tokens))
         most = paging.pages(len(tokens) - 1)
         self._cache.prefetch(key, most)
         if self._sharing.labels:
@@ -143,9 +131,12 @@ class World:
             label = self._sharing.label(order, passed)
             self._cache.label(number, label.public_tokens, label.registered, final=label.final)
         found = self._cache.lookup(key, most)
-        own = self._room(paging.pages(len(tokens)) - len(found.blocks))
-        self._cache.insert(key, [*found.blocks, *own])
-        self._pool.release([*found.blocks, *own])
+        missing = paging.pages(len(tokens)) - len(found.blocks)
+        if missing > self._pool.free:
+            self._cache.evict(missing - self._pool.free)
+        blocks = [*found.blocks, *(self._pool.allocate(missing) or ())]
+        self._cache.insert(key, blocks)
+        self._pool.release(blocks)
         return Seen(len(found.blocks), found.shown)
 
     def pass_time(self, tenant: str) -> None:
@@ -153,16 +144,3 @@ class World:
         key = PrefixKey(next(self._numbers), tenant, "", self.setting.policy, Paging(0, 0, PAGE), b"")
         for _ in range(LOOKUPS_PER_EPOCH):
             self._cache.lookup(key, 0)
-
-    def _room(self, blocks: int) -> list[int]:
-        if self._pool.free < blocks:
-            self._cache.evict(blocks - self._pool.free)
-        own = self._pool.allocate(blocks)
-        assert own is not None, "no sequence runs, so every page may be evicted"
-        return own
-
-
-def common_pages(one: Sequence[int], other: Sequence[int]) -> int:
-    """Whole pages at the beginning that both prompts have."""
-    shared = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
-    return (min(len(one), len(other)) if shared is None else shared) // PAGE
