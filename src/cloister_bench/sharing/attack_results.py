@@ -13,7 +13,18 @@ from cloister_bench.sharing.attackers import CROWD, IDENTITIES, MARKING, SIGNALS
 from cloister_bench.sharing.families import CANDIDATES
 from cloister_bench.sharing.world import Setting
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Drawing, Row, Table, Target, find, rate_of, targets_table, wilson
+from cloister_bench.suite.documents import (
+    Cell,
+    Document,
+    Drawing,
+    Row,
+    Table,
+    Target,
+    find,
+    rate_of,
+    targets_table,
+    wilson,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,7 +119,7 @@ def tables(document: Document) -> list[Table]:
     columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most", "in": "in"}
     families = [{"family": family} for family in dict.fromkeys(row["family"] for row in rows)]
     shown = {name: _cell(document, name) for name in ("plain", "7 voters", "over restarts", "12 voters", POPULAR)}
-    http = {"policy": "policy", "by": "signal", "trials": "of", "found": documents.rate_cell}
+    http: dict[str, str | Cell] = {"policy": "policy", "by": "signal", "trials": "of", "found": documents.rate_cell}
     every = [
         Table.of(f"Secrets found, mean of all families, and most (guessing: {GUESSING})", summed, columns, 2),
         Table.of("Secrets found under counted, by an exact clock", families, {"family": "family", **shown}),

@@ -62,7 +62,7 @@ class Case:
 
 
 def _common_pages(one: Tokens, other: Tokens) -> int:
-    return sum(takewhile(bool, map(eq, one, other))) // PAGE
+    return sum(1 for _ in takewhile(bool, map(eq, one, other))) // PAGE
 
 
 class Notes:
