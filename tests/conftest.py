@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -63,6 +64,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def is_on_shares(path: Path) -> bool:
     return any(path == part or part in path.parents for part in ON_SHARES)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard() -> Iterator[None]:
+    """Where the tests run as a shell's background job, which ignores SIGINT, as would the processes they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

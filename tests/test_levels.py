@@ -41,7 +41,7 @@ def test_the_names_are_those_of_the_table() -> None:
 
 
 async def test_every_built_level_has_a_route_and_no_other_has() -> None:
-    relay = Relay(ControllerSettings(), lambda: SERVING, 1, nothing_is_sealed)
+    relay = Relay(ControllerSettings(), 1, nothing_is_sealed, SERVING)
     assert set(relay.routes) == set(get_args(LevelName)) - PACKAGES.keys()
     for name in PACKAGES:
         relay.add_level(load_level(name))

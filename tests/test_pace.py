@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.pace import FIRST_TOKENS, LEAST_SHORT_S, LEAST_TOKENS, LINGER_S, LONG_S, SHORT_STEPS, ActiveTenants, Pace
+from cloister.fairness import (
+    FIRST_TOKENS,
+    LEAST_SHORT_S,
+    LEAST_TOKENS,
+    LINGER_S,
+    LONG_S,
+    SHORT_STEPS,
+    ActiveTenants,
+    Pace,
+)
 
 
 def learned(one: float, each: float, most: int = 512) -> Pace:

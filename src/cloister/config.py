@@ -167,7 +167,15 @@ class ControllerSettings(MachineSettings):
     )
     detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
-    judge: bool = _sharing(False, "Where the detector is unsure, ask the idle model.", name="--judge/--no-judge")
+    detector_model: Path | None = _sharing(
+        None, "A Hugging Face folder for token classification as tier 2.", metavar="FOLDER", show_default="ours"
+    )
+    judge: bool = _sharing(
+        False, "Where the detector is unsure, ask the idle model, if it was measured.", name="--judge/--no-judge"
+    )
+    judge_report: Path | None = _sharing(
+        None, "Its measurement, by `cloister bench detection --judge`.", show_default="beside the model"
+    )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 

@@ -127,13 +127,14 @@ LEVELS: dict[str, Level] = {
             "shared",
             examined=True,
             provider_sees=(
-                "Everything. Other tenants can test a guess at your prompt unless a detector sees personal data in it: "
-                "in a trial they found 80% of confessions, plans and code names (by chance 25%)."
+                "Everything. Other tenants find how your prompt begins if it is a registered template, or if about a "
+                "dozen accounts sent the same and no detector sees personal data in it. Of a text that you alone sent, "
+                "seven accounts that collude can tell in at most 1% of their guesses whether you sent it."
             ),
             service_sees="everything",
             others_learn=(
-                "whether you sent a text that they guess, unless a detector sees personal data in it: they found 0.80 "
-                "of confessions, plans and code names, 0.23 of names, cards and illnesses (chance 0.25)"
+                "which beginnings about a dozen accounts sent (counted with noise); of a text that you alone sent, "
+                "seven accounts that collude learn it from at most 1% of their guesses, one from 0.002%"
             ),
             refuses=_NOT_ELSEWHERE,
         ),

@@ -2,8 +2,6 @@
 where `usage` says how many; else, with T tokens in C chunks, it counts as gap * (C - 1) / (T - 1): the mean is
 exact."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,14 +1,12 @@
-"""Servers as processes, compared round by round; one runs at a time, the others are paused. Every round has its own
-seed, so that no side answers from a prefix cache. The figure of a side is the median of its rounds."""
-
-from __future__ import annotations
+"""Servers as processes; where several are compared, one runs at a time and the others are paused."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,10 +18,17 @@ from cloister.addresses import HttpAddress
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.files import needed
+from cloister.process.hardening import PR_SET_PDEATHSIG
 from cloister_bench.connection import on_free_port
 from cloister_bench.load import first_model, measure
 from cloister_bench.messages import Workload
 from cloister_bench.report import RunReport
+from cloister_bench.suite.measurement import Measured, Point, ratio
+
+
+def end_with_parent() -> None:
+    """A signal when the thread that started this process has ended, even if it was killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class ServerProcess:
@@ -50,7 +55,12 @@ class ServerProcess:
     def __enter__(self) -> Self:
         with needed(f"{self.name} cannot be started", self._command[0]), self.log.open("wb") as output:
             self._process = subprocess.Popen(
-                self._command, stdout=output, stderr=output, env=self._environment, start_new_session=True
+                self._command,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         return self
 
@@ -121,35 +131,63 @@ class Side:
     sessions: bool = False
 
 
+class Sides:
+    """Measures one side while the servers of all others are paused."""
+
+    def __init__(self, sides: Sequence[Side], load: Workload) -> None:
+        self._sides, self._load = {side.name: side for side in sides}, load
+        self._models: dict[ServerProcess, str] = {}
+
+    async def start(self, timeout_s: float = 600.0) -> None:
+        for server in dict.fromkeys(side.server for side in self._sides.values()):
+            self._models[server] = await server.ready(timeout_s)
+            server.pause()
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        """`point.level` is a side's name."""
+        side = self._sides[point.level]
+        load = replace(self._load, seed=seed, protection=side.protection, sessions=side.sessions)
+        side.server.resume()
+        try:
+            server = side.server
+            return await measure(server.address, server.api_key, self._models[server], load, point.users)
+        finally:
+            side.server.pause()
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rounds of all sides: `rounds[name]` holds one list of runs for each round. The first `own` names are ours."""
+    """What the sides reached. The first `own` names are ours."""
 
-    rounds: Mapping[str, list[list[RunReport]]]
+    names: Sequence[str]
+    measured: Measured
     own: int = 1
+
+    def _points(self, name: str) -> dict[int, Point]:
+        return {point.users: point for point in self.measured.rounds if point.level == name}
+
+    def _rounds(self, name: str) -> dict[int, list[RunReport]]:
+        return {users: list(self.measured.rounds[point].values()) for users, point in self._points(name).items()}
 
     def median_runs(self, name: str) -> list[RunReport]:
         """For each number of users the round with the median throughput (the lower one of two)."""
-        by_users = zip(*self.rounds[name], strict=True)
-        return [sorted(runs, key=lambda run: run.output_tokens_per_s)[(len(runs) - 1) // 2] for runs in by_users]
+        rounds = self._rounds(name).values()
+        return [sorted(runs, key=lambda run: run.output_tokens_per_s)[(len(runs) - 1) // 2] for runs in rounds]
 
     def throughput(self, name: str) -> dict[int, float]:
         """Users → median output tokens/s."""
-        by_users = zip(*self.rounds[name], strict=True)
-        return {runs[0].users: median(run.output_tokens_per_s for run in runs) for runs in by_users}
+        return {users: median(run.output_tokens_per_s for run in runs) for users, runs in self._rounds(name).items()}
 
     def ratios(self) -> dict[str, dict[str, dict[int, float]]]:
         """Ours → peer → users → our throughput over the peer's; a peer that answered nothing has no ratio."""
-        rates = {name: self.throughput(name) for name in self.rounds}
-        own, peers = list(rates)[: self.own], list(rates)[self.own :]
-        return {
-            ours: {
-                peer: {users: round(rates[ours][users] / rate, 3) for users, rate in rates[peer].items() if rate > 0}
-                for peer in peers
-            }
-            for ours in own
-            if peers
-        }
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for ours in self.names[: self.own]:
+            for peer in self.names[self.own :]:
+                each = found.setdefault(ours, {}).setdefault(peer, {})
+                for users, point in self._points(ours).items():
+                    over = ratio(self.measured.rounds[point], self.measured.side(point, peer))
+                    each |= {} if over is None else {users: round(over, 3)}
+        return found
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -157,39 +195,11 @@ class Comparison:
                 name: {
                     "output_tokens_per_s": self.throughput(name),
                     "runs": [asdict(run) for run in self.median_runs(name)],
-                    "rounds": [[asdict(run) for run in runs] for runs in rounds],
+                    "rounds": [
+                        [asdict(run) for run in runs] for runs in zip(*self._rounds(name).values(), strict=True)
+                    ],
                 }
-                for name, rounds in self.rounds.items()
+                for name in self.names
             },
             "ratios": self.ratios(),
         }
-
-
-async def compare(
-    sides: Sequence[Side],
-    users: Sequence[int],
-    load: Workload,
-    rounds: int,
-    own: int = 1,
-    start_timeout_s: float = 600.0,
-    on_run_end: Callable[[str, int, RunReport], None] = lambda name, round, run: None,
-) -> Comparison:
-    """A B A B…, while the other servers are paused."""
-    models: dict[int, str] = {}
-    for side in sides:
-        if id(side.server) not in models:
-            models[id(side.server)] = await side.server.ready(start_timeout_s)
-            side.server.pause()
-    results: dict[str, list[list[RunReport]]] = {side.name: [] for side in sides}
-    for round in range(rounds):
-        for side in sides:
-            asked = replace(load, seed=load.seed + round, protection=side.protection, sessions=side.sessions)
-            server, model = side.server, models[id(side.server)]
-            server.resume()
-            runs: list[RunReport] = []
-            for count in users:
-                runs.append(await measure(server.address, server.api_key, model, asked, count))
-                on_run_end(side.name, round, runs[-1])
-            server.pause()
-            results[side.name].append(runs)
-    return Comparison(results, own)

@@ -1,7 +1,5 @@
 """A streamed answer's events, from a general HTTP client. What the server could not do ends a measurement clearly."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -2,16 +2,13 @@
 mutual TLS. Host names are not checked: a party is its rank (and its fingerprint, where the settings give one),
 wherever it runs."""
 
-from __future__ import annotations
-
 import hashlib
-import os
 import re
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,9 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.errors import SetupError, Unauthorized
+from cloister.files import write_whole
 
 _URI = re.compile(r"cloister-mpc:(?:party/[0-2]|provider|client/[A-Za-z0-9._-]{1,64})")
 _DAYS = 825
+_Key = ec.EllipticCurvePrivateKey
 
 DEFAULT_CLIENT = "clerk"
 DEFAULT_CLIENT_KEY = f"keys/client-{DEFAULT_CLIENT}.key"
@@ -44,7 +43,7 @@ class Role:
         return f"{self.kind}-{self.name}" if self.name else self.kind
 
     @classmethod
-    def parse(cls, uri: str) -> Role | None:
+    def parse(cls, uri: str) -> Self | None:
         if not _URI.fullmatch(uri):
             return None
         kind, _, name = uri.partition(":")[2].partition("/")
@@ -57,50 +56,8 @@ class Credentials:
     key: Path
 
     @classmethod
-    def beside(cls, key: Path) -> Credentials:
+    def beside(cls, key: Path) -> Self:
         return cls(key.with_suffix(".crt"), key)
-
-
-class Authority:
-    """Signs certificates. Its key can let any peer in that is not pinned by fingerprint."""
-
-    def __init__(self, folder: Path) -> None:
-        """Writes a new `ca.crt` and `ca.key`; what it issues goes into the same folder."""
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("Cloister parties")
-        identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        self._sign("ca", self._name, self._key, identifier)
-
-    def issue(self, role: Role) -> None:
-        self._sign(
-            role.file_name,
-            _name(role.file_name),
-            ec.generate_private_key(ec.SECP256R1()),
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(role.uri)]),
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-        )
-
-    def _sign(
-        self, file_name: str, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType
-    ) -> None:
-        now = datetime.now(UTC)
-        own = key is self._key
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=_DAYS))
-            .add_extension(x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True)
-            .add_extension(_usage(signs_certificates=own), critical=True)
-        )
-        for extension in extensions:
-            builder = builder.add_extension(extension, critical=False)
-        _write(self._folder, file_name, key, builder.sign(self._key, hashes.SHA256()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +76,26 @@ class Keys:
 
 
 def make_keys(folder: Path, parties: int, clients: tuple[str, ...] = (DEFAULT_CLIENT,)) -> Keys:
-    """An authority and a certificate for every role, in a folder that must not have any yet."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority = Authority(folder)
-    roles = [Role("party", str(rank)) for rank in range(parties)]
-    for role in (*roles, Role("provider"), *(Role("client", name) for name in clients)):
+    """A new authority, whose key can let any peer in that is not pinned by fingerprint, and a certificate for every
+    role, in a folder that must not have any yet."""
+    ranks = [Role("party", str(rank)) for rank in range(parties)]
+    roles = (*ranks, Role("provider"), *(Role("client", name) for name in clients))
+    for role in roles:
         if Role.parse(role.uri) != role:
             raise SetupError(f"{role.name!r} is no name for a client.", hint="Letters, digits, '.', '_' and '-'.")
-        authority.issue(role)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = ec.generate_private_key(ec.SECP256R1())
+    _sign(folder, "ca", authority, authority, x509.SubjectKeyIdentifier.from_public_key(authority.public_key()))
+    for role in roles:
+        _sign(
+            folder,
+            role.file_name,
+            ec.generate_private_key(ec.SECP256R1()),
+            authority,
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(role.uri)]),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+        )
     return Keys(folder)
 
 
@@ -184,32 +153,45 @@ def _tls(side: int, authority: Path, own: Credentials) -> ssl.SSLContext:
     return context
 
 
+def _sign(folder: Path, name: str, key: _Key, authority: _Key, *extensions: x509.ExtensionType) -> None:
+    """Writes NAME.key and NAME.crt; signed by itself, it is the authority's."""
+    own, now = key is authority, datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_AUTHORITY if own else _name(name))
+        .issuer_name(_AUTHORITY)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=_DAYS))
+        .add_extension(x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True)
+        .add_extension(_usage(certificates=own), critical=True)
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    _write(folder, name, key, builder.sign(authority, hashes.SHA256()))
+
+
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+_AUTHORITY = _name("Cloister parties")
 
 
-def _write(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+def _usage(*, certificates: bool) -> x509.KeyUsage:
+    """Sign certificates, or else handshakes; nothing beside."""
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    unused = dict.fromkeys((*others, "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not certificates, key_cert_sign=certificates, **unused)
+
+
+def _write(folder: Path, name: str, key: _Key, certificate: x509.Certificate) -> None:
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     for suffix, content, mode in (("key", secret, 0o600), ("crt", certificate.public_bytes(pem), 0o644)):
         path = folder / f"{name}.{suffix}"
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            write_whole(path, content, mode=mode, fresh=True)
         except FileExistsError:
             raise SetupError(f"{path} exists already.", hint="Choose an empty folder.") from None
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)

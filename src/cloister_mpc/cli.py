@@ -71,8 +71,7 @@ def keys(
 
 @mpc.command("party")
 def party(
-    config: ConfigFile,
-    rank: Annotated[int, typer.Option(min=0, max=2, help="Which of the parties this is; 0 leads.")],
+    config: ConfigFile, rank: Annotated[int, typer.Option(min=0, max=2, help="Which of the parties this is; 0 leads.")]
 ) -> None:
     """Run one party on this machine until interrupted.
 
@@ -171,9 +170,7 @@ def deal(
 
 @mpc.command("status")
 def status(
-    config: ConfigFile,
-    key: ClientKey = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: ConfigFile, key: ClientKey = None, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
     """Ask every party how it is. Exit status 1 where one is missing or not ready.
 

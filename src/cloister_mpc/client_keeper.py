@@ -1,8 +1,6 @@
 """The controller's side of the level `mpc`: the route of its requests, which go to the process that deals shares and to
 no vault; and the keeper that starts that process and, where none are named, local parties."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import logging
@@ -17,9 +15,8 @@ import msgspec
 
 from cloister.config import MpcSettings, cache_folder
 from cloister.controller.external_level import ExternalRoute
-from cloister.controller.requests import Request
-from cloister.controller.routes.base import Node
-from cloister.controller.vault_queue import PendingRequest
+from cloister.controller.requests import Node, Request
+from cloister.controller.vault_side import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, ServiceUnavailable, StartingUp, VaultLost
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
@@ -56,7 +53,7 @@ class MpcRoute(ExternalRoute):
         super().__init__(node)
         self._client: MpcClientKeeper | None = None
 
-    def open(self, client: MpcClientKeeper) -> None:
+    def open(self, client: "MpcClientKeeper") -> None:
         self._client = client
 
     def ask(self, asked: PendingRequest) -> None:

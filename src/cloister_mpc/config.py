@@ -1,7 +1,5 @@
 """The one TOML all parties and dealers share: who the parties are, where they are, what protocol they run."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path
@@ -35,8 +33,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartyPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One party. `shelf`, where given, keeps its weights' shares over restarts; `programs` what it compiled, else
-    the shelf does."""
+    """`shelf`, where given, keeps weights' shares over restarts; `programs` what was compiled, else the shelf does."""
 
     control: str
     link: str

@@ -1,11 +1,10 @@
 """A connection that carries messages: asyncio streams, typed frames, a deadline for every wait. Knows no meanings."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
 from contextlib import suppress
+from typing import Self
 
 import msgspec
 
@@ -27,13 +26,13 @@ class Connection:
         self._sending = asyncio.Lock()
 
     @classmethod
-    async def open(cls, address: Address, tls: ssl.SSLContext, union: object, patience_s: float) -> Connection:
+    async def open(cls, address: Address, tls: ssl.SSLContext, union: object, patience_s: float) -> Self:
         """Raises OSError (ssl.SSLError among them) or TimeoutError."""
         opening = asyncio.open_connection(str(address.host), address.port, ssl=tls)
         return cls(*await asyncio.wait_for(opening, patience_s), union)
 
     @classmethod
-    async def accept(cls, accepted: socket.socket, tls: ssl.SSLContext, union: object) -> Connection:
+    async def accept(cls, accepted: socket.socket, tls: ssl.SSLContext, union: object) -> Self:
         """Raises OSError (ssl.SSLError among them)."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)

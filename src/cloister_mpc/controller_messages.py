@@ -1,8 +1,6 @@
 """Controller ↔ the MPC client (which gets prompts as a vault does) and the keeper of local parties (which gets
 none)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta

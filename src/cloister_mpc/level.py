@@ -1,11 +1,9 @@
 """The level `mpc` as the controller sees it: whether it can be offered, its route, its processes, its parties."""
 
-from __future__ import annotations
-
 from cloister.attest.evidence import Parties
 from cloister.config import Settings
 from cloister.controller.external_level import ExternalLevel
-from cloister.controller.routes.base import Node
+from cloister.controller.requests import Node
 from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
 from cloister_mpc import offer

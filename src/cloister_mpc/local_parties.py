@@ -2,8 +2,6 @@
 started by the controller, also deals them the model; it gets no prompt. They protect no secret from the owner of
 that machine."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -44,11 +42,7 @@ PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
 
 
 def make_local(
-    folder: Path,
-    protocol: Protocol = "aby3",
-    *,
-    hosts: tuple[str, ...] = (),
-    limits: Limits | None = None,
+    folder: Path, protocol: Protocol = "aby3", *, hosts: tuple[str, ...] = (), limits: Limits | None = None
 ) -> PartiesConfig:
     """Keys and settings in `folder`, on free ports; existing ones are used as they are."""
     file = folder / CONFIG_FILE
@@ -58,7 +52,7 @@ def make_local(
     make_keys(folder / KEYS, count)
     hosts = hosts or ("127.0.0.1",) * count
     places = []
-    ports = _free_ports(2 * count)
+    ports = free_ports(2 * count)
     for rank, (control, link) in enumerate(zip(ports[:count], ports[count:], strict=True)):
         name = Role("party", str(rank)).file_name
         places.append(
@@ -88,12 +82,7 @@ class Supervisor:
     """Keeps one process per party running; one that ends is started again."""
 
     def __init__(
-        self,
-        file: Path,
-        parties: int,
-        *,
-        logs: Path | None = None,
-        before: dict[int, list[str]] | None = None,
+        self, file: Path, parties: int, *, logs: Path | None = None, before: dict[int, list[str]] | None = None
     ) -> None:
         """`logs`: folder for the parties' output, else it goes to ours; `before`: put before a party's command."""
         self._file = file
@@ -148,7 +137,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]

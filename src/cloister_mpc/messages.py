@@ -1,9 +1,7 @@
 """Messages around a computation on shares. No message carries code or names a variable to fetch: a party compiles
 its own programs, and sends a run's results to the connection that opened the session and to no other."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from msgspec import Meta, Struct
 
@@ -38,8 +36,7 @@ class _Quiet:  # never shows its bytes: a message may be printed by a failing li
         return f"{type(self).__name__}(…)"
 
 
-class _Message(Struct, frozen=True, forbid_unknown_fields=True):
-    """Its kind is its tag."""
+class _Message(Struct, frozen=True, forbid_unknown_fields=True): ...  # Its kind is its tag
 
 
 class _OfSession(_Message, frozen=True):
@@ -89,8 +86,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):  # party → dealer, after 
     shape: Json = b""  # shape.ModelShape of the model, once it has one
 
 
-class AskStatus(_Message, frozen=True, tag="ask_status"):
-    """Dealer → party: say it again."""
+class AskStatus(_Message, frozen=True, tag="ask_status"): ...  # Dealer → party: say it again
 
 
 class Open(_OfSession, frozen=True, tag="open"):  # client → party: a generation to this spec
@@ -138,8 +134,7 @@ class Done(_OfSession, frozen=True, tag="done"):  # party → client: the run is
     number: Number
 
 
-class Close(_OfSession, frozen=True, tag="close"):
-    """Client → party: forget the session. Unknown ones are ignored."""
+class Close(_OfSession, frozen=True, tag="close"): ...  # Client → party: forget the session. Unknown ones are ignored
 
 
 class Refused(_Message, frozen=True, tag="refused"):
@@ -151,7 +146,7 @@ class Refused(_Message, frozen=True, tag="refused"):
     session: Token16 | None = None
 
     @classmethod
-    def of(cls, reason: CloisterError, session: bytes | None = None) -> Refused:
+    def of(cls, reason: CloisterError, session: bytes | None = None) -> Self:
         return cls(reason.code, reason.message, reason.hint or "", session)
 
 
@@ -167,8 +162,7 @@ class Weight(_Message, frozen=True, tag="weight"):
     dealing: Token16
 
 
-class AskWeights(_Message, frozen=True, tag="ask_weights"):
-    """Provider → party: what do you have?"""
+class AskWeights(_Message, frozen=True, tag="ask_weights"): ...  # Provider → party: what do you have?
 
 
 class HeldWeights(_Message, frozen=True, tag="held_weights"):  # party → provider: this
@@ -204,8 +198,7 @@ class PartyHello(_Message, frozen=True, tag="party_hello"):  # follower → lead
     agreement: Digest
 
 
-class Beat(_Message, frozen=True, tag="beat"):
-    """Both ways, all the time: I live."""
+class Beat(_Message, frozen=True, tag="beat"): ...  # Both ways, all the time: I live
 
 
 class Prepare(_Quiet, _OfEpoch, frozen=True, tag="prepare"):
@@ -221,20 +214,17 @@ class WeightsReady(_Message, frozen=True, tag="weights_ready"):
     digest: Digest
 
 
-class Prepared(_OfEpoch, frozen=True, tag="prepared"):
-    """Follower → leader: its new engine is up."""
+class Prepared(_OfEpoch, frozen=True, tag="prepared"): ...  # Follower → leader: its new engine is up
 
 
 class Join(_OfEpoch, frozen=True, tag="join"):
     """Leader → follower: all engines are up. Connect, and load the weights."""
 
 
-class Joined(_OfEpoch, frozen=True, tag="joined"):
-    """Follower → leader: connected, weights loaded."""
+class Joined(_OfEpoch, frozen=True, tag="joined"): ...  # Follower → leader: connected, weights loaded
 
 
-class Begin(_OfEpoch, frozen=True, tag="begin"):
-    """Leader → follower: all have joined; generations may begin."""
+class Begin(_OfEpoch, frozen=True, tag="begin"): ...  # Leader → follower: all have joined; generations may begin
 
 
 class Broken(_OfEpoch, frozen=True, tag="broken"):  # both ways: this epoch is over. `reason` is of our own words
@@ -273,13 +263,11 @@ class StartTunnel(_Quiet, StartEngine, frozen=True, tag="start_tunnel"):
     key: Token16
 
 
-class Listening(_Message, frozen=True, tag="listening"):
-    """Engine or tunnel → party: it may be connected to."""
+class Listening(_Message, frozen=True, tag="listening"): ...  # Engine or tunnel → party: it may be connected to
 
 
 class Load(_Message, frozen=True, tag="load"):
-    """Party → engine: link with the others, take these files' shares as weights. `programs`: folder of compiled
-    ones, or ""."""
+    """Party → engine: link with the others, take these files' shares as weights. `programs`: a folder, or ""."""
 
     shape: Json
     folder: Text
@@ -287,8 +275,7 @@ class Load(_Message, frozen=True, tag="load"):
     programs: Text = ""
 
 
-class Loaded(_Message, frozen=True, tag="loaded"):
-    """Engine → party: linked with all, weights in memory."""
+class Loaded(_Message, frozen=True, tag="loaded"): ...  # Engine → party: linked with all, weights in memory
 
 
 class Established(_Message, frozen=True, tag="established"):

@@ -1,8 +1,6 @@
 """Whether this server can offer the level `mpc`, and has the memory for three parties. Imports none of what it looks
 for."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes. A party's
 own protocol decides what kind of share it takes; a peer chooses sizes alone. No peer's pickle or protobuf is read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 
@@ -15,10 +13,7 @@ from cloister_mpc.config import PARTIES, Protocol, share_bytes
 from cloister_mpc.functions.ring import FRACTION_BITS
 from cloister_mpc.messages import CHUNK_BYTES, DataType, ShareHead
 
-_KINDS: dict[Protocol, libspu.ProtocolKind] = {
-    "aby3": libspu.ProtocolKind.ABY3,
-    "cheetah": libspu.ProtocolKind.CHEETAH,
-}
+_KINDS: dict[Protocol, libspu.ProtocolKind] = {"aby3": libspu.ProtocolKind.ABY3, "cheetah": libspu.ProtocolKind.CHEETAH}
 _TYPES: dict[DataType, libspu.DataType] = {
     "float32": libspu.DataType.DT_F32,
     "int32": libspu.DataType.DT_I32,

@@ -14,8 +14,8 @@ from cloister.attention.process import Attention, prepare
 from cloister.compute.base import AttentionHost
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
-from cloister.messages.controller_attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
-from cloister.messages.controller_service import LinkPlace
+from cloister.messages.controller_attention import AttentionReady, ClearSlot, FromAttention, SlotCleared
+from cloister.messages.controller_service import LinkSlot
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.types import VERSION
 
@@ -26,7 +26,7 @@ class NotingHost(AttentionHost):
         self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def export(self) -> list[int]:
-        return [os.memfd_create(str(place)) for place in range(2)]
+        return [os.memfd_create(str(slot)) for slot in range(2)]
 
     def start(self) -> None:
         self.noted.append("started")
@@ -93,9 +93,9 @@ def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
 def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on() -> None:
     running = Running()
     messages, memories = running.handle(3)
-    assert messages == [LinkPlace(0), LinkPlace(1), AttentionReady(VERSION)] and len(memories) == 2
-    running.send(ClearPlace(1))
-    assert running.handle(1)[0] == [PlaceCleared(1)] and running.host.noted == [1]
+    assert messages == [LinkSlot(0), LinkSlot(1), AttentionReady(VERSION)] and len(memories) == 2
+    running.send(ClearSlot(1))
+    assert running.handle(1)[0] == [SlotCleared(1)] and running.host.noted == [1]
     running.ours.shutdown(socket.SHUT_RDWR)
     running.over()
     for memory in memories:
@@ -109,7 +109,7 @@ def test_it_ends_on_nonsense_or_with_its_device(lost: bool) -> None:
     if lost:
         os.eventfd_write(running.host.event, 1)
     else:
-        running.send(ClearPlace(2))
+        running.send(ClearSlot(2))
     running.over()
     assert bool(running.raised) is not lost and running.host.noted == ["left"]
     for memory in memories:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from cloister.controller.template_file import read_signed
+from cloister.models.source import ModelFolder
+from cloister.prefix.templates import read_templates
+from cloister.prompts.tokenizer import Tokenizer
+from cloister.transparency.note import VerifierKey
 from tests.cli.conftest import Run
+from tests.detection.made_classifier import WORD, make_classifier
 
 PRIVATE = "Write a function that sorts a list of numbers, and explain it. My mail is sunny@example.org."
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
@@ -40,6 +46,16 @@ def test_no_text_and_two_texts_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("cache", "explain", "a", "--file", str(tmp_path)).exit_code != 0
 
 
+def test_explain_with_a_model_of_ones_own(run: Run, tmp_path: Path) -> None:
+    folder = make_classifier(tmp_path, flags=True)
+    arguments = ("cache", "explain", f"Margaret saw a {WORD}.", "--json", "--detector-model", str(folder))
+    [finding] = json.loads(run(*arguments).stdout)["findings"]
+    assert (finding["text"], finding["tier"], finding["category"]) == (WORD, 2, "name")
+    (folder / "config.json").unlink()
+    refused = run(*arguments)
+    assert refused.exit_code == 2 and "has no config.json" in refused.output
+
+
 def test_rules_of_ones_own_are_signed_and_used(run: Run, tmp_path: Path) -> None:
     rules, key = tmp_path / "rules.toml", tmp_path / "rules.key"
     rules.write_text(OWN)
@@ -53,3 +69,23 @@ def test_rules_of_ones_own_are_signed_and_used(run: Run, tmp_path: Path) -> None
     Path(f"{rules}.signed").write_text(OWN)
     refused = run(*arguments, verifier)
     assert refused.exit_code != 0 and "not signed" in refused.output
+
+
+def test_a_template_is_registered_listed_and_taken_back(run: Run, tmp_path: Path, short_folder: ModelFolder) -> None:
+    system, chat, into, key = (tmp_path / name for name in ("system.txt", "chat.json", "templates", "key"))
+    system.write_text("You are the library's assistant. Name the shelf, then the row. " * 2)
+    chat.write_text(json.dumps([{"role": "system", "content": "Short."}, {"role": "user", "content": "Hello."}]))
+    common = ("--into", str(into), "--key", str(key), "--model", str(short_folder.path), "--json")
+    first = run("cache", "register", str(system), "--for", "all", "--name", "templates.example", *common)
+    assert first.exit_code == 0, first.output
+    made = json.loads(run("cache", "register", str(chat), "--for", "a", "--for", "b", *common).stdout)
+    assert {one["name"]: one["for"] for one in made["templates"]} == {"system.txt": ["all"], "chat.json": ["a", "b"]}
+    read = read_templates(read_signed(into, VerifierKey.parse(made["key"])))
+    text = Tokenizer(short_folder).decode(read[0].tokens)
+    assert "Name the shelf" in text and text.rstrip().endswith("user"), "up to where the next message begins"
+    left = json.loads(run("cache", "register", str(system), "--remove", *common).stdout)
+    assert [one["name"] for one in left["templates"]] == ["chat.json"]
+    assert run("cache", "register", str(system), "--remove", *common).exit_code != 0
+    assert run("cache", "register", str(system), *common).exit_code != 0, "for which accounts?"
+    into.write_text(into.read_text().replace("chat", "chit"))
+    assert "not signed" in run("cache", "register", str(system), "--for", "all", *common).output

@@ -12,8 +12,7 @@ from cloister.channel.envelope import InnerHead
 from cloister.client.message import split_prompts
 from cloister.client.winnow import IndexSecrets, Winnower
 from cloister.errors import ChannelBroken, ObfuscationRefused
-from cloister.messages.obfuscation import ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, TextPrompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationSecrets, TextPrompt
 from cloister.obfuscation.index import REQUEST, Prf
 from cloister.obfuscation.positions import Positions
 from cloister.prompts.json_prompt import read_given

@@ -1,6 +1,11 @@
 import json
+import os
+import select
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -10,24 +15,26 @@ from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.messages import Workload
 from cloister_bench.report import Percentiles, RunReport
-from cloister_bench.servers import Comparison, ServerProcess, Side, compare
+from cloister_bench.servers import Comparison, ServerProcess, Side, Sides
+from cloister_bench.suite.measurement import Measured, Point
 
 NONE = Percentiles(None, None, None)
+LOAD = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)
 
 
-def runs(*throughputs: float) -> list[RunReport]:
-    return [RunReport(users, rate, NONE, NONE, 0) for users, rate in zip((1, 8), throughputs, strict=True)]
-
-
-def test_ratios_are_of_the_medians_of_the_rounds() -> None:
-    ours = [runs(10, 100), runs(30, 300), runs(20, 500)]
-    comparison = Comparison({"ours": ours, "peer": [runs(10, 100), runs(10, 0), runs(40, 0)]})
+def test_ratios_compare_rounds_and_a_peer_that_answered_nothing_has_none() -> None:
+    measured = Measured()
+    rates = {("ours", 1): (10, 30, 20), ("ours", 8): (100, 300, 500), ("peer", 1): (10, 10, 10), ("peer", 8): (0, 0, 0)}
+    for (name, users), each in rates.items():
+        for round, rate in enumerate(each):
+            measured.add(Point(name, users, 2, 3), round, RunReport(users, rate, NONE, NONE, 0))
+    comparison = Comparison(["ours", "peer"], measured)
     assert comparison.throughput("ours") == {1: 20, 8: 300}
-    assert comparison.ratios() == {"ours": {"peer": {1: 2.0}}}, "no ratio over a peer that answered nothing"
+    assert comparison.ratios() == {"ours": {"peer": {1: 2.0}}}
     assert [run.output_tokens_per_s for run in comparison.median_runs("ours")] == [20, 300]
     document = json.loads(json.dumps(comparison.as_json()))
     assert document["ratios"] == {"ours": {"peer": {"1": 2.0}}}
-    assert len(document["servers"]["ours"]["rounds"]) == 3
+    assert [[run["users"] for run in runs] for runs in document["servers"]["ours"]["rounds"]] == [[1, 8]] * 3
 
 
 STUB = """
@@ -55,34 +62,34 @@ def start(name: str, folder: Path) -> ServerProcess:
     return server
 
 
-async def test_servers_are_measured_in_turn_while_the_others_are_paused(tmp_path: Path) -> None:
-    servers = [start("ours", tmp_path), start("peer", tmp_path)]
+async def test_a_server_is_measured_while_the_others_are_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, peer = servers = [start("ours", tmp_path), start("peer", tmp_path)]
     pids = {server.name: server.pid for server in servers}
-    ours, peer = servers
-    sides = [Side("open", ours, "open"), Side("partitioned", ours, "partitioned"), Side("peer", peer)]
-    order: list[tuple[str, int]] = []
+    sides = Sides([Side("open", ours, "open"), Side("partitioned", ours, "partitioned"), Side("peer", peer)], LOAD)
+    measured: list[str] = []
 
-    def on_run_end(name: str, round: int, run: RunReport) -> None:
-        order.append((name, round))
-        expected = ["peer" if name == "peer" else "ours"]
+    def awake() -> list[str]:
+        states = {name: psutil.Process(pid).status() for name, pid in pids.items()}
+        return [name for name, state in states.items() if state != psutil.STATUS_STOPPED]
+
+    def pause(server: ServerProcess, paused: Callable[[ServerProcess], None] = ServerProcess.pause) -> None:
         for _ in range(200):  # a process stops at its next chance, not at once
-            states = {each: psutil.Process(pid).status() for each, pid in pids.items()}
-            awake = [each for each, state in states.items() if state != psutil.STATUS_STOPPED]
-            if awake == expected:
-                return
+            if awake() == [server.name]:
+                measured.append(server.name)
+                return paused(server)
             time.sleep(0.01)
-        raise AssertionError(f"{awake} run while {expected} is measured")
+        raise AssertionError(f"{awake()} run while {server.name} is measured")
 
     try:
-        load = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)
-        comparison = await compare(sides, [1, 2], load, rounds=2, own=2, on_run_end=on_run_end)
+        await sides.start()
+        monkeypatch.setattr(ServerProcess, "pause", pause)
+        runs = [await sides.measure(Point(name, 2, 2, 3), 0) for name in ("open", "partitioned", "peer", "open")]
     finally:
         for server in servers:
             server.__exit__(None, None, None)
-    names = ["open", "partitioned", "peer"]
-    assert order == [(name, round) for round in (0, 1) for name in names for _ in (1, 2)]
-    assert list(comparison.rounds) == names and list(comparison.ratios()) == ["open", "partitioned"]
-    assert all(run.errors == 0 for name in names for rounds in comparison.rounds[name] for run in rounds)
+    assert measured == ["ours", "ours", "peer", "ours"] and all(run.errors == 0 for run in runs)
     assert not any(psutil.pid_exists(pid) for pid in pids.values()), "nothing outlives the comparison"
 
 
@@ -99,3 +106,22 @@ def test_a_command_that_does_not_exist_is_an_error_to_act_on(tmp_path: Path) -> 
     server = ServerProcess("peer", [str(tmp_path / "none")], HttpAddress("http", "127.0.0.1", 9), tmp_path / "log")
     with pytest.raises(SetupError):
         server.__enter__()
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    starts = (
+        "import subprocess, sys; from cloister_bench import servers as m;"
+        "p = subprocess.Popen([sys.executable, '-c', 'import signal; print(1, flush=True); signal.pause()'],"
+        " start_new_session=True, preexec_fn=m.end_with_parent, stdout=subprocess.PIPE);"
+        "p.stdout.read(1); print(p.pid, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    server = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        assert select.select([server], [], [], 20)[0]
+    finally:
+        os.close(server)
+        parent.stdout.close()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cloister.controller.requests import Requests
 from cloister.controller.routes import base
-from cloister.controller.vault_queue import PendingRequest
+from cloister.controller.vault_side import PendingRequest
 from cloister.messages.controller_frontend import Ask
 from cloister.messages.types import SamplingParams
 from cloister_mpc.client_keeper import MpcRoute

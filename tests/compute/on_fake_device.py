@@ -17,8 +17,8 @@ import torch
 from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_service import AttachLink, FromSealedService, GeneratePartitioned
 from cloister.messages.controller_vault import AssignPrompt, LeaseCores, Prefilled
@@ -29,7 +29,7 @@ from cloister.messages.types import Partition, SamplingParams
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
-from cloister.service.prepare import prepare as prepare_service
+from cloister.service.process import prepare as prepare_service
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
 from tests.models.small_llama import llama_config, llama_weights

@@ -9,7 +9,7 @@ from tests.controller.fakes import Node
 
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
-    """One service, fresh vaults on demand (none spare), one gateway."""
-    node = await Node.build(spare_vaults=0)
+    """One service, fresh vaults on demand (none spare), one gateway; at `shared` the detector's word counts."""
+    node = await Node.build(spare_vaults=0, shared_policy="safekv", detector=True)
     yield node
     node.close()

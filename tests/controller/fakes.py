@@ -87,7 +87,7 @@ class FakeService(Peer):
         self.links: list[int] = []
         self.stats = Stats(running=1, prompt_tokens=10, output_tokens=20)
         self.descriptors: list[int] = []
-        self.places: dict[int, int] = {}
+        self.slots: dict[int, int] = {}
         self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
 
     def put(self, message: msgspec.Struct) -> None:
@@ -95,8 +95,8 @@ class FakeService(Peer):
         match message:
             case AttachLink():
                 self.links.append(message.link)
-                if message.place is not None:
-                    self.places[message.link] = message.place
+                if message.slot is not None:
+                    self.slots[message.link] = message.slot
                     return
                 for descriptor in (self.channel.take_descriptor(), self.channel.take_descriptor()):
                     self.descriptors.append(os.fstat(descriptor).st_ino)
@@ -147,7 +147,7 @@ class FakeForkServer:
         """What each vault got for its link."""
 
     def spawn(
-        self, role: str, *descriptors: int, disk: int | None = None, places: int = 0, weights: int | None = None
+        self, role: str, *descriptors: int, disk: int | None = None, slots: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
         if role == "service":
@@ -168,7 +168,7 @@ class Node:
 
     def __init__(self, lock: Callable[[SealedPrompt, str], LockedPrompt] | None = None, **settings: Any) -> None:
         self.forkserver = FakeForkServer()
-        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, 1, lock or nothing_is_sealed)
+        self.relay = Relay(ControllerSettings(**settings), 1, lock or nothing_is_sealed, SERVING)
         self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.frontend = Inbox()
         self.gateway = self.add_gateway(self.frontend)

@@ -19,9 +19,9 @@ from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.forkserver import ForkServer as RealForkServer
 from cloister.controller.offer import Offer
 from cloister.errors import ProtocolError
-from cloister.messages.controller_attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention
+from cloister.messages.controller_attention import AttentionReady, ClearSlot, SlotCleared, ToAttention
 from cloister.messages.controller_forkserver import Preloaded
-from cloister.messages.controller_service import LinkPlace
+from cloister.messages.controller_service import LinkSlot
 from cloister.messages.generation import Ready
 from cloister.messages.types import VERSION
 from cloister.placement import Placement
@@ -32,13 +32,13 @@ Then = Callable[[], None]
 
 
 class FakeAttention(Peer):
-    """Lends a memory file for each place, unless it is told to lend fewer."""
+    """Lends a memory file for each slot, unless it is told to lend fewer."""
 
-    def __init__(self, end: socket.socket, places: int) -> None:
+    def __init__(self, end: socket.socket, slots: int) -> None:
         super().__init__(end, ToAttention)
-        for place in range(places):
+        for slot in range(slots):
             memory = os.memfd_create("arena")
-            self.channel.send(LinkPlace(place), (memory,))
+            self.channel.send(LinkSlot(slot), (memory,))
             os.close(memory)
         self.say(AttentionReady(VERSION))
 
@@ -49,11 +49,11 @@ class ForkServer:
         self.given: list[tuple[int, int]] = []
         self._missing = missing
 
-    def spawn(self, role: str, mailbox: int, *, places: int) -> tuple[Child, socket.socket]:
+    def spawn(self, role: str, mailbox: int, *, slots: int) -> tuple[Child, socket.socket]:
         assert role == "attention"
         ours, theirs = socket.socketpair()
-        self.given.append((mailbox, places))
-        self.processes.append(FakeAttention(theirs, places - self._missing))
+        self.given.append((mailbox, slots))
+        self.processes.append(FakeAttention(theirs, slots - self._missing))
         return Child(), ours
 
 
@@ -65,7 +65,7 @@ class Node:
         self.ended = asyncio.Event()
         self.forkserver = ForkServer(missing)
         forkserver: Any = self.forkserver
-        service: Any = SimpleNamespace(places={0: 10, 1: 11}, weights=12)
+        service: Any = SimpleNamespace(slots={0: 10, 1: 11}, weights=12)
         self.all = AttentionProcesses(forkserver, service, Placement(2, 5), self._end, self.ended.set)
 
     def _end(self, child: Child, then: Then) -> None:
@@ -84,7 +84,7 @@ async def test_places_are_spread_over_the_processes() -> None:
     memory = node.all.memory
     assert list(memory) == [0, 1, 2, 3, 4]
     first, second = (list(process.memory.values()) for process in node.all._all)
-    assert [memory[place] for place in (0, 2, 4)] == first and [memory[place] for place in (1, 3)] == second
+    assert [memory[slot] for slot in (0, 2, 4)] == first and [memory[slot] for slot in (1, 3)] == second
     node.close()
     assert not node.all.memory and len(node.ending) == 2
 
@@ -96,11 +96,11 @@ async def test_a_place_is_free_when_its_vault_has_ended_and_it_is_cleared() -> N
     taken = [slots.take() for _ in range(5)]
     slots.release(taken[3], Child())
     node.ending.pop()()
-    cleared = await node.forkserver.processes[1].next(ClearPlace)
-    assert cleared == ClearPlace(1) and slots.free == 0
+    cleared = await node.forkserver.processes[1].next(ClearSlot)
+    assert cleared == ClearSlot(1) and slots.free == 0
     freed = asyncio.Event()
     slots.on_free = freed.set
-    node.forkserver.processes[1].say(PlaceCleared(1))
+    node.forkserver.processes[1].say(SlotCleared(1))
     await asyncio.wait_for(freed.wait(), 5)
     assert slots.take() == taken[3]
     node.close()
@@ -111,8 +111,8 @@ def test_vaults_are_spread_evenly_over_the_processes_whoever_left() -> None:
     slots = LinkSlots(dict.fromkeys(range(6), 10), lambda child, slot, then: ended.append(then), groups=3)
     taken = [slots.take() for _ in range(4)]
     assert taken == [0, 1, 2, 3]
-    for place in (0, 3):
-        slots.release(place, Child())
+    for slot in (0, 3):
+        slots.release(slot, Child())
     for then in ended:
         then()
     assert slots.take() % 3 == 0, "the first process has none, and the others one each"
@@ -129,14 +129,14 @@ async def test_memory_that_is_lent_later_is_not_taken() -> None:
     node = Node()
     await node.all.ready(5)
     before, memory = node.all.memory, os.memfd_create("arena")
-    node.forkserver.processes[0].channel.send(LinkPlace(0), (memory,))
+    node.forkserver.processes[0].channel.send(LinkSlot(0), (memory,))
     os.close(memory)
     await asyncio.wait_for(node.ended.wait(), 5)
     assert not set(node.all.memory.items()) - set(before.items())
     node.close()
 
 
-@pytest.mark.parametrize("said", [PlaceCleared(0), AttentionReady(VERSION), None])
+@pytest.mark.parametrize("said", [SlotCleared(0), AttentionReady(VERSION), None])
 async def test_one_that_ends_or_speaks_out_of_turn_is_told_and_clears_nothing_more(said: msgspec.Struct | None) -> None:
     node = Node()
     await node.all.ready(5)
@@ -157,8 +157,9 @@ def test_prompts_are_hidden_among_others_wherever_they_are_partitioned(placement
         preloaded=Preloaded(4, 64, 2, partitionable=True, placement=placement),
         ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
     )
-    serving = Offer(Settings(), MagicMock(), compute, "not here").serving
-    assert {"partitioned", "obfuscated"} <= set(serving.levels)
+    relay = MagicMock()
+    Offer(Settings(), relay, compute, "not here").service_up()
+    assert {"partitioned", "obfuscated"} <= set(relay.offered.levels)
 
 
 async def test_vaults_get_the_services_weights_and_compute_beside_it() -> None:
@@ -174,7 +175,7 @@ async def test_vaults_get_the_services_weights_and_compute_beside_it() -> None:
 
 
 async def test_a_service_that_made_too_few_mailboxes_is_not_used() -> None:
-    service: Any = SimpleNamespace(places={0: 10}, weights=12)
+    service: Any = SimpleNamespace(slots={0: 10}, weights=12)
     with pytest.raises(ProtocolError, match="mailboxes"):
         AttentionProcesses(MagicMock(), service, Placement(2, 5), MagicMock(), MagicMock())
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from cloister.config import ControllerSettings, GatewaySettings, Settings
-from cloister.controller.banner import command_as_typed, say_ready, say_where_vaults_live
+from cloister.controller.startup import about_sharing, command_as_typed, say_ready, say_where_vaults_live
 from cloister.errors import VaultLost
 from tests.controller.fakes import SERVING
 
@@ -67,3 +67,9 @@ def test_a_vault_host_that_cannot_be_used_is_named() -> None:
     say_where_vaults_live(console, settings, None)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "cannot be reached: [x]. Requests that need one get 503" in said and "which answers" in said
+
+
+def test_the_attackers_bound_stands_beside_the_settings() -> None:
+    said = about_sharing(ControllerSettings())
+    assert said is not None and "more than 12 accounts" in said and "1: 2e-05, 5: 1e-03, 7: 9e-03" in said
+    assert about_sharing(ControllerSettings(shared_policy="registered")) is None

@@ -21,10 +21,9 @@ from cloister.controller.core_lease import (
     LeaseKeeper,
 )
 from cloister.errors import ProtocolError
-from cloister.fairness import CREDIT
+from cloister.fairness import CREDIT, LEAST_TOKENS, ActiveTenants
 from cloister.messages.controller_service import Pause, Resume
 from cloister.messages.controller_vault import LeaseCores
-from cloister.pace import LEAST_TOKENS, ActiveTenants
 from tests.examples import examples
 
 CORES = 3

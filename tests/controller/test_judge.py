@@ -5,19 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from cloister.config import ControllerSettings, Settings
+from cloister.controller.attested_settings import attested_settings
 from cloister.controller.detector import BlockLabel
-from cloister.controller.judge import MAX_CASES, MAX_DOUBTS, Case, JudgeKeeper, case_of
-from cloister.errors import ProtocolError
+from cloister.controller.judge import (
+    LEAST_AREA,
+    LEAST_BLOCKS,
+    MAX_CASES,
+    MAX_DOUBTS,
+    Case,
+    JudgeKeeper,
+    JudgeReport,
+    case_of,
+    digest_of_model,
+    measured,
+    place_of_report,
+)
+from cloister.controller.requests import wide
+from cloister.controller.routes import open as open_route
+from cloister.errors import ProtocolError, SetupError
 from cloister.messages.controller_detector import Category, Label
-from cloister.messages.controller_frontend import EndSession, JudgeForm, SubmitTokens
+from cloister.messages.controller_frontend import EndSession, Examine, JudgeForm, SubmitTokens
 from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
 from cloister.messages.controller_service import PublicPrefix as PublicTokens
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.types import SamplingParams
+from cloister.models.source import ModelFolder
 from tests.controller.fakes import Node
 
 FORM = JudgeForm((1,), (2,), (3,), private=7, public=8)
@@ -152,20 +170,30 @@ async def test_few_wait_and_without_words_none() -> None:
     assert not unlearned.ask(Case(1, "ann", PROMPT, 0, deque([(0, 4)]), 4))
 
 
+ASKED = wide(1, 1)
+
+
+def ask(node: Node) -> None:
+    node.send(FORM)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
+    params = SamplingParams(max_tokens=8)
+    node.send(SubmitTokens(1, "ann", tuple(range(64)), params, level="shared", examined=True))
+    node.send(Examine(1, "text", (4,)))
+
+
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """A node with tier 3, whose gateway has said the words; one request at `shared` is under way."""
-    node = await Node.build(spare_vaults=0, judge=True)
-    node.send(FORM)
-    node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    node = await Node.build(spare_vaults=0, judge=True, shared_policy="safekv", detector=True)
+    ask(node)
     yield node
     node.close()
 
 
 async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothing_of_it(node: Node) -> None:
-    asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("+?^-"))
+    node.relay.labels.labelled(ASKED, blocks("+?^-"))
     question = await node.service.next(Generate)
+    asked = (await node.service.next(Generate)).request_id
     assert question.background and question.prompt == (1, *range(16), 2, *range(16, 32), 3)
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16, final=False), (
         "what is sure is not kept waiting"
@@ -176,9 +204,9 @@ async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothi
 
 
 async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
-    asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("+?"))
+    node.relay.labels.labelled(ASKED, blocks("+?"))
     question = await node.service.next(Generate)
+    await node.service.next(Generate)
     node.service.die()
     assert (await node.failure()).code == "service_unavailable"
     await node.start_service()
@@ -187,20 +215,24 @@ async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
     await node.service.next(Generate)  # what came before was heard by then: no Label
 
 
-async def test_of_a_request_that_ended_nothing_is_asked(node: Node) -> None:
+async def test_of_a_request_that_ended_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_route, "PATIENCE_S", 0.001)
+    node = await Node.build(spare_vaults=0, judge=True, shared_policy="safekv", detector=True)
+    ask(node)
     asked = (await node.service.next(Generate)).request_id
+    assert await node.service.next(PublicTokens) == PublicTokens(asked, 0, final=False)
     node.service.say(Accepted(asked), Tokens(asked, (5,), finish="stop"))
     await node.frontend.next(Tokens, skip=(Accepted,))
     node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
+    node.close()
 
 
 async def test_without_the_setting_uncertain_is_private() -> None:
-    node = await Node.build(spare_vaults=0)
-    node.send(FORM)
-    node.send(SubmitTokens(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    node = await Node.build(spare_vaults=0, shared_policy="safekv", detector=True)
+    ask(node)
+    node.relay.labels.labelled(ASKED, blocks("+?"))
     asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("+?"))
     assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
     node.close()
 
@@ -211,9 +243,66 @@ async def test_a_frontend_cannot_send_to_the_background(node: Node) -> None:
 
 
 async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node: Node) -> None:
-    asked = (await node.service.next(Generate)).request_id
-    node.relay.labels.labelled(asked, blocks("?"))
+    node.relay.labels.labelled(ASKED, blocks("?"))
     question = await node.service.next(Generate)
+    await node.service.next(Generate)
     node.send(EndSession("ann", "any", private=True))
     assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
     await node.service.next(ForgetTenant, skip=(PublicTokens,))
+
+
+GOOD = JudgeReport("m", "", LEAST_AREA, 0.7, 0.9, LEAST_BLOCKS, LEAST_BLOCKS, 0.1, 0.5)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFolder:
+    monkeypatch.setenv("CLOISTER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    return ModelFolder("m", tmp_path / "model", {})
+
+
+def gate(model: ModelFolder, report: JudgeReport | None, file: Path | None = None) -> tuple[bool, str]:
+    """Whether tier 3 is on, and what is said if not. Without `file` the report lies where the bench puts it."""
+    place = file or place_of_report(digest_of_model(model.path))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if report is not None:
+        place.write_bytes(msgspec.json.encode(report))
+    settings, said = measured(Settings(controller=ControllerSettings(judge=True, judge_report=file)), model)
+    assert attested_settings(settings).judge == ("model" if settings.controller.judge else "none")
+    assert settings.controller.judge != bool(said)
+    return settings.controller.judge, "".join(said)
+
+
+def test_a_model_that_was_measured_and_is_good_enough_judges(model: ModelFolder, tmp_path: Path) -> None:
+    good = msgspec.structs.replace(GOOD, digest=digest_of_model(model.path))
+    assert gate(model, good)[0] and gate(model, good, tmp_path / "report.json")[0]
+    (model.path / "model.safetensors").write_bytes(b"other weights")
+    assert not gate(model, None)[0] and not gate(model, None, tmp_path / "report.json")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"area": LEAST_AREA - 0.01}, "0.79, and 0.80 is needed"),
+        ({"private": LEAST_BLOCKS - 1}, "fewer than 100"),
+        ({"clean": LEAST_BLOCKS - 1}, "fewer than 100"),
+        ({"digest": "0" * 64}, "another model"),
+    ],
+)
+def test_any_other_model_does_not_and_the_start_says_why(
+    model: ModelFolder, changes: dict[str, object], why: str
+) -> None:
+    on, said = gate(model, msgspec.structs.replace(GOOD, **{"digest": digest_of_model(model.path), **changes}))
+    assert not on and why in said and "cloister bench detection --judge" in said
+
+
+def test_without_a_measurement_tier_3_is_off(model: ModelFolder, tmp_path: Path) -> None:
+    on, said = gate(model, None)
+    assert not on and "not measured" in said and "cloister bench detection --judge" in said
+    for content in (None, "{}", "[", msgspec.json.encode(GOOD).decode().replace("0.8,", "1.8,")):
+        if content is not None:
+            (tmp_path / "report.json").write_text(content)
+        with pytest.raises(SetupError):
+            gate(model, None, tmp_path / "report.json")
+    assert measured(Settings(), model) == (Settings(), ())

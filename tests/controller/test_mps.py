@@ -1,4 +1,4 @@
-"""MPS is started, watched and asked to end clients; and a place is free when its vault has ended. With a daemon that is
+"""MPS is started, watched and asked to end clients; and a slot is free when its vault has ended. With a daemon that is
 a script, and clients that are plain processes."""
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ def test_without_a_gpu_or_for_the_cpu_there_is_none(monkeypatch: pytest.MonkeyPa
 
 def test_a_place_is_free_when_its_vault_has_ended_and_not_before() -> None:
     ending = []
-    places = LinkSlots({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
-    first, second = places.take(), places.take()
-    assert {first, second} == {0, 1} and places.descriptors(first) == (10 + first, 10 + first)
+    slots = LinkSlots({0: 10, 1: 11}, lambda child, slot, then: ending.append(then))
+    first, second = slots.take(), slots.take()
+    assert {first, second} == {0, 1} and slots.descriptors(first) == (10 + first, 10 + first)
     with pytest.raises(ServiceUnavailable):
-        places.take()
-    places.release(first, Child())
-    assert places.free == 0
+        slots.take()
+    slots.release(first, Child())
+    assert slots.free == 0
     ending.pop()()
-    assert places.take() == first
+    assert slots.take() == first

@@ -8,7 +8,7 @@ import pytest
 
 from cloister.controller.prompt_labels import HALF_LIFE_S, Probes
 from cloister.messages.controller_frontend import Examine, KeyEntry, SubmitTokens
-from cloister.messages.controller_service import Generate, Probed
+from cloister.messages.controller_service import Generate, Probed, PublicPrefix
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import Node
 
@@ -47,5 +47,5 @@ async def test_who_was_probed_is_examined_with_suspicion(node: Node) -> None:
             node.relay.from_service(said)
         node.send(SubmitTokens(number, "ann", (1, 2), SamplingParams(max_tokens=1), level="shared"))
         node.send(Examine(number, "x", (1,)))
-        await node.service.next(Generate)
+        await node.service.next(Generate, skip=(PublicPrefix,))
     assert asked[0] == 0.0 and asked[1] > 0.9

@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ModelCorrupt, PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.generation import Stats
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import TextPrompt, write_prompt
+from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, write_prompt
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.source import ModelFolder
 from cloister.obfuscation.index import REQUEST, Prf

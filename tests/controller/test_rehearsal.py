@@ -16,7 +16,7 @@ import pytest
 
 from cloister.controller.rehearsal import OTHER, SUBJECT, Rehearsal
 from cloister.controller.requests import REHEARSAL
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import ModelUnsupported, QueueFull
 from cloister.messages.controller_service import ForgetTenant, GeneratePartitioned, GeneratePrompt, GenerateVariants
 from cloister.messages.controller_vault import (

@@ -15,7 +15,7 @@ from cloister.errors import ProtocolError
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Category
 from cloister.messages.controller_detector import Label as Verdict
-from cloister.messages.controller_frontend import AskView, EndSession, SubmitTokens, View
+from cloister.messages.controller_frontend import AskView, EndSession, Examine, SubmitTokens, View
 from cloister.messages.controller_service import (
     DetachLink,
     Generate,
@@ -253,9 +253,12 @@ async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> Non
 async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared"))
+    read: list[int] = []
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared", examined=True))
+    node.send(Examine(7, "text", (4,)))
+    node.relay.labels.labelled(read[0], (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
     submit = await node.service.next(Generate)
-    node.relay.labels.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
     assert await node.service.next(PublicPrefix) == PublicPrefix(submit.request_id, 16)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))
     await node.frontend.next(Tokens, skip=(Accepted,))
@@ -435,7 +438,7 @@ async def test_several_sequences_are_not_for_this_level(node: Node) -> None:
 
 @pytest.mark.parametrize(("policy", "shares"), [("none", False), ("partition", False), ("global", True)])
 def test_which_levels_share_follows_from_their_policies(policy: PolicyName, shares: bool) -> None:
-    relay = Relay(ControllerSettings(prefix_policy=policy), lambda: SERVING, 1, nothing_is_sealed)
+    relay = Relay(ControllerSettings(prefix_policy=policy), 1, nothing_is_sealed, SERVING)
     assert relay.shares("open") is shares
     assert relay.shares("shared")
     assert not any(relay.shares(level) for level in ("partitioned", "obfuscated", "isolated"))

@@ -71,14 +71,22 @@ PUBLIC, UNCERTAIN, PRIVATE = (
 async def test_what_comes_before_the_first_block_that_is_not_public_may_be_shared(
     node: Node, blocks: tuple[BlockLabel, ...], public: int
 ) -> None:
-    node.relay.labels.labelled(7, blocks)
-    assert await node.service.next(LabelTokens) == LabelTokens(7, public * SERVING.block_tokens)
+    read: list[int] = []
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    examine(node, 7)
+    node.relay.labels.labelled(read[0], blocks)
+    await node.service.next(Generate)
+    assert await node.service.next(LabelTokens) == LabelTokens(read[0], public * SERVING.block_tokens)
 
 
 @pytest.mark.parametrize("first", [UNCERTAIN, PRIVATE])
 async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: BlockLabel) -> None:
-    node.relay.labels.labelled(7, (first, PUBLIC))
-    assert await node.service.next(LabelTokens) == LabelTokens(7, 0)
+    read: list[int] = []
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    examine(node, 7)
+    node.relay.labels.labelled(read[0], (first, PUBLIC))
+    await node.service.next(Generate)
+    assert await node.service.next(LabelTokens) == LabelTokens(read[0], 0)
 
 
 def examine(node: Node, *numbers: int, **fields: object) -> None:
@@ -102,7 +110,7 @@ async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it
 
 
 @pytest.mark.parametrize("why", ["late", "no detector", "salt", "nothing to read", "forgotten"])
-async def test_a_request_without_a_label_is_served_without_one(
+async def test_a_request_whose_text_is_not_read_finds_nothing_of_others(
     node: Node, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_route, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
@@ -114,7 +122,13 @@ async def test_a_request_without_a_label_is_served_without_one(
         examine(node, 1, salt="s" if why == "salt" else "")
     if why == "forgotten":
         node.send(EndSession("ann", "any", private=True))
-    assert (await node.service.next(Generate)).policy == "safekv"
+    submit = await node.service.next(Generate)
+    assert submit.policy == "safekv"
+    if why != "salt":
+        assert (await node.service.next(LabelTokens)).public_tokens == 0
+    if why == "late":
+        node.relay.labels.labelled(submit.request_id, (PUBLIC,))
+        assert (await node.service.next(LabelTokens)) == LabelTokens(submit.request_id, SERVING.block_tokens)
     if why == "forgotten":
         assert await node.service.next(ForgetTenant) == ForgetTenant("ann"), "after what it has to forget"
 

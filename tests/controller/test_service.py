@@ -12,7 +12,7 @@ import pytest
 
 from cloister.controller.service import Service
 from cloister.errors import CloisterError
-from cloister.messages.controller_service import LinkPlace, ToSealedService, WeightsPlace
+from cloister.messages.controller_service import LinkSlot, ToSealedService, WeightsMemory
 from cloister.messages.generation import Ready
 from cloister.messages.types import VERSION
 from cloister.process.child import Child
@@ -47,19 +47,19 @@ def open_files() -> int:
 async def test_the_memory_of_its_device_is_kept_until_it_ends() -> None:
     before = open_files()
     service, peer, _ = started()
-    lend(peer, WeightsPlace())
-    lend(peer, LinkPlace(0))
+    lend(peer, WeightsMemory())
+    lend(peer, LinkSlot(0))
     peer.say(READY)
     await service.ready(5)
-    assert service.weights is not None and list(service.places) == [0]
-    assert os.fstat(service.weights).st_ino != os.fstat(service.places[0]).st_ino
+    assert service.weights is not None and list(service.slots) == [0]
+    assert os.fstat(service.weights).st_ino != os.fstat(service.slots[0]).st_ino
     service.close()
     peer.die()
     await asyncio.sleep(0)
-    assert service.weights is None and not service.places and open_files() == before
+    assert service.weights is None and not service.slots and open_files() == before
 
 
-@pytest.mark.parametrize("message", [WeightsPlace(), LinkPlace(0)])
+@pytest.mark.parametrize("message", [WeightsMemory(), LinkSlot(0)])
 async def test_what_is_lent_twice_ends_it(message: msgspec.Struct) -> None:
     service, peer, _ = started()
     lend(peer, message)
@@ -74,7 +74,7 @@ async def test_nothing_is_lent_by_one_that_is_sealed() -> None:
     service, peer, ended = started()
     peer.say(READY)
     await service.ready(5)
-    lend(peer, WeightsPlace())
+    lend(peer, WeightsMemory())
     await asyncio.wait_for(ended.wait(), 5)
     assert service.weights is None
     peer.die()

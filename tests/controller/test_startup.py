@@ -42,8 +42,10 @@ class Part:
     loads = False
 
     def __init__(self, *_: Any) -> None:
-        self.relay = SimpleNamespace(admit=lambda keys: None, vaults=SimpleNamespace(trouble=None))
-        self.serving, self.evidence_maker, self.notes = None, SimpleNamespace(tee="none"), ()
+        self.relay = SimpleNamespace(
+            admit=lambda keys: None, vaults=SimpleNamespace(trouble=None), serving=lambda: None
+        )
+        self.evidence_maker, self.notes = SimpleNamespace(tee="none"), ()
 
     async def start(self) -> None:
         parts["begun"].set()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cloister.config import EngineSettings
+from cloister.controller.forkserver import seal_weights
 from cloister.controller.provision import Unsealing
-from cloister.controller.weights import seal_weights
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder
 from cloister.process.child import _inherited

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cloister.controller.vault_queue import MAX_BYTES_PER_TENANT, PendingRequest, VaultQueue
+from cloister.controller.vault_side import MAX_BYTES_PER_TENANT, PendingRequest, VaultQueue
 from cloister.errors import QueueFull
 from cloister.messages.controller_frontend import Ask
 from cloister.messages.types import ExtraAnswer, SamplingParams

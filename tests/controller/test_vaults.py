@@ -171,12 +171,12 @@ async def test_spare_vaults_take_the_places_that_sessions_leave() -> None:
     forkserver: Any = node.forkserver
     node.relay.vaults.close()
     before = len(node.forkserver.vaults)
-    places = LinkSlots({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
-    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
-    assert len(node.forkserver.vaults) == before + 2 and places.free == 0
+    slots = LinkSlots({0: 10, 1: 11}, lambda child, slot, then: ending.append(then))
+    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), slots)
+    assert len(node.forkserver.vaults) == before + 2 and slots.free == 0
     node.ask(1)
     await node.forkserver.vaults[before].next(AssignPrompt)
-    assert len(node.forkserver.vaults) == before + 2, "there is no place for another"
+    assert len(node.forkserver.vaults) == before + 2, "there is no slot for another"
     node.send(Cancel(1))
     ending.pop()()
     assert len(node.forkserver.vaults) == before + 3
@@ -187,24 +187,24 @@ async def test_a_vault_at_a_place_gets_that_memory_and_leaves_the_place_when_it_
     """Where links are in a device's memory: it is attached when it is sealed, and ended, not killed, when it goes."""
     ending: list[Callable[[], None]] = []
 
-    def end(child: Child, place: int, then: Callable[[], None]) -> None:
+    def end(child: Child, slot: int, then: Callable[[], None]) -> None:
         ending.append(then)
 
     node = await Node.build(spare_vaults=0)
     node.forkserver.vaults_are_ready = False
     forkserver: Any = node.forkserver
-    places = LinkSlots({4: 40}, end, weights=41)
-    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
+    slots = LinkSlots({4: 40}, end, weights=41)
+    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), slots)
     node.ask(1)
     vault = await node.vault(0)
-    assert node.forkserver.given == [(40, 40, 41)] and places.free == 0
+    assert node.forkserver.given == [(40, 40, 41)] and slots.free == 0
     assert not node.service.links
     vault.say(VaultReady(VERSION))
     asked = await vault.next(AssignPrompt)
     node.ask(2, "other")
     vault.die()
     assert {(await node.failure()).request_id, (await node.failure()).request_id} == {1, 2}
-    assert list(node.service.places.values()) == [4] and asked.request_id and len(ending) == 1 and places.free == 0
+    assert list(node.service.slots.values()) == [4] and asked.request_id and len(ending) == 1 and slots.free == 0
     ending.pop()()
-    assert places.free == 1
+    assert slots.free == 1
     node.close()

@@ -22,7 +22,7 @@ from cloister.messages.controller_vault import (
     WantCores,
 )
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import SamplingParams
 from tests.controller.fakes import PARAMS, Inbox, Node
 from tests.controller.test_relay import settle

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.controller import weights
-from cloister.controller.weights import seal_weights
+from cloister.controller import forkserver
+from cloister.controller.forkserver import seal_weights
 from cloister.errors import ModelNotFound, SetupError
 from cloister.messages.controller_packer import WeightsPacked
 from cloister.models.memory_file import ReadOnlyMapping, large_page
@@ -102,7 +102,7 @@ async def test_a_file_of_another_length_than_the_packer_says_is_not_given_out(
 
         async def ends(self) -> None: ...
 
-    monkeypatch.setattr(weights, "ModuleHandle", Packer)
+    monkeypatch.setattr(forkserver, "ModuleHandle", Packer)
     with pytest.raises(SetupError, match="packs the weights ended"):
         await seal_weights(short_folder, EngineSettings())
 
@@ -111,7 +111,7 @@ async def test_a_file_of_another_length_than_the_packer_says_is_not_given_out(
 async def test_a_packer_that_does_nothing_fails(
     short_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    monkeypatch.setattr(weights, "PACKER", module)
+    monkeypatch.setattr(forkserver, "PACKER", module)
     with pytest.raises(SetupError, match="packs the weights ended"):
         await seal_weights(short_folder, EngineSettings())
 
@@ -125,7 +125,7 @@ async def test_weights_that_cannot_be_sealed_are_not_given_out(
         os.ftruncate(fd, 4096)
         kept.append(mmap.mmap(fd, 0))
 
-    monkeypatch.setattr(weights, "_pack", keep_a_hand_in)
+    monkeypatch.setattr(forkserver, "_pack", keep_a_hand_in)
     with pytest.raises(SetupError, match="cannot be sealed"):
         await seal_weights(short_folder, EngineSettings())
     kept[0].close()
@@ -144,5 +144,5 @@ async def test_a_cancelled_start_leaves_no_packer(short_folder: ModelFolder) -> 
 
 
 def test_the_controller_seals_without_torch() -> None:
-    script = "import sys, cloister.controller.weights; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    script = "import sys, cloister.controller.forkserver; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

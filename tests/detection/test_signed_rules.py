@@ -57,7 +57,7 @@ def test_a_wrong_file_leaves_the_rules_before_and_says_so_once(
         put(file, wrong)
     assert not rules.reload() and not rules.reload()
     assert rules.text == FIRST and rules.trouble is not None
-    assert caplog.text.count("stay in force") == 1
+    assert caplog.text.count("stays in force") == 1
     put(file, sign_rules(SECOND, KEY))
     assert rules.reload() and rules.text == SECOND and rules.trouble is None
 

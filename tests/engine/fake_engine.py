@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cloister.engine.base import Engine
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, VaultLost
 from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
@@ -43,7 +42,7 @@ class EchoEngine(Engine):
     def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._requests:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.link is not None and request.link not in self._links:
+        if any(one.link not in self._links for one in request.partitions):
             raise VaultLost.because("vault_lost")
         if not request.partitions and not 0 < len(request.prompt) < self.max_context:
             raise InvalidRequest("The prompt is empty or too long.", param="prompt")
@@ -84,7 +83,11 @@ class EchoEngine(Engine):
 
     def detach_link(self, link: int) -> list[Failed]:
         self._links.discard(link)
-        lost = [number for number, (request, _) in self._requests.items() if request.link == link]
+        lost = [
+            number
+            for number, (request, _) in self._requests.items()
+            if any(one.link == link for one in request.partitions)
+        ]
         for number in lost:
             self._end(number)
         return [failed(number, VaultLost.because("vault_lost")) for number in lost]

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.engine.base import Engine
+from cloister.engine.base import Engine, EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
+from cloister.fairness import Pace
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.types import Partition, SamplingParams, TokenLogprob
-from cloister.pace import Pace
 from cloister.prefix.base import PrefixCache
 from tests.engine.fake_runner import FakeRunner
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cloister.engine.base import Engine
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import ProtocolError
 from cloister.messages.controller_service import FromSealedService, GeneratePrompt
 from cloister.messages.frames import FrameReader, encode_frame

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import ServiceUnavailable
 from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner, expected_logits

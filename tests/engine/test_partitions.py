@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import ProtocolError, VaultLost, error_from_code
 from cloister.messages.generation import Accepted, Failed, Tokens
 from tests.engine.fake_runner import FakeRunner
@@ -151,7 +151,7 @@ def test_a_broken_link_fails_its_own_and_no_other(reason):
             answers.setdefault(message.request_id, Answer()).take(message)
         if not engine.has_work:
             break
-    doomed = {r.request_id for r in requests if r.link == 1}
+    doomed = {r.request_id for r in requests if any(one.link == 1 for one in r.partitions)}
     failed = {number for number, answer in answers.items() if answer.failed}
     assert failed and failed <= doomed
     for number, answer in answers.items():

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse, Tokens
 from cloister.messages.types import SamplingParams

@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
+from cloister.engine.base import EngineRequest
 from cloister.engine.logits import uniform
-from cloister.engine.request import EngineRequest
 from cloister.engine.sampler import Forced, Sampler
 from cloister.engine.sequence import Sequence
 from cloister.messages.types import SamplingParams, TokenLogprob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cloister.config import EngineSettings
-from cloister.controller.weights import seal_weights
+from cloister.controller.forkserver import seal_weights
 from cloister.models.source import ModelFolder
 
 _SEALED: dict[tuple[str, ...], int] = {}

@@ -13,8 +13,8 @@ import pytest
 
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.controller_forkserver import Preloaded, Spawn
 from cloister.messages.controller_service import AttachLink, GeneratePartitioned

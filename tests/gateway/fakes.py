@@ -23,10 +23,10 @@ from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
 from cloister.messages.controller_frontend import Serving, View
 from cloister.messages.generation import Reuse, Stats, Tokens
-from cloister.messages.prompts import read_prompt
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import GenerationDefaults
+from cloister.vault.reading import read_prompt
 
 MODEL = "fake/echo-bytes"
 KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}

@@ -19,10 +19,10 @@ from cloister.gateway.app import create_app
 from cloister.gateway.generation import Generation
 from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.generation import Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import ChatPrompt, SealedPrompt, TextPrompt, read_prompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationParams, SealedPrompt, TextPrompt
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
+from cloister.vault.reading import read_prompt
 from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
 
 CHAT = "/v1/chat/completions"

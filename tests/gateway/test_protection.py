@@ -13,7 +13,8 @@ from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.api import Levels
 from cloister.gateway.app import create_app
 from cloister.levels import LEVELS as EVERY_LEVEL
-from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, read_prompt
+from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt
+from cloister.vault.reading import read_prompt
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"

@@ -22,8 +22,7 @@ from cloister.errors import (
     ServiceUnavailable,
 )
 from cloister.gateway.app import create_app
-from cloister.gateway.process import REPORT_TAKEN_BYTES, GatewayClient
-from cloister.gateway.sealed import SealedFirst
+from cloister.gateway.process import REPORT_TAKEN_BYTES, GatewayClient, SealedFirst
 from cloister.messages.controller_frontend import BytesTaken, CancelSealed, SealedPart, StartFrontend
 from cloister.messages.controller_gateway import AskEvidence, Evidence, FromGateway, Sealed
 from cloister.messages.generation import Failed

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from cloister.errors import SetupError
-from cloister.link import region
-from cloister.link.memory import LinkMemory, LinkShape
-from cloister.link.region import Region, links
+from cloister.link import memory as link_memory
+from cloister.link.memory import LinkMemory, LinkShape, Region, links
 
 READ_ONLY, READ_WRITE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 SIZE = mmap.PAGESIZE + 100
@@ -51,7 +50,7 @@ def test_what_is_released_stays_taken_and_is_used_again(memory: int) -> None:
     assert first >> 32 == second >> 32 == own.upper_word and abs(second - first) >= SIZE
     assert mapped_at(first)[0] == "rw-s" and mapped_at(second)[0] == "r--s"
     own.release(first, SIZE)
-    assert mapped_at(first) == mapped_at((own.upper_word << 32) + region.SIZE - 1) == ("---p", "")
+    assert mapped_at(first) == mapped_at((own.upper_word << 32) + link_memory.SIZE - 1) == ("---p", "")
     assert own.map(memory, SIZE, READ_ONLY) == first
 
 
@@ -66,7 +65,7 @@ def test_a_refusal_takes_no_addresses(memory: int) -> None:
 
 def test_when_it_is_full_the_next_is_refused_in_words(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Region()
-    monkeypatch.setattr(region, "SIZE", 3 * mmap.PAGESIZE)
+    monkeypatch.setattr(link_memory, "SIZE", 3 * mmap.PAGESIZE)
     own.map(memory, SIZE, READ_ONLY)
     with pytest.raises(SetupError, match="no addresses left"):
         own.map(memory, SIZE, READ_ONLY)

@@ -444,6 +444,14 @@ def test_tls_1_2_is_refused(role: Role) -> None:
     refused(honest, stranger_tls(role, identity, ssl.TLSVersion.TLSv1_2), "link")
 
 
+def test_no_session_can_be_resumed() -> None:
+    server, host = connected(*socket.socketpair())
+    host.send(b"tickets would come before this")
+    server.receive()
+    session = server._tls.session
+    assert session is None or not session.has_ticket
+
+
 @pytest.mark.parametrize("role", ["server", "vault_host"])
 def test_another_protocol_or_version_over_the_same_key_is_refused(role: Role) -> None:
     honest, identity = (HOST, SERVER) if role == "server" else (SERVER, HOST)

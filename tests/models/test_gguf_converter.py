@@ -94,15 +94,33 @@ def test_the_converter_does_not_outlive_a_killed_parent_and_the_next_one_cleans_
     assert folders(cache) == [folder.path.name]
 
 
-def interrupt_when(true: Callable[[], bool]) -> None:
-    """Ctrl-C, as soon as this is so."""
+@contextmanager
+def interrupt_when(true: Callable[[], bool]) -> Iterator[None]:
+    """Ctrl-C, as soon as this is so. KeyboardInterrupt is raised once, but sent until it is: Python notes a signal that
+    comes when the main thread has given up the GIL and is not yet in its system call, and then blocks there."""
+    raised, over = threading.Event(), threading.Event()
 
-    def wait() -> None:
-        while not true():
+    def once(*_: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise KeyboardInterrupt
+
+    def send() -> None:
+        while not over.is_set() and not true():
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        while not over.is_set() and not raised.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            raised.wait(0.2)
 
-    threading.Thread(target=wait, daemon=True).start()
+    before = signal.signal(signal.SIGINT, once)
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        over.set()
+        sender.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_who_goes_on_after_it_was_stopped_has_no_converter_left(
@@ -110,8 +128,8 @@ def test_who_goes_on_after_it_was_stopped_has_no_converter_left(
 ) -> None:
     real_process.setenv("CLOISTER_STAND_IN", "hang")
     before = set(psutil.Process().children())
-    interrupt_when(lambda: any((cache / "models").glob(".partial-*/*")))
-    with pytest.raises(KeyboardInterrupt):
+    half = lambda: any((cache / "models").glob(".partial-*/*"))  # noqa: E731
+    with interrupt_when(half), pytest.raises(KeyboardInterrupt):
         find_model(str(small_gguf))
     assert set(psutil.Process().children()) == before and folders(cache) == []
 
@@ -124,8 +142,7 @@ def test_who_waits_for_anothers_conversion_ends_when_told(cache: Path, small_ggu
     done = find_model(str(small_gguf)).path
     with only_one(done.with_name(f".{done.name}.lock")):
         done.rename(cache / "elsewhere")
-        interrupt_when(waits)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupt_when(waits), pytest.raises(KeyboardInterrupt):
             find_model(str(small_gguf))
 
 

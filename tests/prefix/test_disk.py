@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.prefix import disk
 from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.disk import TAG_BYTES, DiskTier

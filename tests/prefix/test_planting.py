@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import Paging, PrefixKey
 from cloister.prefix.monitor import Monitor

@@ -9,10 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
 from cloister.prefix.inheritance import MAX_HEIRS
+from cloister.prefix.monitor import Monitor
 from cloister.prefix.node import Namespace, Node
 from cloister.prefix.radix import RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
@@ -510,3 +511,52 @@ def test_after_a_label_that_is_not_final_another_says_more_but_never_less(cache:
         cache.label(5, public * PAGE_TOKENS, final=final)
         shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3))
     assert shown == [1, 2, 2, 2], "and after the final one nothing"
+
+
+def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone(
+    cache: RadixCache, pool: BlockPool
+) -> None:
+    """What another brought is found, yet nothing says so; the second time it is the tenant's own."""
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
+    for tenant, shown in (("b", 0), ("b", 3), ("a", 3)):
+        key = key_of(pages(1, 2, 3), tenant, policy="counted")
+        cache.prefetch(key, 3)
+        cache.label(key.request_id, 3 * PAGE_TOKENS)
+        for _ in range(2):  # a request that has to wait looks up again, and is shown the same
+            found = cache.lookup(key, 3)
+            assert (len(found.blocks), found.shown) == (3, shown)
+            pool.release(found.blocks)
+
+
+def test_registered_pages_are_shown_to_the_tenants_they_are_registered_for(cache: RadixCache, pool: BlockPool) -> None:
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
+    key = key_of(pages(1, 2, 3), "b", policy="counted")
+    cache.prefetch(key, 3)
+    cache.label(key.request_id, 3 * PAGE_TOKENS, 2 * PAGE_TOKENS)
+    found = cache.lookup(key, 3)
+    assert (len(found.blocks), found.shown) == (3, 2)
+
+
+@pytest.mark.parametrize(("policy", "stays"), [("counted", False), ("registered", False), ("safekv", True)])
+def test_the_eviction_of_counted_pages_is_blind_to_hits(
+    cache: RadixCache, pool: BlockPool, policy: PolicyName, stays: bool
+) -> None:
+    """Of two public pages the older goes first, also when tenants use it all the time."""
+    for number in (1, 2):
+        keep(cache, pool, key_of(pages(number), "ab"[number - 1], policy=policy), passed=1)
+        cache._lookups += 100
+    for _ in range(3):
+        finds(cache, pool, key_of(pages(1), "c", policy=policy), passed=1)
+        cache._lookups += 100
+    cache.evict(1)
+    assert (finds(cache, pool, key_of(pages(1), "d", policy=policy), passed=1) == 1) is stays
+
+
+def test_counted_pages_are_not_watched(pool: BlockPool) -> None:
+    """Their evidence is a count; a monitor that demotes them would show one tenant's hits to others."""
+    cache = RadixCache(monitor=Monitor())
+    cache.attach(pool, PAGE_TOKENS)
+    keep(cache, pool, key_of(pages(1, 2), "a", policy="counted"), passed=2)
+    for _ in range(50):
+        assert finds(cache, pool, key_of(pages(1, 2), "probing", policy="counted"), passed=2) == 2
+    assert not cache.counts.demotions

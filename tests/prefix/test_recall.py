@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.prefix.base import PrefixKey
 from cloister.prefix.host import HostTier
 from cloister.prefix.radix import RadixCache

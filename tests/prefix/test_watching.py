@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
 from cloister.prefix.monitor import Alert, Monitor, MonitorSettings, Watched

@@ -18,9 +18,9 @@ from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cloister.link.region import links
+from cloister.link.memory import links
 from cloister.process.sandbox.kernel import syscall
 from cloister.process.sandbox.layers import Layer
 from tests.process.sandbox import attempts

@@ -26,8 +26,7 @@ from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.controller_frontend import Ask
 from cloister.messages.controller_service import GenerateVariants
 from cloister.messages.generation import Accepted, Tokens
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, PromptMessage, write_prompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, PromptMessage, write_prompt
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from tests.controller import fakes

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.errors import ProtocolError
 from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
 from cloister.messages.controller_service import (
@@ -22,12 +22,12 @@ from cloister.messages.controller_service import (
     Generate,
     GeneratePartitioned,
     GeneratePrompt,
-    LinkPlace,
+    LinkSlot,
     Pause,
     Paused,
     Probed,
     Resume,
-    WeightsPlace,
+    WeightsMemory,
 )
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
@@ -243,8 +243,8 @@ def test_a_partition_is_served_and_lost_with_its_link(controller: Controller) ->
     assert all(isinstance(m, Tokens) and m.request_id == 2 for m in controller.hear_until(is_last))
 
 
-class Places(FakeRunner):
-    """Links are at places that it made."""
+class Slots(FakeRunner):
+    """Links are at slots that it made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Places(FakeRunner):
 def test_places_for_links_are_sent_before_all_else_and_a_link_is_attached_to_one() -> None:
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = socket.socketpair()
-    runner = Places()
+    runner = Slots()
     weights = os.memfd_create("weights")
     Service(PagedEngine(runner, EngineSettings()), READY, weights=weights).announce(theirs)
     found, descriptors = [], []
@@ -268,7 +268,7 @@ def test_places_for_links_are_sent_before_all_else_and_a_link_is_attached_to_one
         data, fds, _, _ = socket.recv_fds(ours, 1 << 16, 4)
         found += FrameReader(FromSealedService).feed(data)
         descriptors += fds
-    assert found == [WeightsPlace(), LinkPlace(0), LinkPlace(1)]
+    assert found == [WeightsMemory(), LinkSlot(0), LinkSlot(1)]
     names = [os.readlink(f"/proc/self/fd/{fd}").split(":")[1].split()[0] for fd in descriptors]
     assert names == ["weights", "first", "second"]
     for fd in (*descriptors, ours.detach(), theirs.detach()):

@@ -12,8 +12,8 @@ from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.engine import reuse
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner
 from cloister.messages.types import SamplingParams
 from cloister.prefix.disk import DiskTier

@@ -7,8 +7,8 @@ import torch
 
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams, TokenLogprob

@@ -1,8 +1,10 @@
-"""The level `shared`, by real clients with keys of their own: another tenant finds what a detector passes; what it does
-not pass, only who wrote it."""
+"""The level `shared`, by real clients with keys of their own: others find what is registered, and what many accounts
+sent, without a word of it in usage; what looks private, only its own tenant finds."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,15 +18,25 @@ from tests.served import Server, is_a, running_server
 
 CLEAN = "Write a function that sorts a list of numbers, then explain how long it takes and why. " * 4
 PRIVATE = CLEAN[:90] + "My mail is sunny@example.org and my card is 4111 1111 1111 1111. " + CLEAN
+SYSTEM = "You help the readers of a public library: say which shelf a book is on, and how long it may be kept. " * 3
+TENANTS = tuple("abcdefgh")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[Server]:
+    """Three accounts suffice, without noise. `h` is of `g`'s account."""
     folder: Path = tmp_path_factory.mktemp("sharing")
-    (folder / "keys").write_text("\n".join(["[keys]", *(key_line(name, name) for name in ("ann", "bob", "cem"))]))
-    how = ("--detector", "--model", str(short_folder.path), "--keys", str(folder / "keys"))
-    how += ("--kv-cache-mib", "2", "--cache-disk-bytes", str(16 << 20))  # some forty blocks, and more on a disk
-    with running_server(folder / "log", *how) as server:
+    lines = [key_line(name, name, "twins" if name in "gh" else "") for name in TENANTS]
+    (folder / "keys").write_text("\n".join(["[keys]", *lines]))
+    (folder / "system.txt").write_text(SYSTEM)
+    how = ("--for", "all", "--into", "templates", "--key", "key", "--name", "templates.example")
+    command = [sys.executable, "-m", "cloister", "cache", "register", "system.txt", *how, "--model", short_folder.path]
+    key = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+    options = ("--detector", "--model", str(short_folder.path), "--keys", str(folder / "keys"))
+    options += ("--share-threshold", "2", "--share-epsilon", "1000000000", "--quantise-ttft", "1")
+    options += ("--templates", str(folder / "templates"), "--templates-key", key)
+    options += ("--kv-cache-mib", "2", "--cache-disk-bytes", str(16 << 20))  # some forty blocks, and more on a disk
+    with running_server(folder / "log", *options) as server:
         yield server
 
 
@@ -53,15 +65,24 @@ def until(found: Callable[[], int], patience_s: float = 120) -> int:
     return tokens
 
 
-def test_what_a_detector_passes_is_shared_and_nothing_else(server: Server, cached: Cached) -> None:
-    tokens = until(lambda: cached("ann", CLEAN) and cached("bob", CLEAN))
-    assert tokens > 32, "another tenant finds what holds nothing private"
-    assert not cached("cem", CLEAN, cache_salt="cem's own"), "who salts shares with nobody"
-    assert cached("ann", PRIVATE) <= 16
-    until(lambda: cached("bob", CLEAN + " Thank you very much for all of it, and be brief."))  # read after that
-    mine, others = cached("ann", PRIVATE), cached("bob", PRIVATE)
-    assert mine > others + 32, "the same words are found by who wrote them"
-    assert others <= len(PRIVATE[:90].split()) + 16, "and by another only before the first private one"
+def test_what_many_accounts_sent_is_shared_and_usage_does_not_say_so(server: Server, cached: Cached) -> None:
+    assert [cached(tenant, CLEAN) for tenant in "abc"] == [0, 0, 0]
+    assert cached("d", CLEAN) == 0, "found, and not shown"
+    assert cached("d", CLEAN) > 32, "the second time it is its own"
+    assert not cached("e", CLEAN, cache_salt="e's own"), "a salt shares with no other"
+
+
+def test_a_template_is_shared_and_shown(server: Server, short_folder: ModelFolder) -> None:
+    def ask(tenant: str, question: str) -> int:
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+        body = {"model": short_folder.name, "messages": messages, "max_tokens": 1, "protection": "shared"}
+        headers = {"Authorization": f"Bearer {tenant}"}
+        reply = httpx.post(f"{server.url()}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        assert reply.status_code == 200, reply.text
+        return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert ask("a", "Where is the atlas?") == 0
+    assert ask("b", "Where are the maps?") >= 48, "registered for all: found by the second tenant, and shown"
 
 
 def test_what_one_tenant_marks_at_partitioned_no_other_finds(server: Server, short_folder: ModelFolder) -> None:
@@ -82,18 +103,35 @@ def test_what_one_tenant_marks_at_partitioned_no_other_finds(server: Server, sho
         assert reply.status_code == 200, reply.text
         return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
-    assert cached("ann", "partitioned", marked=True) == 0
-    assert cached("bob", "shared", marked=False) <= 16, "a chat's opening is everybody's"
-    assert cached("cem", "partitioned", marked=True) == 0, "nor does one that marks the same"
-    assert cached("ann", "partitioned", marked=True) > 32, "the same tenant finds it"
+    assert cached("a", "partitioned", marked=True) == 0
+    assert cached("b", "shared", marked=False) <= 16, "a chat's opening is everybody's"
+    assert cached("c", "partitioned", marked=True) == 0, "nor does one that marks the same"
+    assert cached("a", "partitioned", marked=True) > 32, "the same tenant finds it"
+
+
+def test_a_mark_shares_with_the_keys_of_the_same_account_alone(server: Server, short_folder: ModelFolder) -> None:
+    def cached(tenant: str, mark: dict[str, bool]) -> int:
+        messages = [
+            {"role": "system", "content": "Ours alone. " + CLEAN, **mark},
+            {"role": "user", "content": "Begin."},
+        ]
+        body = {"model": short_folder.name, "messages": messages, "max_tokens": 1, "protection": "shared"}
+        headers = {"Authorization": f"Bearer {tenant}"}
+        reply = httpx.post(f"{server.url()}/v1/chat/completions", json=body, headers=headers, timeout=120)
+        return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached("g", {"public": True}) == 0
+    assert cached("h", {}) >= 48, "another key of the account"
+    assert cached("a", {}) <= 16, "a chat's opening may be found; the marked text is not"
 
 
 def test_a_detector_that_dies_costs_hits_and_is_back(server: Server, cached: Cached) -> None:
+    """Without it nothing counted is shared; requests are served all the same."""
     [detector, *_] = [one for one in server.children() if is_a(one, "detector")]
     detector.kill()
-    prompt = "Now " + CLEAN
-    assert cached("ann", prompt) == 0
-    assert until(lambda: cached("ann", "Then " + prompt) and cached("bob", "Then " + prompt))
+    assert cached("a", "Now " + CLEAN) == 0
+    assert until(lambda: any(is_a(one, "detector") for one in server.children()))
+    assert cached("a", "Then " + CLEAN) == 0 and cached("a", "Then " + CLEAN) > 32
 
 
 def test_what_the_pool_has_no_room_for_comes_back_from_the_disk(cached: Cached) -> None:
@@ -102,8 +140,8 @@ def test_what_the_pool_has_no_room_for_comes_back_from_the_disk(cached: Cached) 
 
     def asked_again() -> int:
         for other in range(12):
-            cached("ann", f"Number {other} of twelve. " + f"Tell me about the number {other}, at some length. " * 8)
-        return cached("ann", question)
+            cached("a", f"Number {other} of twelve. " + f"Tell me about the number {other}, at some length. " * 8)
+        return cached("a", question)
 
-    assert not cached("ann", question) and cached("ann", question) > 32
+    assert not cached("a", question) and cached("a", question) > 32
     assert until(asked_again) > 32

@@ -18,8 +18,8 @@ from tests.served import Server
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "cloister"
 DOCUMENT = ROOT / "docs" / "architecture.md"
-IDLE_S = 4.0
-"""Longer than a watchdog's round: what runs without a request is no part of a walk."""
+IDLE_S = 6.0
+"""Longer than the silence after which a process is pinged: what runs without a request is no part of a walk."""
 LEVELS = ("partitioned", "shared", "obfuscated")
 
 
@@ -80,12 +80,17 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walks]:
             notes.start()
             time.sleep(IDLE_S)
             idle |= notes.stop()
-            notes.start()
-            ask(client, model, level)
-            found[level] = notes.stop()
+            ran = [traced(notes, client, model, level) for _ in range(2)]
+            found[level] = ran[0] & ran[1]  # beside one of them the node may make a spare vault
         yield Walks(idle, found)
     finally:
         server.stop()
+
+
+def traced(notes: Notes, client: OpenAI, model: str, level: str) -> set[str]:
+    notes.start()
+    ask(client, model, level)
+    return notes.stop()
 
 
 def ask(client: OpenAI, model: str, level: str) -> None:

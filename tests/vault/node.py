@@ -15,14 +15,13 @@ from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.controller_vault import AssignPrompt, CoresDone, LeaseCores, Prefilled, Release, WantCores
 from cloister.messages.generation import Cancel, Failed, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
+from cloister.messages.prompts import LockedPrompt, ObfuscationParams, Prompt, TextPrompt, write_prompt
 from cloister.messages.types import SamplingParams, TokenLogprob
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder

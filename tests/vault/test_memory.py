@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
-from cloister.engine.blocks import BlockPool
-from cloister.vault.memory import SessionMemory
+from cloister.engine.runner import BlockPool
+from cloister.vault.partitioned import SessionMemory
 
 Content = tuple[tuple[int, ...], bool]
 """What a block's keys depend on: the tokens up to its end, and whether a segment ended before it."""

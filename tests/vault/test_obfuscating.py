@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.errors import ObfuscationRefused, PromptTooLong, TagsInvalid, error_from_code
 from cloister.messages.controller_vault import Answered, AssignPrompt, LeaseCores, Prefilled, PromptAccepted, WantCores
 from cloister.messages.generation import Failed
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
+from cloister.messages.prompts import (
+    ChatPrompt,
+    ObfuscationParams,
+    ObfuscationSecrets,
+    PromptMessage,
+    TextPrompt,
+    TokenPrompt,
+    write_prompt,
+)
 from cloister.models.decoder import Decoder
 from cloister.obfuscation import index
 from cloister.obfuscation.index import REQUEST, Prf

@@ -25,8 +25,15 @@ from cloister.messages.controller_vault import (
 )
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, Tokens
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
+from cloister.messages.prompts import (
+    ChatPrompt,
+    ObfuscationParams,
+    ObfuscationSecrets,
+    PromptMessage,
+    TextPrompt,
+    TokenPrompt,
+    write_prompt,
+)
 from cloister.messages.types import VERSION, ExtraAnswer, SamplingParams
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
@@ -225,13 +232,13 @@ def test_cores_are_asked_for_once_and_given_back(room: Room):
 
 def test_a_long_prompt_is_read_in_its_turn_and_not_before(room: Room, monkeypatch: pytest.MonkeyPatch):
     """Another's work goes first; what comes behind it, however short, is not read before it."""
-    monkeypatch.setattr(process, "READ_AT_ONCE", confide(1, WORDS).prompt_bytes)
+    monkeypatch.setattr(process, "READ_AT_ONCE", process._prompt_bytes(confide(1, WORDS)))
     long = confide(2, "z" * 2 * len(WORDS))
     assert kinds(room.vault.handle([confide(1, WORDS[:20])])) == ["PromptAccepted", "WantCores"]
     assert room.vault.handle([long, confide(3, WORDS[:10])]) == []
     prefilled, done, wanted = room.vault.handle([LeaseCores(1)])
     assert kinds([prefilled, done]) == ["Prefilled", "CoresDone"]
-    assert wanted == WantCores(-(-long.prompt_bytes // process.BYTES_LIKE_A_TOKEN), reading=True)
+    assert wanted == WantCores(-(-process._prompt_bytes(long) // process.BYTES_LIKE_A_TOKEN), reading=True)
     assert kinds(room.vault.handle([LeaseCores(1, 1)])) == ["PromptAccepted", "CoresDone", "WantCores"]
     assert kinds(room.vault.handle([LeaseCores(1, 1)]))[:2] == ["PromptAccepted", "CoresDone"]
     with pytest.raises(ProtocolError, match="under way"):

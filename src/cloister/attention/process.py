@@ -12,8 +12,8 @@ from cloister.compute.base import AttentionHost
 from cloister.config import EngineSettings
 from cloister.engine.runner import blocks_within
 from cloister.errors import ProtocolError
-from cloister.messages.controller_attention import AttentionReady, PlaceCleared, ToAttention
-from cloister.messages.controller_service import LinkPlace
+from cloister.messages.controller_attention import AttentionReady, SlotCleared, ToAttention
+from cloister.messages.controller_service import LinkSlot
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.lifecycle import Ping, Pong
 from cloister.messages.types import VERSION
@@ -22,10 +22,10 @@ from cloister.models.decoder import Decoder
 RECEIVE_BYTES = 4096
 
 
-def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: int) -> Attention:
+def prepare(decoder: Decoder, settings: EngineSettings, slots: int, mailbox: int) -> Attention:
     """Takes all memory, before the seal. The decoder describes the model and computes nothing here."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
-    host = decoder.device.attention_host(decoder, blocks, places, mailbox, settings.link_deadline_ms)
+    host = decoder.device.attention_host(decoder, blocks, slots, mailbox, settings.link_deadline_ms)
     memory = host.export()  # before `start`: an export would wait for the kernels that wait to be asked
     host.start()
     return Attention(host, memory)
@@ -33,15 +33,15 @@ def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: in
 
 class Attention:
     def __init__(self, host: AttentionHost, memory: list[int]) -> None:
-        self._host, self._memory, self._places = host, memory, len(memory)
+        self._host, self._memory, self._slots = host, memory, len(memory)
 
     @property
     def descriptors(self) -> set[int]:
         return {self._host.fileno()}
 
     def announce(self, control: socket.socket) -> None:
-        for place, memory in enumerate(self._memory):
-            socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
+        for slot, memory in enumerate(self._memory):
+            socket.send_fds(control, [encode_frame((LinkSlot(slot),))], [memory])
             os.close(memory)
 
     def run(self, control: socket.socket) -> None:
@@ -69,7 +69,7 @@ class Attention:
                 if isinstance(order, Ping):
                     control.sendall(encode_frame((Pong(),)))
                     continue
-                if order.place >= self._places:
-                    raise ProtocolError("A place is to be cleared that does not exist.")
-                self._host.clear(order.place)
-                control.sendall(encode_frame((PlaceCleared(order.place),)))
+                if order.slot >= self._slots:
+                    raise ProtocolError("A slot is to be cleared that does not exist.")
+                self._host.clear(order.slot)
+                control.sendall(encode_frame((SlotCleared(order.slot),)))

@@ -54,6 +54,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
+    detector_model: Digest | None = (
+        None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
+    )
 
     @property
     def vaults(self) -> Vaults:
@@ -68,6 +71,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
         shown: dict[str, Any] = msgspec.to_builtins(self) | {"in_words": list(self.in_words())}
         if self.parties is not None:
             shown["parties"]["identity"] = self.parties.identity.hex()
+        if self.detector_model is not None:
+            shown["detector_model"] = self.detector_model.hex()
         return shown
 
     def in_words(self) -> tuple[str, ...]:
@@ -89,6 +94,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "what the detector is not sure of stays private at shared"
             if self.judge == "none"
             else "the model may call public at shared what the detector is not sure of",
+            "the detector is the release's"
+            if self.detector_model is None
+            else f"the detector's model is the operator's own: {self.detector_model.hex()}",
         )
 
     def _about_sharing(self) -> str:
@@ -122,6 +130,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     disk: tuple[Disk, ...] | None = None
     judge: tuple[Judge, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
+    detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
@@ -146,6 +155,11 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             identity = settings.parties.identity.hex()
             known = identity in {pin.lower() for pin in self.parties}
             found.check("setting parties", known, f"{identity} is not among the policy's settings.parties", identity)
+        if self.detector_models is not None and settings.detector_model is not None:
+            model = settings.detector_model.hex()
+            known = model in {pin.lower() for pin in self.detector_models}
+            reason = f"{model} is not among the policy's settings.detector_models"
+            found.check("setting detector model", known, reason, model)
         if (most := self.max_session_idle_s) is not None:
             kept = settings.session_idle_ms / 1000
             reason = f"a kept session stays for {kept:g} s, and the policy allows {most:g}"

@@ -121,7 +121,7 @@ def find_attester(kind: Literal["auto", "software", "tsm", "azure"], root: Path 
 
 
 def _runs_on_azure(chassis: Path) -> bool:
-    """Whether the firmware names Azure. A false name only chooses an attester that does not work here."""
+    """Whether the firmware names Azure. A false name chooses an attester that does not work here."""
     try:
         return chassis.read_text().strip() == AZURE
     except (OSError, ValueError):

@@ -1,7 +1,5 @@
 """What a frontend asks of the processes that compute. The controller's client is one backend; tests have others."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +7,7 @@ from dataclasses import dataclass, field
 from cloister.levels import OPEN, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving, View
 from cloister.messages.generation import Stats, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import SealedPrompt
+from cloister.messages.prompts import ObfuscationParams, SealedPrompt
 from cloister.messages.types import SamplingParams
 
 

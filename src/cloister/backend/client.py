@@ -1,7 +1,5 @@
 """A frontend's end of the socket to the controller. When the controller is gone, the frontend ends too."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import defaultdict, deque

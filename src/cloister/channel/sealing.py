@@ -39,7 +39,7 @@ class RequestKeys:
 
 
 class ChannelKey:
-    """The node's key: made at start, bound into its evidence, never written anywhere."""
+    """The node's key: made at start, bound into its evidence."""
 
     def __init__(self, private: X25519PrivateKey) -> None:
         self._private = X25519Key(private)

@@ -1,2 +1,1 @@
-"""What a user runs: verify a node, then speak to it through a sealed channel only. No part of the server is
-imported."""
+"""What a user runs: verify a node, then seal requests to it. No part of the server is imported."""

@@ -335,7 +335,7 @@ class VerifiedNode:
 
     @property
     def fresh(self) -> Verification | None:
-        """The last one if it is young enough to rely on; never waits."""
+        """The last one if it is young enough to rely on."""
         return self._verification if self._clock() < self._until else None
 
     def verified(self, *, after: Verification | None = None) -> Verification:

@@ -10,8 +10,8 @@ import msgspec
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.service import Service
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.messages.controller_attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
-from cloister.messages.controller_service import LinkPlace
+from cloister.messages.controller_attention import AttentionReady, ClearSlot, FromAttention, SlotCleared
+from cloister.messages.controller_service import LinkSlot
 from cloister.messages.types import VERSION
 from cloister.placement import Placement
 from cloister.process.child import Child
@@ -63,25 +63,25 @@ End = Callable[[Child, Callable[[], None]], None]  # ends a process, and says wh
 
 
 class Attention:
-    def __init__(self, forkserver: ForkServer, mailbox: int, places: int, end: End, on_end: Callable[[], None]) -> None:
-        self._places, self._end, self._on_end = places, end, on_end
+    def __init__(self, forkserver: ForkServer, mailbox: int, slots: int, end: End, on_end: Callable[[], None]) -> None:
+        self._slots, self._end, self._on_end = slots, end, on_end
         self.memory: dict[int, int] = {}  # descriptors of its vaults' memory, by its own numbers
         self._clearing: dict[int, Callable[[], None]] = {}
         self._open = True
-        self._child, ours = forkserver.spawn("attention", mailbox, places=places)
+        self._child, ours = forkserver.spawn("attention", mailbox, slots=slots)
         name, handle, ended = "attention process", self._receive, self._ended
         self._handle = Handle(name, self._child, ours, FromAttention, AttentionReady, handle=handle, on_end=ended)
 
     async def ready(self) -> None:
         ready = await self._handle.ready
-        if ready.version != VERSION or set(self.memory) != set(range(self._places)):
+        if ready.version != VERSION or set(self.memory) != set(range(self._slots)):
             raise ProtocolError("An attention process is of another version, or has less memory than agreed.")
 
-    def clear(self, place: int, then: Callable[[], None]) -> None:
+    def clear(self, slot: int, then: Callable[[], None]) -> None:
         """`then` runs when nothing is left of the vault there; it does not run if this process ends before."""
         if self._open:
-            self._clearing[place] = then
-            self._handle.send(ClearPlace(place))
+            self._clearing[slot] = then
+            self._handle.send(ClearSlot(slot))
 
     def close(self) -> None:
         """MPS ends it: a signal while its kernel runs would end all clients."""
@@ -94,14 +94,14 @@ class Attention:
                 os.close(self.memory.popitem()[1])
 
     def _receive(self, message: msgspec.Struct) -> None:
-        if isinstance(message, LinkPlace):
+        if isinstance(message, LinkSlot):
             descriptor = self._handle.endpoint.take_descriptor()
-            if self._handle.started or message.place in self.memory:
+            if self._handle.started or message.slot in self.memory:
                 os.close(descriptor)
                 raise ProtocolError("An attention process sent a message out of turn.")
-            self.memory[message.place] = descriptor
-        elif isinstance(message, PlaceCleared) and message.place in self._clearing:
-            self._clearing.pop(message.place)()
+            self.memory[message.slot] = descriptor
+        elif isinstance(message, SlotCleared) and message.slot in self._clearing:
+            self._clearing.pop(message.slot)()
         else:
             raise ProtocolError("An attention process sent a message out of turn.")
 
@@ -117,11 +117,11 @@ class AttentionProcesses:
         self, forkserver: ForkServer, service: Service, placement: Placement, end: End, on_end: Callable[[], None]
     ) -> None:
         self._end, self._placement, self._weights = end, placement, service.weights
-        if len(service.places) != placement.attention_processes:
+        if len(service.slots) != placement.attention_processes:
             raise ProtocolError("The service made another number of mailboxes than agreed.")
         self._all = [
-            Attention(forkserver, service.places[number], len(placement.slots_of(number)), end, on_end)
-            for number in sorted(service.places)
+            Attention(forkserver, service.slots[number], len(placement.slots_of(number)), end, on_end)
+            for number in sorted(service.slots)
         ]
 
     async def ready(self, patience_s: float) -> None:
@@ -136,17 +136,17 @@ class AttentionProcesses:
     def memory(self) -> dict[int, int]:
         found = {}
         for slot in range(self._placement.vaults):
-            number, place = self._placement.process_of(slot)
-            if place in self._all[number].memory:
-                found[slot] = self._all[number].memory[place]
+            number, within = self._placement.process_of(slot)
+            if within in self._all[number].memory:
+                found[slot] = self._all[number].memory[within]
         return found
 
     def link_slots(self) -> LinkSlots:
         return LinkSlots(self.memory, self.end, self._placement.attention_processes, self._weights)
 
     def end(self, vault: Child, slot: int, then: Callable[[], None]) -> None:
-        number, place = self._placement.process_of(slot)
-        self._end(vault, lambda: self._all[number].clear(place, then))
+        number, within = self._placement.process_of(slot)
+        self._end(vault, lambda: self._all[number].clear(within, then))
 
     def close(self) -> None:
         for process in self._all:

@@ -6,6 +6,7 @@ from math import ceil
 from cloister.attest.evidence import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
 from cloister.controller.external_level import load_level
+from cloister.detection.classifier_folder import digest_of_folder
 from cloister.levels import MPC
 
 MATTERS = {
@@ -20,6 +21,7 @@ MATTERS = {
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
     "controller.judge": "whether the model itself may call parts of prompts public at `shared`",
+    "controller.detector_model": "what finds private text beside the rules; its files' hash counts, not its path",
     "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
@@ -50,6 +52,7 @@ IRRELEVANT = {
     "controller.templates": "texts that the templates' key signed",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",
     "controller.detector_key": "as controller.detector_rules",
+    "controller.judge_report": "the statement says whether the model judges",
     "controller.gpu_in_turns": "the statement names what is missing where it is not so",
     "controller.spare_vaults": "a spare vault has seen no prompt",
     "controller.max_vaults": _LIMIT,
@@ -91,8 +94,9 @@ HOST_IRRELEVANT = {
 
 
 def attested_settings(settings: Settings) -> AttestedSettings:
-    """Reads the parties' file: SetupError if it is unusable."""
+    """Reads the parties' file and the detector's model: SetupError if one is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
+    model = controls.detector_model
     mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
         sandbox="degraded" if controls.allow_degraded_sandbox else "whole",
@@ -110,6 +114,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         first_token_ms=controls.quantise_ttft_ms,
         disk="encrypted" if settings.engine.cache_disk_bytes else "none",
         judge="model" if controls.judge else "none",
+        detector_model=None if model is None else digest_of_folder(model),
     )
 
 

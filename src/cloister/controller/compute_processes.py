@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable
 from cloister.attest.evidence import NodeEvidence
 from cloister.config import Settings
 from cloister.controller.attention import AttentionProcesses, LinkSlots
-from cloister.controller.forkserver import ForkServer, link_shape
+from cloister.controller.forkserver import ForkServer, link_shape, seal_weights
 from cloister.controller.mps import mps_for
 from cloister.controller.relay import Relay
 from cloister.controller.service import Service, cache_file
 from cloister.controller.vault_host import VaultHostClient
-from cloister.controller.weights import seal_weights
 from cloister.levels import Decodes
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of

@@ -13,10 +13,9 @@ from typing import Literal, Protocol
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.fairness import OUTPUT_WEIGHT, ServiceMeter
+from cloister.fairness import LEAST_TOKENS, OUTPUT_WEIGHT, ActiveTenants, Pace, ServiceMeter
 from cloister.messages.controller_service import MAX_CHARGES, Pause, Resume
 from cloister.messages.controller_vault import LeaseCores
-from cloister.pace import LEAST_TOKENS, ActiveTenants, Pace
 
 ROUND_TOKENS = 512  # in a round, at most
 

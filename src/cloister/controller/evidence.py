@@ -25,7 +25,7 @@ from cloister.attest.evidence import (
 )
 from cloister.config import cache_folder
 from cloister.controller.channel_keys import ShownKey
-from cloister.controller.frontends import Frontend
+from cloister.controller.requests import Frontend
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.controller_gateway import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.errors import ProtocolError
+from cloister.errors import CloisterError, ProtocolError, SetupError
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
+from cloister.messages.controller_packer import FromPacker, Start, WeightsPacked
 from cloister.messages.types import VERSION
+from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
 from cloister.placement import Role
 from cloister.process.child import Child
@@ -46,7 +48,7 @@ class ForkServer:
         return await self._handle.ready
 
     def spawn(
-        self, role: Role, *descriptors: int, disk: int | None = None, places: int = 0, weights: int | None = None
+        self, role: Role, *descriptors: int, disk: int | None = None, slots: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
         """Also our end of its socket. `disk`: a file for blocks; `weights`: the device's memory with them."""
         number, child = next(self._numbers), Child()
@@ -55,7 +57,7 @@ class ForkServer:
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
             more = (one for one in (disk, weights) if one is not None)
             given = (theirs.fileno(), null.fileno(), *descriptors, *more)
-            self._handle.send(Spawn(number, role, disk is not None, places, weights is not None), given)
+            self._handle.send(Spawn(number, role, disk is not None, slots, weights is not None), given)
         return child, ours
 
     def kill(self) -> None:
@@ -79,3 +81,37 @@ class ForkServer:
             self._handle.kill(GOODBYE_S)
             if started:
                 self._on_end()
+
+
+PACKER = "cloister.models.pack_weights"
+
+
+async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
+    writable = create_memory_file("cloister-weights")
+    try:
+        await _pack(folder, settings, writable)
+        seal(writable)
+        fd = reopen_read_only(writable)
+    finally:
+        os.close(writable)
+    check_sealed(fd)
+    return fd
+
+
+async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
+    packer = ModuleHandle("packer", PACKER, FromPacker, WeightsPacked, lost=_lost())
+    try:
+        packer.send(Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode()), (fd,))
+        packed = await packer.ready
+    finally:
+        packer.kill()  # also when cancelled: no packer stays behind with a writable descriptor
+        await packer.ends()
+    if os.fstat(fd).st_size != packed.length:
+        raise _lost()
+
+
+def _lost() -> CloisterError:
+    return SetupError(
+        "The process that packs the weights ended before it was done.",
+        hint="Perhaps memory ran out: the weights must fit into it once.",
+    )

@@ -7,23 +7,96 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from cloister.config import Settings
 from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import frontend_of, wide
+from cloister.detection.classifier_folder import combined
 from cloister.detection.judge import Judge
-from cloister.messages.controller_detector import Category
+from cloister.errors import SetupError
+from cloister.files import needed, read_bounded, sha256_of
+from cloister.messages.controller_detector import Category, Share
 from cloister.messages.controller_detector import Label as Verdict
 from cloister.messages.controller_frontend import JudgeForm
 from cloister.messages.controller_service import GeneratePrompt
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
+from cloister.models.convert import read_manifest
+from cloister.models.source import ModelFolder, models_folder
 
 MAX_CASES = 64
 MAX_DOUBTS = 8  # blocks of one prompt that are asked about
 CASE_S = 30.0  # after this time a case is settled with what is known
 FRONTEND = 0  # no frontend gets this number
+LEAST_AREA = 0.80  # where private and clean answers are normal, half of the clean blocks pass with 12% of the private
+LEAST_BLOCKS = 100  # of each kind: the area is then known to about ±0.06
 TENANT = "(judge)"  # apart, so that questions delay no tenant's turn
+
+
+class JudgeReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `cloister bench detection --judge` measured of one model: `area` under the curve, with its 95% interval."""
+
+    model: str
+    digest: str
+    area: Share
+    low: Share
+    high: Share
+    private: Annotated[int, Meta(ge=0)]
+    clean: Annotated[int, Meta(ge=0)]
+    private_passed: Share  # called public, with `MARGIN`
+    clean_passed: Share
+
+    def why_not(self, digest: str) -> str | None:
+        """Why a model of this digest may not judge."""
+        if self.digest != digest:
+            return f"{self.model} was measured, which is another model"
+        if min(self.private, self.clean) < LEAST_BLOCKS:
+            return f"it was measured on fewer than {LEAST_BLOCKS} private and as many clean blocks"
+        if self.area < LEAST_AREA:
+            return f"its area under the curve is {self.area:.2f}, and {LEAST_AREA:.2f} is needed (0.5 is guessing)"
+        return None
+
+
+def read_report(path: Path) -> JudgeReport:
+    try:
+        return msgspec.json.decode(read_bounded(path, 1 << 16), type=JudgeReport)
+    except msgspec.MsgspecError:
+        hint = "Write it with `cloister bench detection --judge --judge-report FILE`."
+        raise SetupError(f"{path} is no report on a judge.", hint=hint) from None
+
+
+def digest_of_model(folder: Path) -> str:
+    """Over the hashes of its files: of a converted model those that it was opened with."""
+    with needed(f"{folder} cannot be read"):
+        if (manifest := read_manifest(folder)) is not None:
+            hashes = {name: record.sha256 for name, record in manifest.files.items()}
+        else:
+            found = (each for each in folder.iterdir() if each.suffix in (".json", ".safetensors"))
+            hashes = {each.name: sha256_of(each) for each in found}
+    return combined(hashes).hex()
+
+
+def place_of_report(digest: str) -> Path:
+    return models_folder() / f"judge-{digest[:24]}.json"
+
+
+def measured(settings: Settings, folder: ModelFolder) -> tuple[Settings, tuple[str, ...]]:
+    """With `judge` off, in evidence too, unless this very model was measured and is good enough; then also why."""
+    if not settings.controller.judge:
+        return settings, ()
+    digest = digest_of_model(folder.path)
+    place = settings.controller.judge_report or place_of_report(digest)
+    why = "it was not measured for this model"
+    if place.exists() or settings.controller.judge_report:
+        why = read_report(place).why_not(digest) or ""
+    if not why:
+        return settings, ()
+    off = settings.model_copy(update={"controller": settings.controller.model_copy(update={"judge": False})})
+    return off, (f"Tier 3 (--judge) is off: {why}. `cloister bench detection --judge --data DIR` measures it.",)
 
 
 @dataclass(slots=True, repr=False)

@@ -6,10 +6,9 @@ import logging
 from msgspec.structs import asdict
 
 from cloister.config import Settings
-from cloister.controller.availability import FAILED
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.rehearsal import Rehearsal
-from cloister.controller.relay import Relay
+from cloister.controller.relay import FAILED, Relay
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
 from cloister.messages.controller_frontend import Serving
@@ -30,17 +29,19 @@ class Offer:
         self._service_is_new = asyncio.Event()
         self._rehearsing: asyncio.Task[None] | None = None
 
-    @property
-    def serving(self) -> Serving:
+    def service_up(self) -> None:
+        self._decide()
+        self._service_is_new.set()
+
+    def _decide(self) -> None:
         facts, ready = self._compute.preloaded, self._compute.ready
-        if facts is None or ready is None:
-            raise ServiceUnavailable("The service is not up yet.")
+        assert facts is not None and ready is not None
         met = {Needs.LINKS: facts.partitionable, Needs.PARTIES: self.why_not_mpc is None}
         possible = served(*(need for need, is_met in met.items() if is_met))
         levels = tuple(level for level in possible if level not in self._failed_first)
         several = self._settings.gateway.keys_file is not None  # without keys all users are one tenant
         step_ms = self._settings.controller.quantise_ttft_ms if several else 0
-        return Serving(
+        self._relay.offered = Serving(
             **asdict(ready),
             levels=levels,
             missing_layers=facts.missing,
@@ -49,12 +50,9 @@ class Offer:
         )
 
     def close_levels(self, *decoded_by: Decodes) -> None:
-        if self._compute.ready is not None:
-            closed = [level for level in self.serving.levels if LEVELS[level].decodes in decoded_by]
+        if self._relay.offered is not None:
+            closed = [level for level in self._relay.offered.levels if LEVELS[level].decodes in decoded_by]
             self._relay.availability.close(closed)
-
-    def rehearse_soon(self) -> None:
-        self._service_is_new.set()
 
     def keep_rehearsed(self) -> None:
         self._rehearsing = asyncio.create_task(self._keep_rehearsed())
@@ -71,7 +69,7 @@ class Offer:
             failed = await self._rehearse()
             if all(not isinstance(reason, ServiceUnavailable) for reason in failed.values()):
                 break
-        default = default_of(self.serving.levels)
+        default = default_of(self._relay.serving().levels)
         for level, reason in failed.items():
             in_vaults = LEVELS[level].reader is Reader.VAULT
             if self._compute.has_vault_host and in_vaults and isinstance(reason, ServiceUnavailable):
@@ -84,12 +82,13 @@ class Offer:
             log.error("The level %s is not offered, for a request at it fails. %s", level, reason.message)
             self._failed_first |= {level}
             self._relay.availability.open(level)
+        self._decide()
 
     async def _rehearse(self) -> dict[LevelName, CloisterError]:
         """Opens the levels that pass; returns why the others did not."""
         availability = self._relay.availability
-        closed = [level for level in self.serving.levels if level in availability.closed]
-        rehearsal = Rehearsal(self._relay, self.serving)
+        closed = [level for level in self._relay.serving().levels if level in availability.closed]
+        rehearsal = Rehearsal(self._relay, self._relay.serving())
         await rehearsal.play(closed)
         for level in closed:
             if (reason := rehearsal.failed.get(level)) is not None:

@@ -1,12 +1,20 @@
 """The controller: the parts of a node, in the order in which they start and end. When this process ends, the kernel
 ends all others (PDEATHSIG, pid namespaces)."""
 
+import asyncio
+from time import time
+
+from cloister.attest.evidence import Statement
+from cloister.attest.machine import find_attester
 from cloister.config import Settings
-from cloister.controller.attestation import Attestation
+from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.compute_processes import ComputeProcesses
 from cloister.controller.detector import find_detector
-from cloister.controller.external_level import ExternalLevel, find_offer
+from cloister.controller.evidence import EvidenceMaker, running_release
+from cloister.controller.external_level import ExternalLevel, find_offer, measured_packages
+from cloister.controller.gpu_evidence import GpuEvidenceKeeper
+from cloister.controller.judge import measured
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
@@ -18,18 +26,64 @@ from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
 
 
+class Attestation:
+    """`start` before any weights are read: a node whose GPUs cannot be shown does not start. Renews `keys` in time."""
+
+    def __init__(
+        self, folder: ModelFolder, settings: Settings, keys: ChannelKeys, compute: ComputeProcesses, relay: Relay
+    ) -> None:
+        self.settings = attested_settings(settings)
+        self._model, self._keys, self._compute, self._relay = folder.name, keys, compute, relay
+        self._started = int(time())
+        self._gpus = GpuEvidenceKeeper(settings.controller.gpu_evidence)
+        self.evidence_maker = EvidenceMaker(
+            find_attester(settings.controller.attester),
+            running_release(settings.controller.release, measured_packages(settings)),
+            lambda: keys.shown,
+            self._statement,
+            gpus=self._gpus,
+            vault_hosts=compute.vault_host_evidence,
+        )
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._gpus.start()
+        self._renewing = asyncio.create_task(self._renew_keys())
+
+    async def close(self) -> None:
+        self.evidence_maker.close()
+        await self._gpus.close()
+        if self._renewing:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+
+    async def _statement(self) -> Statement:
+        serving, settings = self._relay.serving(), self.settings
+        digest = await self._compute.weights_digest()
+        return Statement(
+            self._model, digest, settings, settings.hash, serving.levels, serving.missing_layers, self._started
+        )
+
+    async def _renew_keys(self) -> None:
+        """Also while no request comes: an old key must not stay in memory."""
+        while True:
+            await asyncio.sleep(max(1.0, self._keys.due_s))
+            self._keys.tend()
+
+
 class Controller:
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
+        settings, self._without_judge = measured(settings, folder)
         self._folder, self._settings = folder, settings
         self._keys = ChannelKeys()
         self.sealed_requests = SealedRequests(self._keys)
-        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
+        self.relay = Relay(settings.controller, settings.engine.cores, self.sealed_requests.lock)
         self.compute = ComputeProcesses(
             folder,
             settings,
             self.relay,
             self._reach_vault_host,
-            on_up=lambda: self.offer.rehearse_soon(),
+            on_up=lambda: self.offer.service_up(),
             on_down=lambda *decoded_by: self.offer.close_levels(*decoded_by),
         )
         found = find_offer(settings, folder)
@@ -37,18 +91,14 @@ class Controller:
         if self._external:
             self.relay.add_level(self._external)
         self.offer = Offer(settings, self.relay, self.compute, found if isinstance(found, str) else None)
-        self.attestation = Attestation(folder, settings, self._keys, self.compute, self.offer)
+        self.attestation = Attestation(folder, settings, self._keys, self.compute, self.relay)
         self.evidence_maker = self.attestation.evidence_maker
         self._detector = find_detector(settings.controller, self.relay.labels.labelled)
         self._templates = find_templates(settings.controller, folder.path)
 
     @property
-    def serving(self) -> Serving:
-        return self.offer.serving
-
-    @property
     def notes(self) -> tuple[str, ...]:
-        return (self._external.banner(self._settings),) if self._external else ()
+        return (*self._without_judge, *((self._external.banner(self._settings),) if self._external else ()))
 
     async def start(self) -> Serving:
         self.compute.launch()
@@ -57,15 +107,15 @@ class Controller:
         await self.offer.rehearse_first()
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
-            self._detector.start()
+            await self._detector.start_first()
             self.relay.labels.examine = self._detector.classify
         if self._templates:
             self._templates.start(self.relay.sharing)
         self.compute.keep()
         self.offer.keep_rehearsed()
         if self._external:
-            self._external.start(self._folder, self._settings, self.serving, self.attestation.settings.parties)
-        return self.serving
+            self._external.start(self._folder, self._settings, self.relay.serving(), self.attestation.settings.parties)
+        return self.relay.serving()
 
     async def close(self) -> None:
         await self.attestation.close()

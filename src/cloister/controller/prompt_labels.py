@@ -8,8 +8,7 @@ from typing import Protocol
 
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import JudgeKeeper, case_of
-from cloister.controller.requests import wide
-from cloister.controller.routes.base import Node
+from cloister.controller.requests import Node, wide
 from cloister.controller.routes.open import SharedRoute
 from cloister.controller.sharing import Sharing
 from cloister.messages.controller_detector import Label

@@ -18,8 +18,14 @@ from cloister.levels import LEVELS, OPEN, PARTITIONED, LevelName, PrivateLevel, 
 from cloister.messages.controller_frontend import Ask, EndSession, Serving, SubmitTokens, View
 from cloister.messages.generation import Accepted, Cancel, Failed, Stats, Tokens
 from cloister.messages.lifecycle import raised
-from cloister.messages.obfuscation import INDEX_SECRET_BYTES, ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import TextPrompt, TokenPrompt, write_prompt
+from cloister.messages.prompts import (
+    INDEX_SECRET_BYTES,
+    ObfuscationParams,
+    ObfuscationSecrets,
+    TextPrompt,
+    TokenPrompt,
+    write_prompt,
+)
 from cloister.messages.types import SamplingParams, TokenLogprob
 
 PATIENCE_S = 120.0  # for one answer; a slower model is of no use

@@ -1,31 +1,28 @@
 """Passes messages about requests between frontends, vaults and the service, by one route a level. A vault or service
 that sends what its request's route does not allow is ended: its endpoint raises."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
-from cloister.controller.availability import Availability
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
-from cloister.controller.frontends import Frontend, Frontends
 from cloister.controller.prompt_labels import Probes, PromptLabels
-from cloister.controller.requests import Request, Requests, frontend_of, sanitised, wide
-from cloister.controller.routes.base import Node, Route
+from cloister.controller.requests import Frontend, Frontends, Node, Request, Requests, frontend_of, sanitised, wide
+from cloister.controller.routes.base import Route
 from cloister.controller.routes.open import OpenRoute
-from cloister.controller.routes.partitioned import ObfuscatedRoute, PartitionedRoute
-from cloister.controller.routes.vault import IsolatedRoute, VaultRoute
+from cloister.controller.routes.vault import IsolatedRoute, ObfuscatedRoute, PartitionedRoute, VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import SessionKey
 from cloister.controller.sharing import Sharing
 from cloister.controller.totals import Totals
-from cloister.controller.vault_queue import PendingRequest
-from cloister.controller.vault_side import VaultSide
+from cloister.controller.vault_side import PendingRequest, VaultSide
+from cloister.controller.vaults import Vaults
 from cloister.controller.views import Views
-from cloister.errors import LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
-from cloister.levels import Decodes
+from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
+from cloister.levels import LEVELS, Decodes, LevelName, Reader
 from cloister.messages.controller_frontend import (
     Ask,
     AskView,
@@ -43,18 +40,56 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
 
+UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
+FAILED = ServiceUnavailable(
+    "The server's own test of this level failed.",
+    hint="Its operator finds the reason in the server's output. Try again later, or choose another level.",
+)
+
+
+class Availability:
+    """Only the frontend `rehearser` may ask at a closed level."""
+
+    def __init__(self, node: Node, vaults: Vaults, serving: Callable[[], Serving]) -> None:
+        self._node, self._vaults, self._serving = node, vaults, serving
+        self.closed: dict[str, CloisterError] = {}
+        self.rehearser = 0
+
+    @property
+    def now(self) -> tuple[LevelName, ...]:
+        try:
+            offered = self._serving().levels
+        except ServiceUnavailable:
+            return ()
+        return tuple(name for name in offered if name not in self.closed and self._has_processes(name))
+
+    def check(self, level: str, frontend: int) -> None:
+        if frontend != self.rehearser and (reason := self.closed.get(level)) is not None:
+            raise reason
+
+    def close(self, levels: Iterable[str], reason: CloisterError = UNTRIED) -> None:
+        self.closed |= dict.fromkeys(levels, reason)
+
+    def open(self, level: str) -> None:
+        self.closed.pop(level, None)
+
+    def _has_processes(self, name: str) -> bool:
+        level = LEVELS[name]
+        needs_service, needs_vaults = level.decodes is Decodes.SERVICE, level.reader is Reader.VAULT
+        return (self._node.service is not None or not needs_service) and (self._vaults.can_be_had or not needs_vaults)
+
 
 class Relay:
-    """`lock` adds the key to a sealed prompt when a vault is to have it."""
+    """`lock` adds the key to a sealed prompt when a vault is to have it. `offered` is None before the first service."""
 
     def __init__(
         self,
         settings: ControllerSettings,
-        serving: Callable[[], Serving],
         cores: int,
         lock: Callable[[SealedPrompt, str], LockedPrompt],
+        offered: Serving | None = None,
     ) -> None:
-        self._lock = lock
+        self._lock, self.offered, serving = lock, offered, self.serving
         self._frontends = Frontends()
         self.requests = Requests(self._frontends.tell, serving, self._ended)
         tenants = self.requests.active_tenants
@@ -81,6 +116,11 @@ class Relay:
     @property
     def service(self) -> Service | None:
         return self._node.service
+
+    def serving(self) -> Serving:
+        if self.offered is None:
+            raise ServiceUnavailable("The service is not up yet.")
+        return self.offered
 
     def add_level(self, level: ExternalLevel) -> None:
         route = level.route(self._node)
@@ -239,11 +279,11 @@ class Relay:
             case Probed():
                 self.probes.handle(message)
             case Accepted() | Tokens() | Failed():
-                if self.labels.from_service(message):
-                    return
                 if (request := self.requests.get(message.request_id)) is not None:
                     checked = sanitised(message) if isinstance(message, Failed) else message
                     self._route_of(request).from_service(request, checked)
+                else:
+                    self.labels.from_service(message)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 

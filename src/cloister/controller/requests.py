@@ -2,15 +2,18 @@
 decodes, a request keeps its answer's ids for the user's view and, at `obfuscated`, for the vault's next turn. A process
 that sends what a request does not allow is ended: its endpoint raises ProtocolError."""
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.sessions import Session
+from cloister.controller.service import Service
+from cloister.controller.sessions import Session, Sessions
 from cloister.errors import (
     CloisterError,
     InvalidRequest,
@@ -20,13 +23,13 @@ from cloister.errors import (
     ServiceUnavailable,
     VaultLost,
 )
+from cloister.fairness import ActiveTenants
 from cloister.levels import Decodes, Level
-from cloister.messages.controller_frontend import Serving
+from cloister.messages.controller_frontend import Serving, View
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.messages.lifecycle import failed
-from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import SamplingParams, TokenLogprob
-from cloister.pace import ActiveTenants
 
 
 class InStep:
@@ -253,6 +256,26 @@ class Requests:
         )
 
 
+@dataclass
+class Node:
+    """What all routes share."""
+
+    requests: Requests
+    sessions: Sessions
+    serving: Callable[[], Serving]
+    service: Service | None = None
+
+    def working_service(self) -> Service:
+        if self.service is None:
+            raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
+        return self.service
+
+    def send(self, message: msgspec.Struct) -> None:
+        """To the service, if there is one."""
+        if self.service is not None:
+            self.service.send(message)
+
+
 DECIMALS = 4
 LEAST_LOGPROB = -9999.0  # what OpenAI's API shows for a token that cannot come
 
@@ -304,3 +327,31 @@ def sanitised(failure: Failed) -> Failed:
         words = failure.message
     param = failure.param if failure.param in _FIELDS else None
     return Failed(failure.request_id, failure.code, words, retry_after, param=param)
+
+
+class Frontend(Protocol):
+    def send(self, message: msgspec.Struct) -> None: ...
+    def send_soon(self, message: msgspec.Struct) -> None: ...
+
+
+class Frontends:
+    def __init__(self) -> None:
+        self._by_number: dict[int, Frontend] = {}
+        self._numbers = itertools.count(1)
+
+    def add(self, frontend: Frontend) -> int:
+        number = next(self._numbers)
+        self._by_number[number] = frontend
+        return number
+
+    def remove(self, number: int) -> None:
+        self._by_number.pop(number, None)
+
+    def tell(self, message: Accepted | Tokens | Failed | View) -> None:
+        if frontend := self._by_number.get(frontend_of(message.request_id)):
+            # A step brings tokens for many requests: the frontend is woken once for all of them.
+            frontend.send_soon(replace(message, request_id=local(message.request_id)))
+
+    def send(self, number: int, message: msgspec.Struct) -> None:
+        if frontend := self._by_number.get(number):
+            frontend.send(message)

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from cloister.channel.envelope import Envelope
 from cloister.controller.channel_keys import ChannelKeys
-from cloister.controller.frontends import Frontend
-from cloister.controller.requests import frontend_of, local, wide
+from cloister.controller.requests import Frontend, frontend_of, local, wide
 from cloister.errors import (
     ChannelBroken,
     CloisterError,

@@ -14,7 +14,7 @@ from cloister.config import cache_folder
 from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
-from cloister.messages.controller_service import AttachLink, DetachLink, FromSealedService, LinkPlace, WeightsPlace
+from cloister.messages.controller_service import AttachLink, DetachLink, FromSealedService, LinkSlot, WeightsMemory
 from cloister.messages.generation import AskStats, Cancel, Ready, Stats
 from cloister.messages.types import VERSION
 from cloister.process.handle import Handle
@@ -58,7 +58,7 @@ class Service:
     ) -> None:
         self._on_message, self._on_end = on_message, on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
-        self.places: dict[int, int] = {}  # descriptors of its device's memory for links
+        self.slots: dict[int, int] = {}  # descriptors of its device's memory for links
         self.weights: int | None = None  # descriptor of the weights in its device's memory
         child, ours = forkserver.spawn("service", disk=disk)
         handle, ended = self._receive, self._ended
@@ -85,9 +85,9 @@ class Service:
         for message in messages:
             self._handle.endpoint.send_soon(message)
 
-    def attach(self, number: int, link: LinkMemory, place: int | None = None) -> None:
-        if place is not None:
-            self._handle.send(AttachLink(number, place))
+    def attach(self, number: int, link: LinkMemory, slot: int | None = None) -> None:
+        if slot is not None:
+            self._handle.send(AttachLink(number, slot))
         else:
             self._handle.send(AttachLink(number), link.service_descriptors)
 
@@ -110,8 +110,8 @@ class Service:
     def close(self, wait_s: float = 0.0) -> None:
         """Callers of `ask_stats` get totals that say it is down."""
         self._handle.kill(wait_s)
-        while self.places:
-            os.close(self.places.popitem()[1])
+        while self.slots:
+            os.close(self.slots.popitem()[1])
         if self.weights is not None:
             os.close(self.weights)
             self.weights = None
@@ -119,9 +119,9 @@ class Service:
             self._stats.popleft()(Stats(up=False))
 
     def _receive(self, message: msgspec.Struct) -> None:
-        if isinstance(message, LinkPlace):
-            self.places[message.place] = self._taken(out_of_turn=message.place in self.places)
-        elif isinstance(message, WeightsPlace):
+        if isinstance(message, LinkSlot):
+            self.slots[message.slot] = self._taken(out_of_turn=message.slot in self.slots)
+        elif isinstance(message, WeightsMemory):
             self.weights = self._taken(out_of_turn=self.weights is not None)
         elif isinstance(message, Stats) and self._stats:
             self._stats.popleft()(message)

@@ -3,20 +3,118 @@
 import asyncio
 import logging
 import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from cloister.config import Settings
-from cloister.controller.banner import say_ready, say_where_vaults_live
+from cloister.attest.attester import Tee
+from cloister.config import DEVELOPMENT_KEY, ControllerSettings, Settings
 from cloister.controller.frontend import Admission, Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provided, Unsealing, provide
-from cloister.errors import where_raised
+from cloister.errors import CloisterError, where_raised
 from cloister.messages.cli_controller import StartController
+from cloister.messages.controller_frontend import Serving
+from cloister.prefix.evidence import attack_gain
 from cloister.process.code import Code
 from cloister.process.entry import unless_stopped
+
+
+def command_as_typed() -> str:
+    script = Path(sys.executable).with_name("cloister")
+    found = shutil.which("cloister")
+    if found is not None and Path(found) == script:
+        return "cloister"
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m cloister"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
+
+
+def say_ready(
+    console: Console,
+    url: str,
+    model: str,
+    serving: Serving,
+    settings: Settings,
+    tee: Tee,
+    seconds: float,
+    notes: Sequence[str] = (),
+) -> None:
+    key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
+    facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "temperature": 0.2}}'
+    console.print(
+        f"[bold green]Cloister[/] serves [bold]{escape(model)}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
+    )
+    console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
+    if serving.missing_layers:
+        lacks = f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]"
+        to_mend = "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
+        console.print(f"{lacks}{to_mend}\n", soft_wrap=True)
+    for note in notes:
+        console.print(f"{escape(note)}\n", soft_wrap=True)
+    if settings.gateway.keys_file is None:
+        console.print(
+            f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
+            f"`{escape(command_as_typed())} key new TENANT --into keys.toml` makes real keys.\n",
+            soft_wrap=True,
+        )
+    else:
+        again = f"`kill -HUP {os.getpid()}` has this server read them again."
+        console.print(f"Keys: {escape(str(settings.gateway.keys_file))}. {again}\n", soft_wrap=True)
+        if (about := about_sharing(settings.controller)) is not None:
+            console.print(f"{about}\n", soft_wrap=True)
+    if tee == "none":
+        console.print("[yellow]No hardware speaks for this machine: clients refuse it by default.[/]\n")
+    options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
+    for line in (
+        f"Try it:  {command_as_typed()} chat{options}",
+        f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f'           -H "Authorization: Bearer {key}" \\',
+        f"           -d '{body}'",
+    ):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def about_sharing(settings: ControllerSettings) -> str | None:
+    """The attacker's bound beside ε and T."""
+    if settings.shared_policy != "counted":
+        return None
+    epsilon, threshold = settings.share_epsilon, settings.share_threshold
+    gains = ", ".join(f"{count}: {attack_gain(count, epsilon, threshold):.0e}" for count in (1, 5, 7))
+    shared = f"At shared, beginnings of more than {threshold} accounts are found by all (noise ε = {epsilon:g})."
+    return f"{shared} What a guess at one account's text shows to colluding accounts, {gains}."
+
+
+def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
+    host = settings.controller.vault_host
+    if host is None:
+        return
+    if trouble is None:
+        console.print(f"\nVaults live on {host}, which answers.", markup=False, soft_wrap=True)
+    else:
+        words = f"\nThere are no vaults: {trouble} Requests that need one get 503; it is tried again every second."
+        console.print(words, style="red", markup=False, soft_wrap=True)
+
+
+_REMEDIES = {
+    "memory_lock": "memory_lock keeps prompts out of swap: `ulimit -l unlimited` before the start, "
+    "LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK.",
+    "no_swap": "no_swap: this machine has swap that prompts may reach; `swapoff -a`.",
+    "no_devices": "no_devices: service and vaults hold the GPU open; `--kernels native` computes without.",
+    "gpu_in_turns": "gpu_in_turns: service and vaults compute on the GPU at the same time, as clients of NVIDIA's MPS; "
+    "`--gpu-in-turns` gives it to one after the other, without the level partitioned.",
+    "own_attention": "own_attention: a process on the GPU holds the keys and values of several users' prompts; "
+    "`--gpu-in-turns` has no such process, and no level partitioned.",
+}
 
 
 async def serve(start: StartController, code: Code, console: Console, stopped: asyncio.Task[Any]) -> None:
@@ -54,7 +152,7 @@ async def _serve_model(
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
             tee, notes = controller.evidence_maker.tee, controller.notes
-            say_ready(console, url, name, controller.serving, settings, tee, seconds, notes)
+            say_ready(console, url, name, controller.relay.serving(), settings, tee, seconds, notes)
             say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
             await unless_stopped(stopped, code.lost())
     finally:

@@ -42,12 +42,12 @@ class Vault:
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
-        places: LinkSlots | None = None,
+        slots: LinkSlots | None = None,
         patience: Patience = SILENT["vault"],
     ) -> None:
-        self.number, self._answers_within, self._on_sealed, self._places = number, patience, on_sealed, places
+        self.number, self._answers_within, self._on_sealed, self._slots = number, patience, on_sealed, slots
         # Where its link is, if the service's device has memory for links.
-        self.place = None if places is None else places.take()
+        self.slot = None if slots is None else slots.take()
         self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
@@ -59,8 +59,8 @@ class Vault:
         self._on_message, self._on_end = on_message, on_end
         self._held_back: list[msgspec.Struct] = []
         memory, weights = self.link.vault_descriptors, None
-        if places is not None and self.place is not None:
-            memory, weights = places.descriptors(self.place), places.weights
+        if slots is not None and self.slot is not None:
+            memory, weights = slots.descriptors(self.slot), slots.weights
         self._child, ours = forkserver.spawn("vault", *memory, weights=weights)
         self._channel = Endpoint(ours, FromVault, self._receive, self.abort)
         self._channel.watch("vault", lambda: self._child.stopped)
@@ -91,10 +91,10 @@ class Vault:
         self.tried.set()
         self._patience.cancel()
         self._channel.close()
-        if self._places is None or self.place is None or wait_s:
+        if self._slots is None or self.slot is None or wait_s:
             self._child.kill(wait_s)
         else:
-            self._places.release(self.place, self._child)
+            self._slots.release(self.slot, self._child)
         self._held_back.clear()
         self._when_sealed.clear()
         self.link.close()
@@ -138,7 +138,7 @@ class Vaults:
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | VaultHostClient | None = None
         self.shape: LinkShape | None = None
-        self._places: LinkSlots | None = None
+        self._slots: LinkSlots | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []  # not sealed at the last check
         self._last_ordered: Vault | None = None
@@ -146,10 +146,10 @@ class Vaults:
         self._trouble: CloisterError | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, places: LinkSlots | None = None) -> None:
-        self._forkserver, self.shape, self._places = forkserver, shape, places
-        if places is not None:
-            places.on_free = self._one_more
+    def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, slots: LinkSlots | None = None) -> None:
+        self._forkserver, self.shape, self._slots = forkserver, shape, slots
+        if slots is not None:
+            slots.on_free = self._one_more
         self._refill()
 
     def take(self) -> Vault:
@@ -187,7 +187,7 @@ class Vaults:
 
     @property
     def _has_place(self) -> bool:
-        return self._places is None or self._places.free > 0
+        return self._slots is None or self._slots.free > 0
 
     @property
     def _sealed_spares(self) -> int:
@@ -228,7 +228,7 @@ class Vaults:
             self._on_message,
             self._vault_ended,
             self._vault_sealed,
-            self._places,
+            self._slots,
             self._patience,
         )
         self._made.append(self._last_ordered)
@@ -266,4 +266,4 @@ class Vaults:
     def _looked(self, looking: asyncio.Task[None]) -> None:
         self._looking = None
         if not looking.cancelled():
-            looking.exception()  # perhaps no place is free now; the next session tries again
+            looking.exception()  # perhaps no slot is free now; the next session tries again

@@ -1,12 +1,32 @@
 """The contract of an engine, called from one thread. Tenants are opaque strings; it handles no HTTP, text or levels."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
-from cloister.engine.request import EngineRequest
+from msgspec import Struct
+
 from cloister.fairness import ServiceMeter
+from cloister.levels import PolicyName
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
+from cloister.messages.types import Partition, SamplingParams, SilentRepr
+
+
+class EngineRequest(SilentRepr, Struct, frozen=True):
+    """A request as the engine takes it. `tenant` is for fairness, and for whose cached blocks are found. The first
+    `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
+    decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.
+    `partitions` has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens
+    alone, and may be empty. A `background` request is computed only while no other waits or runs."""
+
+    request_id: int
+    tenant: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    public: int = 0
+    partitions: tuple[Partition, ...] = ()
+    salt: str = ""
+    policy: PolicyName = "none"
+    background: bool = False
+    answered: int = 0
 
 
 class Engine(ABC):
@@ -20,6 +40,11 @@ class Engine(ABC):
     @property
     @abstractmethod
     def has_work(self) -> bool: ...
+
+    @property
+    def only_spare(self) -> bool:
+        """No request needs the next step: whoever else wants the cores goes first."""
+        return False
 
     @abstractmethod
     def submit(self, request: EngineRequest) -> Accepted | Failed: ...

@@ -12,7 +12,7 @@ import torch
 
 from cloister.compute.base import KVCache
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted, lay_out
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.errors import PromptTooLong
 from cloister.models.decoder import Decoder
 from cloister.prefix.base import Pool

@@ -4,8 +4,6 @@ slots. A layer writes all keys and values before any row attends, so tokens of a
 Rows are batch-invariant: recorded and unrecorded steps give the same logits, bit for bit. Only recorded steps query
 vaults, with one row per slot: tokens that query are computed one at a time, after all others."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ top-p mass, the cumulative distribution) is bit for bit the same alone or among 
 elementwise operations are functions of the element. Rows are padded to whole vectors, so no row has a ragged end that
 another code path would compute. Ranks: greater first, the lower index first among equals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

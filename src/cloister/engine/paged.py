@@ -1,7 +1,5 @@
 """The engine over a paged KV cache. It ties scheduler, runner, sampler and prefix cache together."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
@@ -13,20 +11,18 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.base import Engine
-from cloister.engine.blocks import BlockPool
-from cloister.engine.request import EngineRequest
-from cloister.engine.runner import Runner
+from cloister.engine.answers import Answers
+from cloister.engine.base import Engine, EngineRequest
+from cloister.engine.runner import BlockPool, Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
 from cloister.engine.tenants import Background
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
-from cloister.fairness import ServiceMeter
+from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.pace import Pace
 from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)
@@ -50,6 +46,7 @@ class PagedEngine(Engine):
         self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
         self._background = Background()
+        self._answers = Answers(self._pool, self._prefix)
         self._links: dict[int, str] = {}
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0
@@ -64,7 +61,11 @@ class PagedEngine(Engine):
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._over or self._background.waiting)
+        return bool(self._sequences or self._over or self._background.waiting or self._answers)
+
+    @property
+    def only_spare(self) -> bool:
+        return not (self._sequences or self._over or self._background.waiting)
 
     def submit(self, request: EngineRequest) -> Accepted | Failed:
         entered: list[Sequence] = []
@@ -73,7 +74,7 @@ class PagedEngine(Engine):
             if request.background:
                 self._background.add(request)
                 return Accepted(request.request_id)
-            self._make_way()
+            self._make_way(request)
             relative = self._runner.relative
             sequences = Sequence.all_of(
                 request, arrival=self._arrivals, max_context=self.max_context, relative=relative
@@ -96,6 +97,7 @@ class PagedEngine(Engine):
     def cancel(self, request_id: int) -> Tokens | None:
         if sequences := self._sequences.pop(request_id, None):
             for sequence in sequences:
+                self._answers.take(sequence)
                 self._scheduler.remove(sequence)
                 sequence.output.finish = "cancelled"
             self._background.ended(request_id)
@@ -121,6 +123,7 @@ class PagedEngine(Engine):
             self._begin_background()
         batch = self._scheduler.schedule(most)
         if not batch:
+            self._keep_answer(most)
             return messages + self._fail_stuck()
         self._steps += 1
         begun = perf_counter()
@@ -140,8 +143,23 @@ class PagedEngine(Engine):
             messages += self._fail_all_on(link, VaultLost.because(reason))
         return messages
 
+    def _keep_answer(self, most: int | None) -> None:
+        if self._sequences or (chunk := self._answers.next(self._scheduler.spare(most))) is None:
+            return
+        self._steps += 1
+        begun = perf_counter()
+        try:
+            self._runner.forward([chunk])
+            self._pace.note(len(chunk.tokens), perf_counter() - begun)
+            self._answers.computed(chunk)
+        except Exception as error:
+            log.error("A step failed: %s.", where_raised(error))
+            self._step_failed = True
+            self._answers.forget()
+
     def _begin_background(self) -> None:
         if (request := self._background.begin()) is not None:
+            self._answers.make_way(request.tenant, request.prompt)
             sequence = Sequence.of(
                 request, arrival=self._arrivals, max_context=self.max_context, relative=self._runner.relative
             )
@@ -149,7 +167,8 @@ class PagedEngine(Engine):
             self._scheduler.add(sequence)
             self._sequences[request.request_id] = [sequence]
 
-    def _make_way(self) -> None:
+    def _make_way(self, newcomer: EngineRequest) -> None:
+        self._answers.make_way(newcomer.tenant, newcomer.prompt)
         if (request := self._background.put_back()) is not None:
             for sequence in self._sequences.pop(request.request_id):
                 self._scheduler.remove(sequence)
@@ -191,6 +210,7 @@ class PagedEngine(Engine):
         for sequence in self._all:
             if sequence.tenant == tenant:
                 sequence.prefix.policy, sequence.prefix.key = "none", None
+        self._answers.forget(tenant)
         self._prefix.forget(tenant)
 
     def stats(self) -> Stats:
@@ -218,8 +238,9 @@ class PagedEngine(Engine):
     def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if request.link is not None and (reason := self._links.get(request.link, "vault_lost")):
-            raise VaultLost.because(reason)
+        for partition in request.partitions:
+            if reason := self._links.get(partition.link, "vault_lost"):
+                raise VaultLost.because(reason)
         runner = self._runner
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 
@@ -277,7 +298,7 @@ class PagedEngine(Engine):
         if not output.prompt_reported:
             output.prompt_reported = True
             if not sequence.number:
-                cached, shared = sequence.prefix.shown, min(sequence.prefix.found_public, sequence.prefix.shown)
+                cached, shared = sequence.prefix.shown, sequence.prefix.found_shared
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(output.prompt_logprobs)
@@ -306,6 +327,7 @@ class PagedEngine(Engine):
         sequences.remove(sequence)
         if not sequences:
             del self._sequences[sequence.request_id]
+        self._answers.take(sequence)
         self._scheduler.remove(sequence)
         self._background.ended(sequence.request_id)
 

@@ -9,10 +9,10 @@ import torch
 
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.paged import PagedEngine
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner
 from cloister.errors import PromptTooLong
 from cloister.messages.generation import Failed

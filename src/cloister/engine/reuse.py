@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse
@@ -41,7 +41,7 @@ class PrefixReuse:
         if prefix.found is None:
             prefix.found = sequence.computed
             if key is not None:
-                prefix.found_public = key.paging.positions(found.public)
+                prefix.found_shared = key.paging.positions(found.shared)
                 prefix.shown = key.paging.positions(found.shown)
                 self._count(key.policy, prefix.found)
 
@@ -63,7 +63,7 @@ class PrefixReuse:
         if not sequence.output.prompt_reported:
             self._count(key.policy, sequence.computed - before, already=prefix.found)
             prefix.found = (prefix.found or 0) + sequence.computed - before
-            prefix.found_public += max(0, key.paging.positions(found.public) - before)
+            prefix.found_shared += max(0, key.paging.positions(found.shared) - before)
             prefix.shown += max(0, key.paging.positions(found.shown) - before)
 
     def keep(self, sequence: Sequence) -> None:

@@ -6,8 +6,6 @@ which is the same distribution without a sort. Logprobs are of the logits before
 A row's token and logprobs depend only on its own logits, tokens and parameters, bit for bit: every operation is
 elementwise or exact (comparisons, integer sums). One synchronisation with the device per call."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 

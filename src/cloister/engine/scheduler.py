@@ -20,12 +20,11 @@ from dataclasses import dataclass
 
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
-from cloister.engine.blocks import BlockPool
 from cloister.engine.reuse import PrefixReuse
+from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import HeldBlocks, Sequence
 from cloister.engine.tenants import TenantQueues
-from cloister.fairness import ServiceMeter
-from cloister.pace import ActiveTenants, Pace
+from cloister.fairness import ActiveTenants, Pace, ServiceMeter
 from cloister.prefix.base import PrefixCache
 
 
@@ -144,6 +143,10 @@ class Scheduler:
         work.sequence.computed = work.end
         if work.chunk.start < work.sequence.layout.prompt:
             self.reuse.keep(work.sequence)
+
+    def spare(self, most: int | None) -> int:
+        """Tokens in a step without a request: one that comes meanwhile waits for it."""
+        return self._sizes(most)[1]
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
         if most is None and not self._active.several:

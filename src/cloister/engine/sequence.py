@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloister.compute.layout import Layout, Remote
+from cloister.engine.base import EngineRequest
 from cloister.engine.logits import Adjustments
-from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
@@ -68,8 +68,8 @@ class PrefixUse:
     policy: PolicyName
     key: PrefixKey | None = None
     found: int | None = None  # tokens before its first output; None until the first look-up
-    found_public: int = 0  # of them in blocks that all tenants see
     shown: int = 0  # of them, those that usage reports
+    found_shared: int = 0  # of those, in blocks that all tenants see
     kept: int = 0
     lookups_left: int = 0  # how often to look again for pages that a lower tier reads
 

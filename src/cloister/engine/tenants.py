@@ -1,14 +1,12 @@
 """Requests that wait: sequences in one queue per tenant; and background requests, which run while no other is active.
 Any other request stops the background request that runs, so they never share a step."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import KeysView
 
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import EngineRequest
 from cloister.engine.sequence import Sequence
 from cloister.errors import QueueFull
 

@@ -21,7 +21,7 @@ from cloister.config import EngineSettings
 from cloister.detection.known_prefixes import prefixes_of
 from cloister.detection.redaction import preload_redaction
 from cloister.errors import ProtocolError
-from cloister.link.region import links
+from cloister.link.memory import links
 from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
@@ -136,7 +136,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         empty_root = enter_own(devices=devices, meets=model.device.placement.uses_mps)
         if spawn.role == "attention":  # it needs no weights, only to know the model's shape
             model.device.open(spawn.role)
-            role, announce, kept, memory = _attention(model, descriptors, spawn.places)
+            role, announce, kept, memory = _attention(model, descriptors, spawn.slots)
         else:
             weights = descriptors.pop() if spawn.weights else None
             model, lent = model.opened(spawn.role, weights)
@@ -170,8 +170,8 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
 _NAMES = {"service": "service", "attention": "attention process"}
 
 
-def _attention(model: PreloadedModel, descriptors: list[int], places: int) -> Made:
-    made = attention.prepare(model.decoder, model.settings, places, descriptors[2])
+def _attention(model: PreloadedModel, descriptors: list[int], slots: int) -> Made:
+    made = attention.prepare(model.decoder, model.settings, slots, descriptors[2])
     return made.run, made.announce, made.descriptors, VAULT_BEYOND_KV
 
 

@@ -7,7 +7,7 @@ from cloister.errors import ProtocolError
 from cloister.forkserver import child
 from cloister.forkserver.child import PreloadedModel, without_layers
 from cloister.forkserver.rehearsal import rehearse
-from cloister.link.region import links
+from cloister.link.memory import links
 from cloister.messages.controller_forkserver import Preload, Preloaded, Spawn, Spawned, ToForkServer
 from cloister.messages.lifecycle import start_failed
 from cloister.process.blocking import BlockingEndpoint

@@ -1,7 +1,5 @@
 """Entry of the gateway process: `python -m cloister.gateway FD`, started by the controller."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

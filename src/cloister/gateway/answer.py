@@ -1,7 +1,5 @@
 """How an answer is written and sent: whole, or as server-sent events. Raw ASGI, because every token passes here."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from abc import ABC, abstractmethod

@@ -10,8 +10,7 @@ from typing import Literal
 from cloister.errors import ServiceUnavailable
 from cloister.messages.generation import Progress, Tokens
 from cloister.messages.types import SamplingParams, TokenLogprob
-from cloister.prompts.text_stream import REPLACEMENT
-from cloister.prompts.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import REPLACEMENT, Tokenizer
 
 
 class _Pattern:

@@ -29,9 +29,10 @@ from cloister.gateway.openapi import generation_docs
 from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, GenerationRequest, prompts_of, sealed_request_of
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import (
     ChatPrompt,
+    ObfuscationParams,
+    ObfuscationSecrets,
     Prompt,
     PromptField,
     SealedPrompt,

@@ -1,8 +1,6 @@
 """How errors leave the server: a status, headers and OpenAI's error shape. Only Cloister's own messages go out: an
 unexpected exception's message may quote a prompt, so only its type and line are logged."""
 
-from __future__ import annotations
-
 import builtins
 import logging
 import math

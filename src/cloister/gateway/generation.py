@@ -1,8 +1,6 @@
 """All choices of one request, generated at once and read as one sequence of events. Once the backend has a job, this
 module keeps no reference to its prompt; an ended answer is remembered by numbers and names only."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import traceback

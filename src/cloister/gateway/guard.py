@@ -1,8 +1,6 @@
 """The outermost layer of the application (an id and a count for each request, errors as responses), and limits on
 bodies. Raw ASGI, because every streamed token passes it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

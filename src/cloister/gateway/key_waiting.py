@@ -1,7 +1,5 @@
 """Listens in the gateway's place until the weights' key comes: takes it to the controller, and cannot open it."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import signal

@@ -1,8 +1,6 @@
 """The totals of /metrics, over all tenants. With a keys file they change every COARSE_S seconds, in large steps, so
 that a request's length or a single cache hit cannot be read from them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Iterator
 

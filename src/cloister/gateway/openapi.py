@@ -1,7 +1,5 @@
 """The part of /openapi.json that FastAPI cannot derive. The schemas come from the types that are read and written."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The port to listen on: checked and reserved before a model is loaded."""
 
-from __future__ import annotations
-
 import socket
 
 from cloister.config import GatewaySettings

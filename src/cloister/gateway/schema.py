@@ -17,8 +17,7 @@ from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
 from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
+from cloister.messages.prompts import ObfuscationParams, Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
 from cloister.request_fields import SAY_NOTHING, SESSION_PATTERN, UNUSED
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from msgspec import Meta, Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,7 +18,7 @@ from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
 from cloister.gateway.api import api_of
 from cloister.gateway.errors import error_response
-from cloister.gateway.guard import Guard, read_body
+from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import errors
 from cloister.messages.controller_gateway import MAX_SEALED_BYTES
 
@@ -130,24 +130,7 @@ class PassedOn(Response):
         self._answer.leave()
 
 
-class SealedFirst:
-    """A short cut for sealed requests past the router, which would take as long as the answer; the same Guard."""
-
-    def __init__(self, app: FastAPI) -> None:
-        api = app.state.api
-        self._app = app
-        self._guarded = Guard(_answer_sealed, api.metrics, local_only=api.settings.keys_file is None)
-        self._route = next(route for route in router.routes if getattr(route, "path", None) == PATH)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "POST":
-            scope["app"], scope["route"] = self._app, self._route
-            await self._guarded(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-async def _answer_sealed(scope: Scope, receive: Receive, send: Send) -> None:
+async def answer_sealed(scope: Scope, receive: Receive, send: Send) -> None:
     try:
         await (await sealed(Request(scope, receive, send)))(scope, receive, send)
     except CloisterError as refusal:

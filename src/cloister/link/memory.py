@@ -1,5 +1,5 @@
 """A link's memory: layout (the Python twin of link.h), mapping, waiting, making. Two memfds of fixed size.
-Each is writable through one descriptor only. The controller makes them and reads none of what they carry."""
+Each is writable through one descriptor only. The controller makes them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,96 @@ import os
 import platform
 import struct
 import threading
-from ctypes import byref, c_int, c_long, c_uint32, c_void_p
+from ctypes import byref, c_int, c_long, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
+from functools import cache
 
-from cloister.errors import ProtocolError
-from cloister.link.region import Region, links, map_shared, unmap
+from cloister.errors import ProtocolError, SetupError
+
+# aligned to its size, so that an address's upper word tells whether it lies inside; a large model's link: 8 MiB
+SIZE = 1 << 32
+
+_FAILED = c_void_p(-1).value
+_MAP_NORESERVE = 0x4000
+UNUSED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+_MAP_FIXED = 0x10
+NOTHING = 0  # PROT_NONE
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = c_void_p
+_libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+_libc.munmap.argtypes = [c_void_p, c_size_t]
+_libc.madvise.argtypes = [c_void_p, c_size_t, c_int]
+_MADV_COLLAPSE = 25  # Linux 6.1
+
+
+def map_shared(descriptor: int, size: int, protection: int, address: int | None = None) -> int:
+    return mapped(address, size, protection, mmap.MAP_SHARED | (_MAP_FIXED if address else 0), descriptor)
+
+
+def unmap(address: int, size: int) -> None:
+    _libc.munmap(address, size)
+
+
+def collapse(address: int, size: int) -> bool:
+    """Have the kernel put what is mapped there into large pages; whether it did."""
+    return bool(_libc.madvise(address, size, _MADV_COLLAPSE) == 0)
+
+
+class Region:
+    """Addresses with nothing behind them. A forked process inherits them and what is mapped there."""
+
+    def __init__(self) -> None:
+        taken = mapped(None, 2 * SIZE, NOTHING, UNUSED)
+        self._start = self._unused = -(-taken // SIZE) * SIZE
+        if before := self._start - taken:
+            unmap(taken, before)
+        unmap(self._start + SIZE, SIZE - before)
+        self._free: dict[int, list[int]] = {}
+
+    @property
+    def upper_word(self) -> int:
+        return self._start >> 32
+
+    def map(self, descriptor: int, size: int, protection: int) -> int:
+        pages = _whole_pages(size)
+        free = self._free.setdefault(pages, [])
+        if not free:
+            free.append(self._take(pages))
+        map_shared(descriptor, size, protection, free[-1])
+        return free.pop()
+
+    def release(self, address: int, size: int) -> None:
+        """Nothing lies there now; still no other mapping may come to lie there."""
+        pages = _whole_pages(size)
+        mapped(address, pages, NOTHING, UNUSED | _MAP_FIXED)
+        self._free[pages].append(address)
+
+    def _take(self, pages: int) -> int:
+        address = self._unused
+        if address + pages > self._start + SIZE:
+            raise SetupError("A process has no addresses left for another link.", hint="Allow fewer with --max-vaults.")
+        self._unused += pages
+        return address
+
+
+@cache
+def links() -> Region:
+    """This process's own; a process that forks others has it before."""
+    return Region()
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def mapped(address: int | None, size: int, protection: int, flags: int, descriptor: int = -1) -> int:
+    """By C's mmap: Python's own keeps a second descriptor, which a sealed process may not make."""
+    found = _libc.mmap(address, size, protection, flags, descriptor, 0)
+    if found is None or found == _FAILED:
+        raise OSError(ctypes.get_errno(), "memory cannot be mapped")
+    return int(found)
+
 
 MAGIC, VERSION = 0x4B4E4C43, 1
 CLOSED = 0xFFFFFFFF

@@ -1,6 +1,6 @@
-"""Between the controller and an attention process, which knows places of links and no requests."""
+"""Between the controller and an attention process, which knows slots of links and no requests."""
 
-from cloister.messages.controller_service import LinkPlace, Place
+from cloister.messages.controller_service import LinkSlot, Slot
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
 from cloister.messages.types import Message
 
@@ -11,17 +11,17 @@ class AttentionReady(Message, frozen=True):
     version: int
 
 
-class ClearPlace(Message, frozen=True):
-    """Controller → attention process: the vault there has ended; no other gets the place before PlaceCleared."""
+class ClearSlot(Message, frozen=True):
+    """Controller → attention process: the vault there has ended; no other gets the slot before SlotCleared."""
 
-    place: Place
-
-
-class PlaceCleared(Message, frozen=True):
-    """Attention process → controller: the place holds no part of a prompt."""
-
-    place: Place
+    slot: Slot
 
 
-ToAttention = ClearPlace | Ping
-FromAttention = StartFailed | LinkPlace | AttentionReady | PlaceCleared | Pong
+class SlotCleared(Message, frozen=True):
+    """Attention process → controller: the slot holds no part of a prompt."""
+
+    slot: Slot
+
+
+ToAttention = ClearSlot | Ping
+FromAttention = StartFailed | LinkSlot | AttentionReady | SlotCleared | Pong

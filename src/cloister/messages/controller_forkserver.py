@@ -20,12 +20,12 @@ class Preload(Start, frozen=True):
 
 class Spawn(Message, frozen=True):
     """Controller → fork server, with the child's control socket; a vault's link (and `weights` on a device), a
-    service's `disk` file, or the memory of an attention process's links, one for each of its `places`."""
+    service's `disk` file, or the memory of an attention process's links, one for each of its `slots`."""
 
     child: ChildId
     role: Role
     disk: bool = False
-    places: Annotated[int, Meta(ge=0, le=64)] = 0
+    slots: Annotated[int, Meta(ge=0, le=64)] = 0
     weights: bool = False
 
 

@@ -7,8 +7,7 @@ from msgspec import Meta, Struct, field
 from cloister.levels import OPEN, LevelName, PrivateLevel, ReadLevel
 from cloister.messages.controller_detector import Codes, Ends, Text
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import PromptBytes
+from cloister.messages.prompts import ObfuscationParams, PromptBytes
 from cloister.messages.types import (
     MAX_EXTRA_ANSWERS,
     Digest,

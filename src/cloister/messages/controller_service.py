@@ -22,8 +22,8 @@ LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MAX_CHARGES = 256
 # By tenant since the last such message, as fairness.ServiceMeter counts.
 Charges = Annotated[dict[Name, Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=MAX_CHARGES)]
-MAX_PLACES = 64
-Place = Annotated[int, Meta(ge=0, lt=MAX_PLACES)]
+MAX_SLOTS = 64
+Slot = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 
 
 class GeneratePrompt(RequestMessage, frozen=True):
@@ -61,21 +61,21 @@ class GenerateVariants(RequestMessage, frozen=True):
 Generate = GeneratePrompt | GeneratePartitioned | GenerateVariants
 
 
-class LinkPlace(Message, frozen=True):
+class LinkSlot(Message, frozen=True):
     """Service → controller, with a descriptor, before the seal: its device's memory for one vault's link."""
 
-    place: Place
+    slot: Slot
 
 
-class WeightsPlace(Message, frozen=True):
+class WeightsMemory(Message, frozen=True):
     """Service → controller, with a descriptor, before the seal: the weights in its device's memory, for vaults."""
 
 
 class AttachLink(Message, frozen=True):
-    """Controller → service: a vault to ask, by two descriptors (question, answer) or at a `place` made before."""
+    """Controller → service: a vault to ask, by two descriptors (question, answer) or at a `slot` made before."""
 
     link: LinkId
-    place: Place | None = None
+    slot: Slot | None = None
 
 
 class DetachLink(Message, frozen=True):
@@ -125,5 +125,5 @@ class Probed(Message, frozen=True):
 ToSealedService = (
     Generate | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | PublicPrefix | ForgetTenant | Ping
 )
-Announced = LinkPlace | WeightsPlace
+Announced = LinkSlot | WeightsMemory
 FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed | Pong

@@ -7,8 +7,7 @@ from msgspec import Meta, Struct
 from cloister.levels import PrivateLevel
 from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
-from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import LockedPrompt, PromptBytes
+from cloister.messages.prompts import LockedPrompt, ObfuscationParams, PromptBytes
 from cloister.messages.types import (
     MAX_SEQUENCES,
     ExtraAnswers,
@@ -32,15 +31,6 @@ class AssignPrompt(RequestMessage, frozen=True):
     params: SamplingParams
     also: ExtraAnswers = ()
     obfuscation: ObfuscationParams | None = None
-
-    @property
-    def request_ids(self) -> tuple[int, ...]:
-        return self.request_id, *(each.request_id for each in self.also)
-
-    @property
-    def prompt_bytes(self) -> int:
-        """As it came: not opened, and with its seal if it has one."""
-        return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
 
 
 class Release(RequestMessage, frozen=True):

@@ -1,14 +1,44 @@
 """A prompt as bytes, on its way to the process that may read it. One that its user sealed stays sealed up to the vault;
 the controller adds the key."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.errors import ProtocolError
-from cloister.messages.obfuscation import ObfuscationSecrets
+from cloister.levels import MOST_FAKES
 from cloister.messages.types import Digest, RequestId, SilentRepr, TokenId
+
+MAX_SECRETS = 64
+MAX_STOPS, MAX_NAMES = 16, 3
+INDEX_SECRET_BYTES = 32
+Word = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """λ, λ_min (0: λ), and how substitutes are sampled (obfuscation.gqs.Quantization). No secrets."""
+
+    fakes: Annotated[int, Meta(ge=1, le=MOST_FAKES)] = 7
+    minimum: Annotated[int, Meta(ge=0, le=MOST_FAKES)] = 0
+    epsilon: Annotated[float, Meta(gt=0, le=100)] = 0.1
+    distance: Literal["absolute", "relative"] = "absolute"
+    candidates: Annotated[int, Meta(ge=1, le=512)] = 128
+    temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    regularise: bool = False
+    auto_redact: bool = False
+
+
+class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
+    """For the vault alone: the index's key, the user's substitutes (§3.3), texts where no secret may be."""
+
+    index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
+    substitutes: Annotated[
+        tuple[Annotated[tuple[Word, ...], Meta(max_length=MAX_SECRETS)], ...], Meta(max_length=MOST_FAKES)
+    ] = ()
+    stops: Annotated[tuple[str, ...], Meta(max_length=MAX_STOPS)] = ()
+    names: Annotated[tuple[str, ...], Meta(max_length=MAX_NAMES)] = ()
+
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
 MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64  # padding and tag on top
@@ -61,15 +91,4 @@ class LockedPrompt(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):
 
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 PromptBytes = Annotated[bytes, Meta(max_length=MAX_PROMPT_BYTES)]
-_decoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
-
-
-def write_prompt(prompt: Prompt) -> bytes:
-    return msgspec.msgpack.encode(prompt)
-
-
-def read_prompt(data: bytes) -> Prompt:
-    try:
-        return _decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:  # ValueError: text that is not UTF-8
-        raise ProtocolError(f"A prompt does not decode: {type(wrong).__name__}.") from None
+write_prompt: Callable[[Prompt], bytes] = msgspec.msgpack.Encoder().encode

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from cloister.errors import SetupError
-from cloister.link.region import NOTHING, UNUSED, collapse, map_shared, mapped, unmap
+from cloister.link.memory import NOTHING, UNUSED, collapse, map_shared, mapped, unmap
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3

@@ -81,17 +81,19 @@ class PrefixKey:
     policy: PolicyName
     paging: Paging
     tokens: bytes
+    labelled_as: PrefixKey | None = None  # a prompt's key has its label; the same with its answer has none of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks of a key's first pages; the first `public` are visible to all tenants, the tenant may be shown that the
-    first `shown` were found. `coming`: a lower tier reads more. They are retained in the pool for the caller, which
-    releases them and must not write to them."""
+    """Blocks of a key's first pages; the first `public` are visible to all tenants. Usage says that the first `shown`
+    were found, and names the first `shared` of them as others' (without a grid of first tokens). `coming`: a lower tier
+    reads more. They are retained in the pool for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0
     shown: int = 0
+    shared: int = 0
     coming: bool = False
 
 
@@ -109,6 +111,8 @@ class Counts:
 
 
 class PrefixCache(ABC):
+    keeps_answers = False  # whether an answer is computed again, as a prompt, to be inserted
+
     @property
     def counts(self) -> Counts:
         return Counts()
@@ -122,6 +126,10 @@ class PrefixCache(ABC):
     def prefetch(self, key: PrefixKey, most: int) -> None:
         """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
         return None
+
+    def resume(self, key: PrefixKey) -> Sequence[int]:
+        """Blocks that this key's request inserted or found before, retained for the caller; no hit."""
+        return ()
 
     def settle(self, seconds: float) -> bool:
         return True

@@ -24,6 +24,8 @@ LOOKUPS_PER_EPOCH = 32
 class RadixCache(PrefixCache):
     """`monitor` watches pages that were labelled public (§V-C), but not those that the policy makes public."""
 
+    keeps_answers = True
+
     def __init__(
         self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
     ) -> None:
@@ -72,7 +74,7 @@ class RadixCache(PrefixCache):
             if coming:
                 break
         self._pool.retain(blocks)
-        return Found(tuple(blocks), public, min(shown, len(blocks)), coming)
+        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.blind else public, coming)
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
         policy = POLICIES[key.policy]
@@ -81,6 +83,14 @@ class RadixCache(PrefixCache):
             path = self._visible(self._namespaces.of(key, policy)[0], key, policy, most)
             if _is_lower(path):
                 self._recall.fetch(path)
+
+    def resume(self, key: PrefixKey) -> Sequence[int]:
+        policy = POLICIES[key.policy]
+        path = self._visible(self._namespaces.of(key, policy)[0], key, policy, len(key.tokens) // self._page)
+        blocks = [block for node, pages in path for block in node.blocks[:pages]]
+        blocks = blocks[: next((at for at, block in enumerate(blocks) if block < 0), len(blocks))]
+        self._pool.retain(blocks)
+        return blocks
 
     def settle(self, seconds: float) -> bool:
         return self._tier is None or self._tier.settle(seconds)
@@ -180,7 +190,11 @@ class RadixCache(PrefixCache):
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
         if key.salt:
             return 0
-        return len(key.tokens) // self._page if policy.everything_public else self._labels.public_pages(key)
+        return (
+            len(key.tokens) // self._page
+            if policy.everything_public
+            else self._labels.public_pages(key.labelled_as or key)
+        )
 
     def _publish(self, viewer: Namespace, key: PrefixKey, pages: int) -> None:
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):

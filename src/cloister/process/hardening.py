@@ -1,5 +1,4 @@
-"""What every process does first: set its name, forbid core dumps, and keep its data out of error messages. It imports
-nothing heavy."""
+"""What every process does first: set its name, forbid core dumps, and keep its data out of error messages."""
 
 import ctypes
 import logging

@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic.config import JsonDict
 
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.messages.obfuscation import ObfuscationSecrets
 from cloister.messages.prompts import (
     MAX_PROMPT_BYTES,
     ChatPrompt,
+    ObfuscationSecrets,
     Prompt,
     PromptField,
     PromptMessage,

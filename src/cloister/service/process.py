@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from cloister.engine.base import Engine
-from cloister.engine.request import EngineRequest
+from cloister.engine.base import Engine, EngineRequest
 from cloister.errors import ProtocolError
+from cloister.levels import PolicyName
 from cloister.messages import controller_service as wire
 from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import AskStats, Cancel, Ready
@@ -26,7 +26,8 @@ def request_of(message: wire.Generate) -> EngineRequest:
         return EngineRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, wire.GenerateVariants) else (message.partition,)
     public = len(message.public)
-    return EngineRequest(*head, message.public, message.params, public, partitions, message.salt, "partition")
+    policy: PolicyName = "partition" if public else "none"  # without public tokens there is nothing to find or keep
+    return EngineRequest(*head, message.public, message.params, public, partitions, message.salt, policy)
 
 
 class Service:
@@ -51,10 +52,10 @@ class Service:
     def announce(self, control: socket.socket) -> None:
         """Before the seal, after which no descriptor can be sent: the device's memory for links and weights."""
         if self._weights is not None:
-            socket.send_fds(control, [encode_frame((wire.WeightsPlace(),))], [self._weights])
+            socket.send_fds(control, [encode_frame((wire.WeightsMemory(),))], [self._weights])
             os.close(self._weights)
-        for place, memory in enumerate(self._engine.export_links()):
-            socket.send_fds(control, [encode_frame((wire.LinkPlace(place),))], [memory])
+        for slot, memory in enumerate(self._engine.export_links()):
+            socket.send_fds(control, [encode_frame((wire.LinkSlot(slot),))], [memory])
             os.close(memory)
 
     def run(self, control: socket.socket) -> None:
@@ -103,8 +104,8 @@ class Service:
                 self._engine.label(message.request_id, message.public_tokens, message.registered, final=message.final)
             case wire.ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
-            case wire.AttachLink(link=link, place=int(place)):
-                self._engine.attach_exported_link(link, place)
+            case wire.AttachLink(link=link, slot=int(slot)):
+                self._engine.attach_exported_link(link, slot)
             case wire.AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case wire.DetachLink(link=link):
@@ -127,10 +128,10 @@ class Service:
             os.close(answer)
 
     def _compute(self) -> None:
-        """After a Resume there is a step first, if there is work for one."""
+        """After a Resume there is a step first, if a request needs one."""
         if self._paused:
             return
-        if self._engine.has_work and (self._owes_step or not self._pausing):
+        if self._engine.has_work and (not self._pausing or (self._owes_step and not self._engine.only_spare)):
             self._replies.extend(self._engine.step())
             self._owes_step = False
         if self._pausing:

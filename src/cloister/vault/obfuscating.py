@@ -9,12 +9,11 @@ from typing import cast
 from msgspec.structs import replace
 
 from cloister.detection.redaction import PIECE, Found, Redaction, shipped_redaction
+from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
-from cloister.engine.request import EngineRequest
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
-from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, Prompt, TextPrompt, TokenPrompt
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without

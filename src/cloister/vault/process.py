@@ -1,6 +1,6 @@
 """The vault's process: take prompts, ask for cores, compute a piece, send the result. One thread of Python; questions
-on the link are answered by a thread of C. It prints nothing, and ends when the controller hangs up or when the service
-breaks the rules of the link."""
+on the link are answered by a thread of C. It ends when the controller hangs up or when the service breaks the rules
+of the link."""
 
 from __future__ import annotations
 
@@ -14,25 +14,62 @@ import msgspec
 
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
+from cloister.engine.base import EngineRequest
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
+from cloister.engine.paged import PagedEngine
 from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
-from cloister.engine.request import EngineRequest
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages import controller_vault as wire
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import Cancel, Failed
-from cloister.messages.lifecycle import Ping, Pong, failed
+from cloister.messages.generation import Cancel, Failed, Tokens
+from cloister.messages.lifecycle import Ping, Pong, failed, raised
+from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
-from cloister.vault.isolated import MAX_RUNNING, Isolated
-from cloister.vault.memory import SessionMemory
 from cloister.vault.obfuscating import Obfuscating
-from cloister.vault.partitioned import Partitioned
+from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister.vault.reading import Reader
+
+MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's memory is small
+
+
+class Isolated:
+    def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
+        most = min(settings.max_running, MAX_RUNNING)
+        self._engine = PagedEngine(runner, settings.model_copy(update={"max_running": most}), memory)
+        self._chunk = settings.chunk_tokens
+        self._open: set[int] = set()
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._open
+
+    def add(self, request: EngineRequest) -> None:
+        """Raises why it cannot be served."""
+        verdict = self._engine.submit(request)
+        if isinstance(verdict, Failed):
+            raise raised(verdict)
+        self._open.add(request.request_id)
+
+    def drop(self, request_id: int) -> None:
+        """One that is not here ended already."""
+        self._engine.cancel(request_id)
+        self._open.discard(request_id)
+
+    @property
+    def next_tokens(self) -> int:
+        return min(self._chunk, max(self._engine.remaining, 1)) if self._open else 0
+
+    def work(self, most: int) -> list[Tokens | Failed]:
+        messages = self._engine.step(min(most, self._chunk))
+        for message in messages:
+            if isinstance(message, Failed) or message.finish is not None:
+                self._open.discard(message.request_id)
+        return messages
+
 
 RECEIVE_BYTES = 1 << 20
 READ_AT_ONCE = 8192  # bytes of a prompt that is read when it comes; a longer one waits for its turn at the cores
@@ -66,6 +103,15 @@ def _failed(request_id: int, error: Exception) -> Failed:
     if isinstance(error, MemoryError):
         raise error
     return failed(request_id, error)
+
+
+def _request_ids(assigned: wire.AssignPrompt) -> tuple[int, ...]:
+    return assigned.request_id, *(each.request_id for each in assigned.also)
+
+
+def _prompt_bytes(assigned: wire.AssignPrompt) -> int:
+    """As it came: not opened, and with its seal if it has one."""
+    return len(assigned.prompt.data if isinstance(assigned.prompt, LockedPrompt) else assigned.prompt)
 
 
 class NullAnswerer(LinkAnswerer):
@@ -181,24 +227,24 @@ class Vault:
                 return [Pong()]
 
     def _take(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
-        unread = {one for waiting in self._unread for one in waiting.request_ids}
+        unread = {one for waiting in self._unread for one in _request_ids(waiting)}
         held = self._partitioned, self._isolated, self._obfuscating, unread
-        if any(one in there for one in assigned.request_ids for there in held):
+        if any(one in there for one in _request_ids(assigned) for there in held):
             raise ProtocolError("A request of this id is under way.")
-        if assigned.prompt_bytes <= READ_AT_ONCE and not self._unread:
+        if _prompt_bytes(assigned) <= READ_AT_ONCE and not self._unread:
             return self._read(assigned)
         self._unread.append(assigned)
         return []
 
     def _read(self, assigned: wire.AssignPrompt) -> list[msgspec.Struct]:
-        wanted = set(assigned.request_ids) - self._cancelled
-        self._cancelled -= set(assigned.request_ids)
+        wanted = set(_request_ids(assigned)) - self._cancelled
+        self._cancelled -= set(_request_ids(assigned))
         if LEVELS[assigned.level].obfuscates:
             return self._hide(assigned.request_id, assigned)
         try:
             requests = self._reader.read(assigned)
         except Exception as error:
-            return [_failed(request_id, error) for request_id in assigned.request_ids if request_id in wanted]
+            return [_failed(request_id, error) for request_id in _request_ids(assigned) if request_id in wanted]
         alone = LEVELS[assigned.level].decodes is Decodes.VAULT
         generator = self._isolated if alone else self._partitioned
         return [self._queue(generator, request) for request in requests if request.request_id in wanted]
@@ -206,10 +252,10 @@ class Vault:
     def _leave_unread(self, request_id: int) -> bool:
         """It is forgotten when all its requests are cancelled."""
         for assigned in self._unread:
-            if request_id in assigned.request_ids:
+            if request_id in _request_ids(assigned):
                 self._cancelled.add(request_id)
-                if self._cancelled.issuperset(assigned.request_ids):
-                    self._cancelled -= set(assigned.request_ids)
+                if self._cancelled.issuperset(_request_ids(assigned)):
+                    self._cancelled -= set(_request_ids(assigned))
                     self._unread.remove(assigned)
                 return True
         return False
@@ -236,7 +282,7 @@ class Vault:
         if self._wanted is not None:
             return []
         if self._unread:
-            self._wanted = wire.WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
+            self._wanted = wire.WantCores(-(-_prompt_bytes(self._unread[0]) // BYTES_LIKE_A_TOKEN), reading=True)
         elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens or self._isolated.next_tokens:
             self._wanted = wire.WantCores(tokens)
         return [] if self._wanted is None else [self._wanted]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.channel.sealing import open_prompt
-from cloister.engine.request import EngineRequest
-from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
+from cloister.engine.base import EngineRequest
+from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong, ProtocolError
 from cloister.levels import LEVELS
 from cloister.messages.controller_vault import AssignPrompt
-from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
+from cloister.messages.prompts import LockedPrompt, Prompt
 from cloister.messages.types import SamplingParams
 from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from cloister.models.decoder import Decoder  # loads torch, which the MPC client does without
 
 TENANT = "vault"  # a vault does not get its tenant's name
+
+
+_decoder: msgspec.msgpack.Decoder[Prompt] = msgspec.msgpack.Decoder(Prompt)
+
+
+def read_prompt(data: bytes) -> Prompt:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:  # ValueError: text that is not UTF-8
+        raise ProtocolError(f"A prompt does not decode: {type(wrong).__name__}.") from None
 
 
 def opened(prompt: bytes | LockedPrompt) -> Prompt:

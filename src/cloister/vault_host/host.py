@@ -22,9 +22,8 @@ from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.external_level import installed_packages
-from cloister.controller.forkserver import ForkServer, link_shape
+from cloister.controller.forkserver import ForkServer, link_shape, seal_weights
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.weights import seal_weights
 from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of

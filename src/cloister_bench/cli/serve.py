@@ -61,11 +61,7 @@ def bench_serve(options: ServerLoad) -> None:
 
     Examples:
 
-      cloister bench serve
-
-      cloister bench serve --users 1,8,32 --json run.json --plot run.png
-
-      cloister bench serve --protection open
+      cloister bench serve --users 1,8,32 --protection open --json run.json --plot run.png
 
       cloister bench serve --url http://127.0.0.1:9000 --endpoint chat
     """

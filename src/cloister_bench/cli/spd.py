@@ -1,7 +1,5 @@
 """`cloister bench spd`: what vaults cost on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -44,8 +42,6 @@ def bench_spd(options: SpdOptions) -> None:
     Examples:
 
       cloister bench spd --json spd.json --plot-dir plots
-
-      cloister bench spd --quick
 
       cloister bench spd --users 1,8 --parts users,breakdown --rounds 5
     """

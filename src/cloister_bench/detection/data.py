@@ -1,15 +1,14 @@
 """Labelled texts of public sets, read where they lie (`…/data`). A hash of what texts have in common cuts each set into
 quarters: 0 and 1 train, 2 calibrates, 3 tests. Nothing is trained on `pii_anon` or `mt_bench`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cloister.errors import SetupError
 
@@ -43,7 +42,7 @@ def read_sets(folder: Path) -> Iterator[Sample]:
             raise SetupError(f"A set of {data} cannot be read ({type(wrong).__name__}).") from None
 
 
-def _lines(path: Path) -> list[dict[str, object]]:
+def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
@@ -56,11 +55,10 @@ def _presidio(data: Path) -> Iterator[Sample]:
 def _pii_anon(data: Path) -> Iterator[Sample]:
     for part in ("de", "fr", "test_clinical", "test_technology"):
         for row in _lines(data / f"pii/pii_anon_{part}_250.jsonl"):
-            annotated: list[dict[str, object]] = row["annotations"]  # type: ignore[assignment]
-            spans = tuple((int(str(a["start"])), int(str(a["end"])), str(a["entity_type"])) for a in annotated)
+            spans = tuple((int(each["start"]), int(each["end"]), each["entity_type"]) for each in row["annotations"])
             quarter = CALIBRATION if quarter_of(row["record_id"]) == CALIBRATION else TEST
             dataset = f"pii_anon_{part.removeprefix('test_')}"
-            yield Sample(dataset, str(row["language"]), quarter, str(row["text"]), spans)
+            yield Sample(dataset, row["language"], quarter, row["text"], spans)
 
 
 def _pupa(data: Path) -> Iterator[Sample]:
@@ -114,26 +112,22 @@ def _nannigalaxy(data: Path) -> Iterator[Sample]:
         yield Sample("nannigalaxy", "en", 0, row["text"], spans)
 
 
-def prompts(data: Path) -> dict[str, list[str]]:
+def _prompts(data: Path) -> Iterator[Sample]:
     with (data / "injection/awesome_chatgpt_prompts.csv").open(newline="", encoding="utf-8") as file:
         awesome = [row["prompt"] for row in csv.DictReader(file)]
-    seeds = _lines(data / "pii/nopii_self_instruct_seed_175.jsonl")
-    given: Callable[[dict[str, object]], str] = lambda row: str(row["instances"][0]["input"])  # type: ignore[index] # noqa: E731
-    return {
-        "arena_hard": [str(row["prompt"]) for row in _lines(data / "chat/arena_hard_v0.1_question.jsonl")],
-        "mt_bench": [str(turn) for row in _lines(data / "chat/mt_bench_question.jsonl") for turn in row["turns"]],  # type: ignore[attr-defined]
+    seeds = [
+        (row["instruction"], row["instances"][0]["input"])
+        for row in _lines(data / "pii/nopii_self_instruct_seed_175.jsonl")
+    ]
+    guarded = json.loads((data / "injection/injecguard_valid.json").read_text(encoding="utf-8"))
+    texts = {
+        "arena_hard": [row["prompt"] for row in _lines(data / "chat/arena_hard_v0.1_question.jsonl")],
+        "mt_bench": [turn for row in _lines(data / "chat/mt_bench_question.jsonl") for turn in row["turns"]],
         "awesome": awesome,
-        "self_instruct": [f"{row['instruction']}\n{given(row)}".strip() for row in seeds],
-        "injecguard": [
-            row["prompt"] for row in json.loads((data / "injection/injecguard_valid.json").read_text(encoding="utf-8"))
-        ],
-        "prompt_extraction": [
-            str(row["instruction"]) for row in _lines(data / "injection/prompt_extraction_dev.jsonl")
-        ],
+        "self_instruct": [f"{instruction}\n{given}".strip() for instruction, given in seeds],
+        "injecguard": [row["prompt"] for row in guarded],
+        "prompt_extraction": [row["instruction"] for row in _lines(data / "injection/prompt_extraction_dev.jsonl")],
     }
-
-
-def _prompts(data: Path) -> Iterator[Sample]:
-    for name, texts in prompts(data).items():
-        for text in texts:
+    for name, each in texts.items():
+        for text in each:
             yield Sample(name, "en", TEST if name == "mt_bench" else quarter_of(text), text, ())

@@ -1,99 +1,111 @@
-"""How well tier 3 tells private from clean among what tiers 1 and 2 are not sure of, with a model of transformers:
-`python -m cloister_bench.detection.judge_accuracy --shared DIR --model FOLDER`.
+"""How well tier 3 tells private from clean among the blocks that tiers 1 and 2 are not sure of, with a model of
+transformers: `cloister bench detection --judge`. Blocks have 16 tokens, as the service has them."""
 
-On blocks of 16 tokens, as the service has them; with `--quarter 3`, texts that nothing was trained or calibrated on.
-Prints how often "public" wins among private and among clean blocks by margin, and the area under the curve: 0.5 is
-guessing.
-"""
-
-from __future__ import annotations
-
-import argparse
 import random
 from collections import Counter
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from itertools import accumulate
-from pathlib import Path
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cloister.detection.judge import Judge, Question, form_of
-from cloister.detection.pipeline import Pipeline, blocks_of, shipped_pipeline
+from cloister.controller.judge import LEAST_BLOCKS, JudgeReport, digest_of_model
+from cloister.detection.judge import MARGIN, Judge, Question, form_of
+from cloister.detection.pipeline import Pipeline
+from cloister.errors import SetupError
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import JudgeForm
-from cloister_bench.detection.data import read_sets
-from cloister_bench.detection.measure import UNKNOWN
+from cloister.models.source import ModelFolder
+from cloister_bench.detection.data import Sample
+from cloister_bench.detection.measure import UNKNOWN, types_of
 
 BLOCK_TOKENS = 16
+TEXTS = 60  # of each set: no set may make up most of the blocks
 
 
-def doubts(pipeline: Pipeline, tokenizer: Any, judge: Judge, text: str, spans: Any) -> list[tuple[bool, Question]]:
-    """Of each uncertain block: whether it is private by its set's labels, and the question."""
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    pieces = [tokens[at : at + BLOCK_TOKENS] for at in range(0, len(tokens), BLOCK_TOKENS)]
-    ends = list(accumulate(len(tokenizer.decode(piece)) for piece in pieces))
-    if not ends or ends[-1] != len(text):  # a character was cut: leave such texts out
-        return []
-    types: list[set[str]] = [set() for _ in ends]
-    for start, end, kind in spans:
-        for block in blocks_of(start, end, ends):
-            types[block].add(kind)
-    asked = []
-    for at, verdict in enumerate(pipeline.examine(text, ends).verdicts):
-        if verdict.label is Label.UNCERTAIN and UNKNOWN not in types[at]:
-            question = judge.question(tokens[: at * BLOCK_TOKENS], pieces[at])
-            asked.append((bool(types[at]), question))
-    return asked
+class Asked:
+    """A served model as transformers runs it, and the questions that tier 3 would ask it."""
 
+    def __init__(self, folder: ModelFolder) -> None:
+        torch.set_num_threads(1)
+        self._folder = folder
+        self._tokenizer = AutoTokenizer.from_pretrained(folder.path, local_files_only=True)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
+            folder.path, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        ).eval()
+        self._form: JudgeForm = form_of(lambda text: self._tokenizer.encode(text, add_special_tokens=False))
+        self._judge = Judge(self._form)
+        self._begun: Any = None
 
-@torch.inference_mode()
-def difference(model: Any, form: JudgeForm, question: Question) -> float:
-    """By how much "public" is the greater logit. The words before the context are the same in every question."""
-    if not hasattr(model, "begun"):
-        model.begun = model(torch.tensor([form.before])).past_key_values
-    rest = torch.tensor([question.tokens[len(form.before) :]])
-    row = model(rest, past_key_values=deepcopy(model.begun), logits_to_keep=1).logits[0, -1]
-    return float(row[form.public] - row[form.private])
+    def doubts(self, pipeline: Pipeline, sample: Sample) -> list[tuple[bool, Question]]:
+        """Of each uncertain block: whether it is private by its set's labels, and the question."""
+        tokens = self._tokenizer.encode(sample.text, add_special_tokens=False)
+        pieces = [tokens[at : at + BLOCK_TOKENS] for at in range(0, len(tokens), BLOCK_TOKENS)]
+        ends = list(accumulate(len(self._tokenizer.decode(piece)) for piece in pieces))
+        if not ends or ends[-1] != len(sample.text):  # a character was cut: leave such texts out
+            return []
+        types = types_of(sample.spans, ends)
+        asked = []
+        for at, verdict in enumerate(pipeline.examine(sample.text, ends).verdicts):
+            if verdict.label is Label.UNCERTAIN and UNKNOWN not in types[at]:
+                question = self._judge.question(tokens[: at * BLOCK_TOKENS], pieces[at])
+                asked.append((bool(types[at]), question))
+        return asked
 
+    @torch.inference_mode()
+    def difference(self, question: Question) -> float:
+        """By how much "public" is the greater logit. The words before the context are the same in every question."""
+        if self._begun is None:
+            self._begun = self._model(torch.tensor([self._form.before])).past_key_values
+        rest = torch.tensor([question.tokens[len(self._form.before) :]])
+        row = self._model(rest, past_key_values=deepcopy(self._begun), logits_to_keep=1).logits[0, -1]
+        return float(row[self._form.public] - row[self._form.private])
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shared", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--quarter", type=int, default=3)
-    parser.add_argument("--most", type=int, default=100, help="blocks of each kind")
-    parser.add_argument("--texts", type=int, default=60, help="texts of each set")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
-    form = form_of(lambda text: tokenizer.encode(text, add_special_tokens=False))
-    judge, pipeline = Judge(form), shipped_pipeline()
-    found: dict[bool, list[Question]] = {False: [], True: []}
-    taken: Counter[str] = Counter()
-    for sample in read_sets(arguments.shared):
-        if sample.quarter == arguments.quarter and taken[sample.dataset] < arguments.texts:
+    def measure(
+        self,
+        pipeline: Pipeline,
+        samples: Iterable[Sample],
+        most: int,
+        progress: Callable[[int], Callable[[str], None]],
+    ) -> JudgeReport:
+        """`most` blocks of each kind, drawn from all uncertain ones. SetupError where there are too few to say."""
+        found: dict[bool, list[Question]] = {False: [], True: []}
+        taken: Counter[str] = Counter()
+        for sample in samples:
             taken[sample.dataset] += 1
-            for private, question in doubts(pipeline, tokenizer, judge, sample.text, sample.spans):
-                found[private].append(question)
-    print(f"uncertain blocks: {len(found[True])} private, {len(found[False])} clean", flush=True)
-    for questions in found.values():
-        random.Random(0).shuffle(questions)
-    most = min(arguments.most, *(len(questions) for questions in found.values()))
-    rows = []
-    for pair in zip(found[False][:most], found[True][:most], strict=True):
-        rows.append([difference(model, form, question) for question in pair])
-        print("clean {:+.2f}, private {:+.2f}".format(*rows[-1]), flush=True)
-    clean, private = np.array(rows).T
-    for margin in (0.0, 0.5, 1.0, 2.0, 3.0):
-        passed = [f"{(each > margin).mean():.3f} of {len(each)}" for each in (private, clean)]
-        print(f"margin {margin}: called public {passed[0]} private, {passed[1]} clean blocks")
-    wins = (clean[:, None] > private[None, :]).mean() + 0.5 * (clean[:, None] == private[None, :]).mean()
-    print(f"area under the curve {wins:.3f}")
+            if taken[sample.dataset] <= TEXTS:
+                for private, question in self.doubts(pipeline, sample):
+                    found[private].append(question)
+        if (count := min(most, *map(len, found.values()))) < min(most, LEAST_BLOCKS):
+            raise SetupError(f"There are only {count} uncertain blocks of one kind.", hint="Name more texts: --data.")
+        advance = progress(2 * count)
+        scores = {kind: np.zeros(count) for kind in found}
+        for kind, questions in found.items():
+            for at, question in enumerate(random.Random(0).sample(questions, count)):
+                scores[kind][at] = self.difference(question)
+                advance("private" if kind else "clean")
+        return report_on(self._folder.name, digest_of_model(self._folder.path), scores[False], scores[True])
 
 
-if __name__ == "__main__":
-    main()
+def report_on(model: str, digest: str, clean: NDArray[np.float64], private: NDArray[np.float64]) -> JudgeReport:
+    """`clean` and `private`: by how much "public" won. The interval is Hanley and McNeil's (1982)."""
+    area = float((clean[:, None] > private).mean() + 0.5 * (clean[:, None] == private).mean())
+    pairs, both = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
+    spread = area * (1 - area) + (len(clean) - 1) * pairs + (len(private) - 1) * both
+    half = 1.96 * sqrt(max(0.0, spread) / (len(clean) * len(private)))
+    return JudgeReport(
+        model,
+        digest,
+        area=round(area, 4),
+        low=round(max(0.0, area - half), 4),
+        high=round(min(1.0, area + half), 4),
+        private=len(private),
+        clean=len(clean),
+        private_passed=round(float((private > MARGIN).mean()), 4),
+        clean_passed=round(float((clean > MARGIN).mean()), 4),
+    )

@@ -1,7 +1,5 @@
 """Runs detection over labelled texts, block by block, and times its tiers. Prints and writes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
@@ -9,15 +7,12 @@ from time import process_time_ns
 
 from cloister.detection.folding import fold
 from cloister.detection.pipeline import Pipeline, blocks_of, even_blocks
-from cloister.detection.rules import RuleSet
-from cloister.detection.tagger import Tagger
 from cloister.messages.controller_detector import Label
 from cloister_bench.detection.data import Sample
 from cloister_bench.suite.documents import Row, rate_of
 
 BLOCK_CHARACTERS = 64
 PROMPT_CHARACTERS = 2304  # about 512 tokens
-
 UNKNOWN = "?"
 
 
@@ -37,13 +32,19 @@ class Block:
         return bool(self.types)
 
 
+def types_of(spans: Iterable[tuple[int, int, str]], ends: Sequence[int]) -> list[set[str]]:
+    """What is private in each block, by the labels of its set."""
+    types: list[set[str]] = [set() for _ in ends]
+    for start, end, kind in spans:
+        for block in blocks_of(start, end, ends):
+            types[block].add(kind)
+    return types
+
+
 def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
     """Unknown blocks are left out."""
     ends = even_blocks(sample.text, BLOCK_CHARACTERS)
-    types: list[set[str]] = [set() for _ in ends]
-    for start, end, kind in sample.spans:
-        for block in blocks_of(start, end, ends):
-            types[block].add(kind)
+    types = types_of(sample.spans, ends)
     verdicts = pipeline.examine(sample.text, ends).verdicts
     return [
         Block(sample.dataset, sample.language, frozenset(kinds), verdict.tier == 1, verdict.label, verdict.score)
@@ -76,16 +77,18 @@ def threshold_for(blocks: Sequence[Block], wanted: float) -> float:
     return missed[min(allowed, len(missed) - 1)] if missed else 1.0
 
 
-def latencies(rules: RuleSet, tagger: Tagger, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+def latencies(pipeline: Pipeline, texts: Sequence[str]) -> dict[str, dict[str, float]]:
     """Processor time of each tier on prompts of about 512 tokens, in µs; of tier 2 also for each block."""
     prompts = [text[:PROMPT_CHARACTERS] for text in texts if len(text) >= PROMPT_CHARACTERS]
     blocks = PROMPT_CHARACTERS // BLOCK_CHARACTERS
+    tagger = pipeline.tagger
+    assert tagger is not None
     took: dict[str, list[float]] = {"tier 1": [], "tier 2": [], "tier 2, a block": []}
     for prompt in prompts:
         began = process_time_ns()
-        rules.find((folded := fold(prompt)).text)
+        pipeline.rules.find((folded := fold(prompt)).text)
         between = process_time_ns()
-        tagger.tag(folded.text)
+        tagger.tag(folded.text if tagger.folds else prompt)
         ended = process_time_ns()
         took["tier 1"].append((between - began) / 1000)
         took["tier 2"].append((ended - between) / 1000)

@@ -1,2 +1,1 @@
-"""What isolation costs on a GPU. Each shape is measured in a process (`session`): a lost device costs that shape
-only."""
+"""What isolation costs on a GPU. Each shape is measured in a process: a lost device costs that shape only."""

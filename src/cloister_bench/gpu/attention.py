@@ -1,7 +1,5 @@
 """Attention processes for the bench and a service that asks them, forked before it opens the GPU; no node around it."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

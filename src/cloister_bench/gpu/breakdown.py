@@ -1,7 +1,5 @@
 """Where a step's time goes: each kernel alone, over all layers in one graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

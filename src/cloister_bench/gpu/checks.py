@@ -1,8 +1,6 @@
 """The GPU's kernels against float64, and bit for bit against themselves at other numbers of rows, chunks and splits.
 An error is ‖found - right‖ / ‖right‖, where `right` is computed from inputs rounded as the kernels round them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Measures the cases of a shape in a forked process (`session`): the GPU is opened here, and weights are made."""
+"""Measures the cases of a shape in a forked process (`run.Session`): the GPU is opened here, and weights are made."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
 from cloister.levels import PARTITIONED
-from cloister.models.plain_config import PlainConfig
 from cloister_bench.gpu.mps import pipe_folder
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES, MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
-from cloister_bench.gpu.session import Measure
+from cloister_bench.gpu.run import Measure
 from cloister_bench.gpu.shapes import SHAPES
+from cloister_bench.suite.documents import Row
 
 if TYPE_CHECKING:
     from cloister.models.fused import FusedDecoder
 
-Row = dict[str, Any]
 MAX_CONTEXT = 4096
 RUNS = 2
 NOT_LLAMA = ("model_type", "sliding_window")
@@ -37,20 +36,17 @@ def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measur
 
 
 def _peer(case: Case) -> Iterator[Row]:
-    for row in measure_generate(SHAPES[case.shape], case.users, case.prompt, case.answer, compiled=case.compiled):
-        yield {"part": case.part, **case.labels(), **row}
-
-
-def measure_generate(config: PlainConfig, users: int, prompt: int, answer: int, *, compiled: bool) -> Iterator[Row]:
     """transformers' `generate` with a static cache: random weights, greedy, all prompts at once, prefill included."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape = LlamaConfig(**{name: value for name, value in asdict(config).items() if name not in NOT_LLAMA})
+    users, answer = case.users, case.answer
+    config = asdict(SHAPES[case.shape])
+    shape = LlamaConfig(**{name: value for name, value in config.items() if name not in NOT_LLAMA})
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
         model = LlamaForCausalLM(shape).eval()
-    prompts = torch.randint(1000, 20000, (users, prompt), device="cuda")
+    prompts = torch.randint(1000, 20000, (users, case.prompt), device="cuda")
 
     def generate(tokens: int) -> float:
         torch.cuda.synchronize()
@@ -63,7 +59,7 @@ def measure_generate(config: PlainConfig, users: int, prompt: int, answer: int, 
                 max_new_tokens=tokens,
                 do_sample=False,
                 cache_implementation="static",
-                disable_compile=not compiled,
+                disable_compile=not case.compiled,
                 pad_token_id=0,
             )
         torch.cuda.synchronize()
@@ -72,8 +68,9 @@ def measure_generate(config: PlainConfig, users: int, prompt: int, answer: int, 
     generate(answer)
     seconds = median(generate(answer) for _ in range(RUNS))
     first = generate(1)
-    row = {"design": "transformers, compiled" if compiled else "transformers", "answer": answer, "seconds": seconds}
-    yield {**row, "tokens_per_s": users * answer / seconds, "ttft_ms": 1e3 * first}
+    row: Row = {"design": "transformers, compiled" if case.compiled else "transformers", "answer": answer}
+    row |= {"seconds": seconds, "tokens_per_s": users * answer / seconds, "ttft_ms": 1e3 * first}
+    yield {"part": case.part, **case.labels(), **row}
 
 
 def random_decoder(shape: str) -> FusedDecoder:

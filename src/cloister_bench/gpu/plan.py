@@ -1,9 +1,7 @@
 """What is measured, and in which order: what the targets need comes first, since a GPU is often lent for minutes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES
@@ -43,14 +41,6 @@ class Case:
     def __str__(self) -> str:
         users = f"{self.users} user{'s' if self.users > 1 else ''}"
         return self.part if self.part == "floor" else f"{self.part}, {users}, {self.prompt} tokens"
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, said: dict[str, Any]) -> Case:
-        tuples = {name: tuple(said[name]) for name in ("processes", "lambdas")}
-        return cls(**{**said, **tuples})
 
 
 @dataclass(frozen=True, slots=True)

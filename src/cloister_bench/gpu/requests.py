@@ -1,8 +1,6 @@
 """Whole requests of several users at once, through the engine's runners: without HTTP, scheduler, sampler and seals.
 `open` prefills many prompts in one pass. Elsewhere every prompt is computed alone, in turn, by one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

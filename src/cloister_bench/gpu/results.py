@@ -1,16 +1,34 @@
-"""The document of `bench gpu`, its targets and its tables. Measures nothing."""
+"""The document of `bench gpu`, its targets, tables and figures. Measures nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from cloister.levels import ISOLATED, OBFUSCATED, OPEN, PARTITIONED
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES, Plan
 from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Row, Table, Target, find, number, targets_table
+from cloister_bench.suite.documents import (
+    Document,
+    Drawing,
+    Row,
+    Table,
+    Target,
+    find,
+    grouped_bars,
+    legend_beside,
+    lines,
+    number,
+    stacked_bars,
+    targets_table,
+    value_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ROWS = ("floor", "steps", "requests", "transformers", "breakdown", "variants", "memory", "not offered")
 PHASES = (
@@ -25,31 +43,20 @@ PHASES = (
 MEAN_ANSWERED = 40  # of an answer's tokens while steps are timed: what the floor counts beside the prompt
 
 
-def _of_8b(document: Document, part: str, **having: Any) -> Row:
-    return find(document[part], shape=LLAMA_3_8B, **having) or {}
-
-
 def timed_steps(document: Document) -> list[Row]:
     """Those that are broken down into parts among them: they were measured the same way."""
     return [*document["steps"], *document["breakdown"]]
 
 
-def _partitioned(document: Document, users: int, prompt: int) -> Row:
-    having = {"users": users, "prompt": prompt, "processes": min(users, DEFAULT_PROCESSES)}
-    return find(timed_steps(document), shape=LLAMA_3_8B, design=PARTITIONED, **having) or {}
-
-
 def _step(users: int, prompt: int) -> Callable[[Document], float | None]:
-    return lambda document: _partitioned(document, users, prompt).get("ratio")
+    having = {"shape": LLAMA_3_8B, "design": PARTITIONED, "processes": min(users, DEFAULT_PROCESSES)}
+    find_it = value_of("timed", "ratio", users=users, prompt=prompt, **having)
+    return lambda document: find_it({"timed": timed_steps(document)})
 
 
-def _request(prompt: int, answer: int) -> Callable[[Document], float | None]:
-    having = {"users": 32, "prompt": prompt, "answer": answer, "processes": DEFAULT_PROCESSES}
-    return lambda document: _of_8b(document, "requests", design=PARTITIONED, **having).get("ratio")
-
-
-def _floor(users: int) -> Callable[[Document], float | None]:
-    return lambda document: _of_8b(document, "steps", design=OPEN, users=users, prompt=64).get("to_floor")
+_of_8b = partial(value_of, shape=LLAMA_3_8B)
+_request = partial(_of_8b, "requests", "ratio", design=PARTITIONED, users=32, processes=DEFAULT_PROCESSES)
+_floor = partial(_of_8b, "steps", "to_floor", design=OPEN, prompt=64)
 
 
 def _generate(users: int) -> Callable[[Document], float | None]:
@@ -58,38 +65,39 @@ def _generate(users: int) -> Callable[[Document], float | None]:
     def measured(document: Document) -> float | None:
         load = {"shape": LLAMA_3_8B, "users": users, "prompt": 64, "answer": 64}
         theirs = [row["tokens_per_s"] for row in document["transformers"] if load.items() <= row.items()]
-        ours = _of_8b(document, "requests", design=OPEN, users=users, prompt=64, answer=64).get("tokens_per_s")
+        ours = value_of("requests", "tokens_per_s", design=OPEN, **load)(document)
         return ours / max(theirs) if ours and theirs else None
 
     return measured
 
 
-def _obfuscated(users: int, lambda_: int) -> Callable[[Document], float | None]:
-    return lambda document: _of_8b(document, "variants", users=users, **{"lambda": lambda_}).get("ratio")
-
-
-def _memory(document: Document) -> float | None:
-    return _of_8b(document, "memory", processes=DEFAULT_PROCESSES).get("mb")
-
-
 TARGETS = (
     *(
-        Target(f"partitioned over open, a step, {users} × 64", 1.05, _step(users, 64), "at most")
+        Target(f"partitioned over open, a step, {users} × {prompt:,}", target, _step(users, prompt), "at most")
+        for prompt, target in ((64, 1.05), (2048, 1.08))
         for users in (1, 8, 32, 64)
     ),
-    *(
-        Target(f"partitioned over open, a step, {users} × 2,048", 1.08, _step(users, 2048), "at most")
-        for users in (1, 8, 32, 64)
-    ),
-    Target("throughput of partitioned over open, 32 × 64/64", 0.85, _request(64, 64)),
-    Target("throughput of partitioned over open, 32 × 512/128", 0.85, _request(512, 128)),
-    Target("open over the floor, 1 user", 1.25, _floor(1), "at most"),
-    Target("open over the floor, 8 users", 1.25, _floor(8), "at most"),
+    Target("throughput of partitioned over open, 32 × 64/64", 0.85, _request(prompt=64, answer=64)),
+    Target("throughput of partitioned over open, 32 × 512/128", 0.85, _request(prompt=512, answer=128)),
+    Target("open over the floor, 1 user", 1.25, _floor(users=1), "at most"),
+    Target("open over the floor, 8 users", 1.25, _floor(users=8), "at most"),
     Target("throughput of open over transformers' generate, 8 × 64/64", 1.5, _generate(8)),
     Target("throughput of open over transformers' generate, 32 × 64/64", 1.5, _generate(32)),
-    Target("obfuscated, λ = 8, 8 users, over λ = 0", 1.08, _obfuscated(8, 8), "at most"),
-    Target("obfuscated, λ = 64, 1 user, over λ = 0", 1.07, _obfuscated(1, 64), "at most"),
-    Target("one of eight attention processes beside its users' KV, MB", 250.0, _memory, "at most"),
+    *(
+        Target(
+            f"obfuscated, λ = {fakes}, {users} user{'s' if users > 1 else ''}, over λ = 0",
+            target,
+            _of_8b("variants", "ratio", users=users, **{"lambda": fakes}),
+            "at most",
+        )
+        for fakes, users, target in ((8, 8, 1.08), (64, 1, 1.07))
+    ),
+    Target(
+        "one of eight attention processes beside its users' KV, MB",
+        250.0,
+        _of_8b("memory", "mb", processes=DEFAULT_PROCESSES),
+        "at most",
+    ),
 )
 
 
@@ -217,3 +225,77 @@ def phases(us: Mapping[str, float], layers: int, queries: float, step_ms: float,
     rest = step_ms - sum(parts.values())
     parts["waiting_for_input_attention" if asks else "other"] += max(0.0, rest)
     return parts
+
+
+def _setting(row: Row) -> str:
+    count, users = row["processes"], row["users"]
+    if count == min(users, DEFAULT_PROCESSES):
+        return "eight attention processes"
+    return "one attention process" if count == 1 else "one for each user"
+
+
+def draw_steps(rows: list[Row], axes: tuple[Axes, ...]) -> str:
+    for panel, prompt in zip(axes, (64, 2048), strict=True):
+        mine = [{**row, "name": _setting(row)} for row in rows if row["prompt"] == prompt]
+        lines(panel, mine, "users", "ratio", "name", {})
+        panel.axhline(1.05 if prompt == 64 else 1.08, color="grey", linestyle="--", linewidth=1)
+        panel.set_xscale("log", base=2)
+        counts = sorted({row["users"] for row in mine})
+        panel.set_xticks(counts, [str(count) for count in counts])
+        panel.set(title=f"prompts of {prompt:,}", xlabel="users at once", ylabel="partitioned over open")
+        if mine:
+            panel.legend(fontsize="small")
+    return "a decode step (dashed: target)"
+
+
+def draw_shapes(rows: list[Row], axes: tuple[Axes, ...]) -> str:
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    counts = sorted({row["users"] for row in rows})
+    series = {
+        f"{users} users": [(find(rows, users=users, shape=shape) or {}).get("ratio") for shape in shapes]
+        for users in counts
+    }
+    grouped_bars(axes[0], shapes, series)
+    axes[0].set(ylabel="partitioned over open", ylim=(0.8, None))
+    axes[0].legend(fontsize="small")
+    return f"a decode step, prompts of 64, {DEFAULT_PROCESSES} attention processes"
+
+
+def draw_requests(rows: list[Row], axes: tuple[Axes, ...]) -> str:
+    names = [f"{bar_name(row)}, {row['prompt']}/{row['answer']}" for row in rows]
+    axes[0].barh(names, [row["tokens_per_s"] for row in rows])
+    axes[0].invert_yaxis()
+    axes[0].set(xlabel="output tokens/s")
+    return "whole requests, without HTTP"
+
+
+def draw_breakdown(rows: list[Row], axes: tuple[Axes, ...]) -> str:
+    parts = {name.replace("_", " "): [row["phases_ms"][name] for row in rows] for name in PHASES}
+    stacked_bars(axes[0], [bar_name(row) for row in rows], parts)
+    axes[0].set(xlabel="ms in a step")
+    legend_beside(axes[0])
+    return "where a step's time goes"
+
+
+def _partitioned_steps(document: Document) -> list[Row]:
+    return [row for row in timed_steps(document) if row["design"] == PARTITIONED]
+
+
+def _shapes(document: Document) -> list[Row]:
+    """At the default setting; nothing if there is one shape alone."""
+    short = [row for row in _partitioned_steps(document) if row["prompt"] == 64]
+    found = [row for row in short if row["processes"] == min(row["users"], DEFAULT_PROCESSES)]
+    return found if len({row["shape"] for row in found}) > 1 else []
+
+
+def _in_8b(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["shape"] == LLAMA_3_8B]
+
+
+_figure = partial(Drawing, panel=(5.0, 3.2), margin=(2.5, 0.8))
+FIGURES = {
+    "gpu-steps": _figure(lambda document: _in_8b(_partitioned_steps(document)), draw_steps, grid=(1, 2)),
+    "gpu-shapes": _figure(_shapes, draw_shapes),
+    "gpu-requests": _figure(lambda document: _in_8b([*document["requests"], *document["transformers"]]), draw_requests),
+    "gpu-breakdown": _figure(lambda document: document["breakdown"], draw_breakdown),
+}

@@ -1,26 +1,104 @@
-"""Measures case by case while there is time, each saved as it ends. Opens no GPU: sessions do."""
+"""Measures case by case while there is time, each saved as it ends, in sessions: processes that open the GPU, which the
+bench itself never does. They speak lines of JSON."""
 
-from __future__ import annotations
-
+import json
+import os
+import select
+import signal
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic
-from typing import Protocol
+from typing import Any, NoReturn
 
+import msgspec
+
+from cloister.errors import CloisterError, ServiceUnavailable, where_raised
+from cloister.process.hardening import die_with_parent
 from cloister_bench.gpu.plan import Case, Plan
 from cloister_bench.gpu.results import Results
-from cloister_bench.gpu.session import SessionLost
 from cloister_bench.suite.documents import Row
 from cloister_bench.suite.measurement import Measurement, Watcher
 
-
-class Measures(Protocol):
-    def measure(self, case: Case) -> Iterator[Row]: ...
-
-    def close(self) -> None: ...
+Measure = Callable[[Case], Iterator[Row]]
+SILENT_S = 120.0  # without a row: compiling for transformers takes longest
+ENDED_S = 10.0
 
 
-Start = Callable[[Case], Measures]
+class SessionLost(ServiceUnavailable):
+    """The process that computed is gone: the device is lost, or it hung."""
+
+
+class Session:
+    """Forked now; `prepare` runs in it and returns what measures a case. Silent for too long, it is ended with all it
+    has started."""
+
+    def __init__(self, prepare: Callable[[], Measure], silent_s: float = SILENT_S, ended_s: float = ENDED_S) -> None:
+        self._ended_s = ended_s
+        ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if not self._pid:
+            ours.close()
+            _serve(theirs, prepare)
+        theirs.close()
+        ours.settimeout(silent_s)
+        self._line, self._file = ours, ours.makefile("rw", encoding="utf-8")
+
+    def measure(self, case: Case) -> Iterator[Row]:
+        """Raises SessionLost, or ServiceUnavailable if this case alone failed."""
+        try:
+            self._file.write(msgspec.json.encode(case).decode() + "\n")
+            self._file.flush()
+            while True:
+                said = json.loads(self._file.readline() or "null")
+                if said is None:
+                    raise SessionLost("The process that computes has ended.")
+                if "lost" in said:
+                    raise SessionLost(said["lost"])
+                if "failed" in said:
+                    raise ServiceUnavailable(said["failed"])
+                if "done" in said:
+                    return
+                yield said["row"]
+        except (OSError, ValueError) as failure:
+            raise SessionLost(f"The process that computes does not answer ({type(failure).__name__}).") from None
+
+    def close(self) -> None:
+        self._file.close()
+        self._line.close()
+        ended = os.pidfd_open(self._pid)
+        select.select([ended], [], [], self._ended_s)
+        os.close(ended)
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+def _serve(line: socket.socket, prepare: Callable[[], Measure]) -> NoReturn:
+    try:
+        os.setsid()
+        die_with_parent()
+        file = line.makefile("rw", encoding="utf-8")
+
+        def say(**said: Any) -> None:
+            file.write(json.dumps(said) + "\n")
+            file.flush()
+
+        measure = None
+        for asked in file:
+            try:
+                measure = measure or prepare()
+                for row in measure(msgspec.json.decode(asked, type=Case)):
+                    say(row=row)
+                say(done=True)
+            except CloisterError as failure:
+                say(failed=str(failure))
+            except Exception as failure:  # CUDA's errors stay: another process goes on
+                say(lost=f"{where_raised(failure)}: {str(failure)[:300]}")
+                break
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 class Bench(Measurement[Results]):
@@ -29,7 +107,7 @@ class Bench(Measurement[Results]):
     def __init__(
         self,
         results: Results,
-        start: Start,
+        start: Callable[[Case], Session],
         watcher: Watcher,
         save: Callable[[], None],
         clock: Callable[[], float] = monotonic,
@@ -40,7 +118,7 @@ class Bench(Measurement[Results]):
         self._from = clock() if begun is None else begun
         self._plan: Plan = results.plan
         self._start, self._clock = start, clock
-        self._session: Measures | None = None
+        self._session: Session | None = None
         self._shape = ""
 
     def run(self) -> None:
@@ -61,13 +139,9 @@ class Bench(Measurement[Results]):
             self._save()
 
     def _measure(self, case: Case) -> None:
-        if case.part == "transformers":
-            session = self._start(case)
-            try:
-                self._take(session, case)
-            finally:
-                session.close()
-            return
+        if case.part == "transformers":  # another program
+            with closing(self._start(case)) as session:
+                return self._take(session, case)
         if self._session is None or self._shape != case.shape:
             self._end()
             self._session, self._shape = self._start(case), case.shape
@@ -77,7 +151,7 @@ class Bench(Measurement[Results]):
             self._end()
             raise
 
-    def _take(self, session: Measures, case: Case) -> None:
+    def _take(self, session: Session, case: Case) -> None:
         for row in session.measure(case):
             self._results.add(row)
             self._save()

@@ -1,7 +1,5 @@
 """The shapes of models that are measured, and the fewest bytes a step of one must read. Nothing computes here."""
 
-from __future__ import annotations
-
 from cloister.models.plain_config import PlainConfig
 
 

@@ -1,8 +1,6 @@
 """Decode steps: `open`, `isolated` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
 Keys and values of prompts are drawn at random, not computed: a step takes as long."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """Steps of `obfuscated`: every user has λ+1 prompts in slots of one vault, with one beginning. λ = 0 is `partitioned`.
 As in steps.py keys and values are drawn at random. What all prompts of a user begin with is held once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Weights of a shape, drawn at random: they mean nothing, and take as long as others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

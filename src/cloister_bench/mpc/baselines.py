@@ -1,8 +1,6 @@
 """What MPCache is compared with: other ways of keeping the KV cache, with the papers' secret top-k. A served party
 refuses a plan that names one of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -10,9 +8,9 @@ from jax import Array, lax
 from msgspec.structs import replace
 
 from cloister_bench.mpc.plan import BaselinePlan
-from cloister_mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
-from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles, Softmax
-from cloister_mpc.cache.methods import FullCache, MPCache, make_method, similarities, sizes_of
+from cloister_mpc.cache.attention import added_up, attention_received, headwise, take, weighted
+from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.methods import FullCache, Method, MPCache, make_method, similarities, sizes_of
 from cloister_mpc.cache.plan import CachePlan
 
 SNAPKV_WINDOW = 32
@@ -67,17 +65,7 @@ class SnapKV(KeptCache):
 
 
 class ForgettingCache(KeptCache):
-    def attend(
-        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
-    ) -> tuple[Array, Cache]:
-        keys = jnp.concatenate([cache.keys, cache.pinned_keys], axis=1)
-        values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
-        visible = visible_to(queries.shape[1], cache.keys.shape[1], seen)
-        out, weights = read_all(queries, keys, values, softmax, offset, visible)
-        return out, self.afterwards(cache, weights, values, softmax, seen)
-
-    def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
-        raise NotImplementedError
+    """It changes from token to token, in `afterwards`."""
 
 
 class H2O(ForgettingCache):
@@ -158,9 +146,9 @@ EPSILON = 2.0**-10  # below any key's squared length, and not lost in fixed poin
 class SelectingCache(MPCache):
     choose_shuffles = ()
 
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
         assert cache.marks is not None
-        return Choice(gathered_rows(similarities(queries, cache.marks), self.sizes.count))
+        return gathered_rows(similarities(queries, cache.marks), self.sizes.count)
 
 
 class LongCache(SelectingCache):
@@ -170,7 +158,7 @@ class LongCache(SelectingCache):
         cache = super().build(prompt, eviction)
         return cache._replace(marks=_directions(cache.keys))
 
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
         return super().choose(_directions(queries), cache, shuffles)
 
 

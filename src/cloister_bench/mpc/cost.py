@@ -1,8 +1,6 @@
 """What a run costs by SPU's profiler, and an upper bound on slower networks: seconds measured + bytes of the busiest
 party / bandwidth + messages of one party x latency (one way). No two rounds overlap in SPU's protocols."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,22 +33,13 @@ class Tally:
     times: int = 0
     cpu: tuple[float, ...] = ()
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             self.seconds + other.seconds,
             _each(self.sent, other.sent),
             _each(self.messages, other.messages),
             self.times + other.times,
             _each(self.cpu, other.cpu),
-        )
-
-    def __mul__(self, times: int) -> Tally:
-        return Tally(
-            times * self.seconds,
-            tuple(times * each for each in self.sent),
-            tuple(times * each for each in self.messages),
-            times * self.times,
-            tuple(times * each for each in self.cpu),
         )
 
     @property
@@ -90,13 +79,10 @@ class Cost:
     whole: Tally = Tally()
     operators: Mapping[str, Tally] = field(default_factory=dict)
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: "Cost") -> "Cost":
         names = dict.fromkeys((*self.operators, *other.operators))
         both = {name: self.operators.get(name, Tally()) + other.operators.get(name, Tally()) for name in names}
         return Cost(self.whole + other.whole, both)
-
-    def __mul__(self, times: int) -> Cost:
-        return Cost(self.whole * times, {name: each * times for name, each in self.operators.items()})
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -1,7 +1,5 @@
 """What one step of a generation costs: each kind of program is measured once, and counted as often as it occurs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -33,7 +31,7 @@ class Step:
 
     @property
     def cost(self) -> Cost:
-        return total(part.cost * part.times for part in self.parts)
+        return total(part.cost for part in self.parts for _ in range(part.times))
 
 
 class Meter:

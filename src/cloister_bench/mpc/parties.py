@@ -1,29 +1,24 @@
 """Three parties as processes over TCP on this machine; this process deals random inputs, client and provider in one."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
+
+import numpy as np
 
 from cloister.errors import PartyLost, ProtocolError
 from cloister_bench.mpc.cost import Cost, count_profiles, merge, read_profiles
 from cloister_mpc.config import PARTIES
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from cloister_mpc.model.programs import Program
-
+from cloister_mpc.local_parties import free_ports
+from cloister_mpc.model.program_store import Program
 
 _MAIN = re.compile(r"func\.func @main\((.*?)\) -> ", re.DOTALL)
 _INPUT = re.compile(r"%arg\d+: tensor<((?:\d+x)*)(!pphlo\.secret<)?([a-z]+\d+)>")
@@ -44,8 +39,6 @@ class Input:
 
     def draw(self) -> np.ndarray[Any, Any]:
         """So small that any product of them stays within the ring."""
-        import numpy as np
-
         random = np.random.default_rng()
         if self.dtype == "float32":
             return (0.02 * random.standard_normal(self.shape, dtype=np.float32)).astype(np.float32)
@@ -80,14 +73,14 @@ class Parties:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._controls: list[Connection] = []
 
-    def __enter__(self) -> Parties:
+    def __enter__(self) -> Self:
         from cloister_mpc.shares import Dealer
 
         self._dealer = Dealer()
         try:
             for rank in range(self.count):
                 self._start(rank)
-            addresses = _free_addresses(self.count)
+            addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(self.count))
             self._call("join", [(rank, addresses) for rank in range(self.count)], START_SECONDS)
         except BaseException:
             self.__exit__()
@@ -167,11 +160,3 @@ def _read_log(log: Path, begin: int, runs: int) -> str:
         if count_profiles(text) >= runs or time.monotonic() > deadline:
             return text
         time.sleep(0.005)
-
-
-def _free_addresses(count: int) -> tuple[str, ...]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)

@@ -1,8 +1,6 @@
 """A party that is measured: `python -m cloister_bench.mpc.party FD`. Not for serving: it trusts the benchmark, runs any
 executable, and its connections are not encrypted. SPU's profiler writes to standard output."""
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
 from multiprocessing.connection import Connection

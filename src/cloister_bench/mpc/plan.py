@@ -1,8 +1,6 @@
 """What is measured, and how often. Baselines run on the tuned functions, so that only the cache differs; `full_naive`
 and `full_lean` are the full cache on the other two."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 

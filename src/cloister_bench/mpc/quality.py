@@ -1,7 +1,5 @@
 """What methods cost in quality (Figure 9, Tables 3 to 5), beside the full cache on the same prompts, not on shares."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -20,7 +18,7 @@ from cloister.prompts.tokenizer import Tokenizer
 from cloister_bench.mpc.baselines import ForgettingCache, method_of
 from cloister_bench.mpc.plan import BaselinePlan, Plan, QualityMethod
 from cloister_bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
-from cloister_mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import NAIVE
 from cloister_mpc.model.decoder import Angles, PlainModel
@@ -91,7 +89,7 @@ def judge(
 
 
 def _outcome(
-    task: Task, sample: Sample, prompt: ReadPrompt, reader: Reader, decode: Decode, guess: Sequence[int]
+    task: Task, sample: Sample, prompt: "ReadPrompt", reader: "Reader", decode: Decode, guess: Sequence[int]
 ) -> tuple[float, Sequence[int]]:
     """The score, and what the reader answered: a good guess of what the next one will."""
     caches = reader.caches(prompt)
@@ -193,7 +191,7 @@ class Reader:
         present = jnp.ones((1, self._columns), hidden.dtype)
         return decoder.finish(hidden, out, weights, present, epsilon)
 
-    def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
+    def _attend(self, queries: Array, cache: Cache, choice: Array | None, offset: Array, seen: Array) -> Array:
         attend = partial(self.method.attend, softmax=self._model.decoder.functions.softmax, offset=offset)
         if isinstance(self.method, ForgettingCache):  # it changes from token to token
 

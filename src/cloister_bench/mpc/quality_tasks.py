@@ -1,7 +1,5 @@
 """Tasks that depend on what is read of a prompt of `PROMPT_TOKENS`. On generated texts only retrieval can succeed."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

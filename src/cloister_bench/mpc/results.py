@@ -1,21 +1,16 @@
 """The document of `bench mpc`. Megabytes are 10⁶ bytes of all parties together; messages one party's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from cloister_bench.mpc.cost import LAN, WAN, Cost, Tally
 from cloister_bench.mpc.plan import STATIC, Plan
+from cloister_bench.mpc.quality import QualityRow
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Row, Table, Target, find, number, targets_table, write_text
-
-if TYPE_CHECKING:
-    from cloister_bench.mpc.quality import QualityRow
-
 
 OURS = "mpcache"
 LENGTHS = (1024, 2048)

@@ -1,7 +1,5 @@
 """The whole measurement: which parts, in which order, on which parties, and what is kept when one fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 

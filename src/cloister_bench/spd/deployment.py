@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from math import ceil, isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -52,24 +52,28 @@ class Counters:
 class Deployment(OwnServer):
     """`pid` is its controller's."""
 
+    request_s = REQUEST_S
+
     def __init__(self, folder: ModelFolder, logs: Path, arguments: Sequence[str]) -> None:
         super().__init__(folder.path, logs, arguments)
         self.folder = folder
 
-    async def measure(self, point: Point, seed: int) -> RunReport:
-        """Raises ServiceUnavailable if not one of the users was answered."""
-        load = Workload(
+    def load(self, point: Point, seed: int) -> Workload:
+        return Workload(
             input_tokens=point.input_tokens,
             output_tokens=point.output_tokens,
             requests_per_user=point.requests,
             # So every user has its vault when the clock starts, as in the paper. A single request is long enough alone.
             warmup=int(point.requests > 1),
             seed=seed,
-            timeout_s=REQUEST_S,
+            timeout_s=self.request_s,
             protection=point.level,
             sessions=point.level != OPEN,
         )
-        run = await measure(self.address, self.api_key, self.model, load, point.users)
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        """Raises ServiceUnavailable if not one of the users was answered."""
+        run = await measure(self.address, self.api_key, self.model, self.load(point, seed), point.users)
         if not run.output_tokens:
             raise ServiceUnavailable(f"No request was answered ({point}): {kinds_of_errors([run])}.")
         return run
@@ -79,7 +83,11 @@ class Deployment(OwnServer):
     ) -> Answer:
         """Raises BrokenAnswer."""
         load = Workload(
-            input_tokens=input_tokens, output_tokens=output_tokens, seed=seed, timeout_s=REQUEST_S, protection=level
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            seed=seed,
+            timeout_s=self.request_s,
+            protection=level,
         )
         user = User(self.address, self.api_key, load)
         try:
@@ -94,17 +102,24 @@ class Deployment(OwnServer):
         return Counters.read(exchange.body.decode())
 
 
+Kind = TypeVar("Kind", bound=Deployment)
+
+
 @asynccontextmanager
-async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
-    """Waits until the server has answered at every level once."""
-    with Deployment(folder, logs, arguments) as server:
+async def started(server: Kind, levels: Iterable[LevelName]) -> AsyncIterator[Kind]:
+    """Waits until the server has answered at each of these levels once."""
+    with server:
         try:
             server.model = await server.ready(START_S)
         except ServiceUnavailable as failed:
             raise ServiceUnavailable(failed.message, hint=_last_line(server.log)) from None
-        for level in LEVELS:
+        for level in levels:
             await server.measure(Point(level, 1, 16, 4), seed=-1)
         yield server
+
+
+def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AbstractAsyncContextManager[Deployment]:
+    return started(Deployment(folder, logs, arguments), LEVELS)
 
 
 def _last_line(log: Path) -> str:

@@ -1,7 +1,5 @@
 """What is measured, with which numbers. Nothing is measured here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """A model of random weights, for timing: its answers mean nothing, its speed is that of its shape."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -25,6 +25,7 @@ from cloister_bench.suite.documents import (
     number,
     stacked_bars,
     targets_table,
+    value_of,
 )
 from cloister_bench.suite.measurement import Measured, Point, ratio
 
@@ -34,29 +35,21 @@ if TYPE_CHECKING:
 IDLE_VAULTS = 64
 
 
-def _ratio(users: int, key: str) -> Callable[[Document], float | None]:
-    return lambda document: (find(document["runs"], figure=4, level=PARTITIONED, users=users) or {}).get(key)
-
-
-def _number(part: str, key: str) -> Callable[[Document], float | None]:
-    return lambda document: document[part].get(key)
-
-
-def _idle_vaults(document: Document) -> float | None:
-    memory = document["memory"]
-    value: float | None = memory.get("idle_vaults_mb")
-    return value if memory.get("idle_vaults") == IDLE_VAULTS else None
-
-
+_vaults = partial(value_of, "runs", figure=4, level=PARTITIONED)
 TARGETS = (
-    Target("throughput of partitioned over open, 8 users", 0.85, _ratio(8, "ratio_to_open")),
-    Target("throughput of partitioned over open, 32 users", 0.8, _ratio(32, "ratio_to_open")),
-    Target("throughput of partitioned over isolated, 8 users", 3.0, _ratio(8, "ratio_to_isolated")),
-    Target("first token of a long prompt, partitioned over open", 1.2, _number("ttft", "ratio"), "at most"),
-    Target("a vault's private memory beyond its KV cache, MB", 40.0, _number("memory", "beyond_kv_mb"), "at most"),
-    Target("a new user's wait for a vault, spare one ready, ms", 50.0, _number("vaults", "with_spare_ms"), "at most"),
-    Target("a new user's wait for a vault, none spare, ms", 50.0, _number("vaults", "without_spare_ms"), "at most"),
-    Target(f"{IDLE_VAULTS} idle vaults, MB", 3000.0, _idle_vaults, "at most"),
+    Target("throughput of partitioned over open, 8 users", 0.85, _vaults("ratio_to_open", users=8)),
+    Target("throughput of partitioned over open, 32 users", 0.8, _vaults("ratio_to_open", users=32)),
+    Target("throughput of partitioned over isolated, 8 users", 3.0, _vaults("ratio_to_isolated", users=8)),
+    Target("first token of a long prompt, partitioned over open", 1.2, value_of("ttft", "ratio"), "at most"),
+    Target("a vault's private memory beyond its KV cache, MB", 40.0, value_of("memory", "beyond_kv_mb"), "at most"),
+    Target("a new user's wait for a vault, spare one ready, ms", 50.0, value_of("vaults", "with_spare_ms"), "at most"),
+    Target("a new user's wait for a vault, none spare, ms", 50.0, value_of("vaults", "without_spare_ms"), "at most"),
+    Target(
+        f"{IDLE_VAULTS} idle vaults, MB",
+        3000.0,
+        value_of("memory", "idle_vaults_mb", idle_vaults=IDLE_VAULTS),
+        "at most",
+    ),
 )
 
 

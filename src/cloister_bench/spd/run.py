@@ -1,7 +1,5 @@
 """The whole measurement: which servers are started, how each part is measured, and what is kept when one fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -69,6 +69,16 @@ def find(rows: Iterable[Row], **having: Any) -> Row | None:
     return next((row for row in rows if having.items() <= row.items()), None)
 
 
+def value_of(part: str, key: str, **having: Any) -> Callable[[Document], float | None]:
+    """A target's number: `key` of the first row of a part that has these values, or of a part that is one row."""
+
+    def measured(document: Document) -> float | None:
+        rows = document[part]
+        return (find([rows] if isinstance(rows, dict) else rows, **having) or {}).get(key)
+
+    return measured
+
+
 def write_json(document: Document, path: Path) -> None:
     write_text(json.dumps(document, indent=2) + "\n", path, "Choose another file.")
 

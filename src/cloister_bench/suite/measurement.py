@@ -1,7 +1,5 @@
 """Measures a suite part by part, keeping the others when one fails; sides in turn, so that other load hits them all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

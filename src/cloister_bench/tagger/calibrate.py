@@ -2,8 +2,6 @@
 `python -m cloister_bench.tagger.calibrate --shared DIR --weights TAGGER.npz`.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from pathlib import Path

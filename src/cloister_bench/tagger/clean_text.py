@@ -4,8 +4,6 @@
 put them in, and requests to a model. No slot here is filled with personal data.
 """
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Labelled texts of the shared data: (text, [(start, end, class)]); class −1: ignore. Licences are in SOURCES.md."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -9,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from cloister_bench.detection.data import Sample, quarter_of, read_sets, units_in
 from cloister_bench.tagger import names, values
@@ -21,11 +18,8 @@ Text = tuple[str, list[Span]]
 
 WORDS = read_words("corpora")
 KIND_OF: dict[str, int] = {label: getattr(values, kind) for kind, labels in WORDS["KINDS"].items() for label in labels}
-
-
 TRAINED_ON = (0, 1)  # quarters of each set
-
-
+PROMPTS = ("arena_hard", "mt_bench", "awesome", "self_instruct", "injecguard", "prompt_extraction")
 SHINGLE = 8  # a text that shares this many words in a row with a kept one is not trained on
 
 
@@ -34,51 +28,42 @@ def _shingles(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
 
 
-class _Kept(NamedTuple):
-    samples: list[Sample]
-    shingles: set[tuple[str, ...]]
-
-
 @cache
-def _kept(folder: Path) -> _Kept:
+def _kept(folder: Path) -> tuple[list[Sample], set[tuple[str, ...]]]:
+    """What may be trained on, and the shingles of what may not."""
     samples, shingles = [], set()
     for sample in read_sets(folder):
         if sample.quarter in TRAINED_ON:
             samples.append(sample)
         else:
             shingles |= _shingles(sample.text)
-    return _Kept([one for one in samples if not _shingles(one.text) & shingles], shingles)
+    return [one for one in samples if not _shingles(one.text) & shingles], shingles
 
 
 def labelled(folder: Path) -> dict[str, list[Text]]:
     sets: dict[str, list[Text]] = {}
-    for sample in _kept(folder).samples:
+    for sample in _kept(folder)[0]:
         if sample.dataset not in PROMPTS:
-            spans = [(start, end, _kind(label)) for start, end, label in sample.spans]
+            spans = [
+                (start, end, -1 if label == "?" else KIND_OF.get(label, NUMBER)) for start, end, label in sample.spans
+            ]
             sets.setdefault(sample.dataset, []).append((sample.text, spans))
     return sets
 
 
 def responses(folder: Path) -> list[Text]:
     """What a model answered to the prompts of PUPA that may be trained on; what is private in those is here too."""
-    kept, texts = {sample.text for sample in _kept(folder).samples}, []
+    kept, texts = {sample.text for sample in _kept(folder)[0]}, []
     with (folder / "data/pii/pupa_tnb.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             text = row["target_response"]
-            if row["user_query"] in kept and not _shingles(text) & _kept(folder).shingles:
+            if row["user_query"] in kept and not _shingles(text) & _kept(folder)[1]:
                 texts.append((text, [(start, end, UNIT) for start, end, _ in units_in(text, row["pii_units"])]))
     return texts
 
 
-def _kind(label: str) -> int:
-    return -1 if label == "?" else KIND_OF.get(label, NUMBER)
-
-
-PROMPTS = ("arena_hard", "mt_bench", "awesome", "self_instruct", "injecguard", "prompt_extraction")
-
-
 def unlabelled(folder: Path) -> list[str]:
-    return [sample.text for sample in _kept(folder).samples if sample.dataset in PROMPTS]
+    return [sample.text for sample in _kept(folder)[0] if sample.dataset in PROMPTS]
 
 
 def passages(folder: Path) -> list[str]:
@@ -86,7 +71,7 @@ def passages(folder: Path) -> list[str]:
     text = (folder / "data/longctx/wikitext2_raw_test.txt").read_text(encoding="utf-8")
     text = re.sub(r" @(.)@ ", r"\1", text)
     text = re.sub(r" ([.,;:!?)])", r"\1", text).replace("( ", "(")
-    seen = _kept(folder).shingles
+    seen = _kept(folder)[1]
     lines = [line.strip() for line in text.splitlines()]
     articles = json.loads((folder / "data/longctx/xquad_en.json").read_text(encoding="utf-8"))["data"]
     lines += [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]

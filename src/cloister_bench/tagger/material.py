@@ -1,7 +1,5 @@
 """Draws texts to train on, made-up or shared, with other people: (text, [(start, end, class)]); class −1: ignore."""
 
-from __future__ import annotations
-
 import random
 import re
 from bisect import bisect_right
@@ -159,10 +157,11 @@ REWORDED = ("prompt", "passage", "pupa", "tweet", "novel")
 ASKS = 0.6  # share of requests among the clean sentences
 
 
-class Material:
-    """`people`: the share of known names in clean prompts that training passes over; the others count as clean."""
+PEOPLE = 0.7  # share of known names in clean prompts that training passes over; the others count as clean
 
-    def __init__(self, folder: Path, people: float = 0.7) -> None:
+
+class Material:
+    def __init__(self, folder: Path) -> None:
         sets = corpora.labelled(folder)
         self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
         self.nannigalaxy = sets["nannigalaxy"]
@@ -177,7 +176,6 @@ class Material:
         nobodys = {word.lower() for word in SENTENCES["CAPITALS_THAT_NAME_NOBODY"]}
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
         self.words = sorted(word for word in self.common if len(word) > 3 and word not in names.KNOWN)
-        self.people = people
         self.entities = corpora.entities(self.passages, self.common)
         self.answers = corpora.responses(folder)
         self.templates = [
@@ -188,10 +186,12 @@ class Material:
         self.local = [(language, line) for language, lines in SENTENCES["LOCAL"].items() for line in lines.splitlines()]
         self.clean = SENTENCES["CLEAN"] + clean_text.WORDS["CLEAN_ELSEWHERE"]
         self._makers = {
-            "english": self._english, "local": self._local, "template": self._template, "clean": self._clean,
-            "plain": self._plain, "several": self._several, "prompt": self._prompt, "passage": self._passage,
-            "novel": self._novel, "presidio": lambda d: d.choice(self.presidio), "nannigalaxy": self._nannigalaxy,
-            "tweet": self._tweet, "pupa": self._pupa,
+            "english": self._english, "local": self._local, "clean": self._clean, "plain": self._plain,
+            "several": self._several, "prompt": self._prompt, "passage": self._passage, "novel": self._novel,
+            "pupa": self._pupa, "template": lambda d: filled(d.choice(self.templates), d, None),
+            "presidio": lambda d: d.choice(self.presidio),
+            "nannigalaxy": lambda d: recast(d.choice(self.nannigalaxy), d),
+            "tweet": lambda d: recast(d.choice(self.wnut), d, 0.5, self.entities),
         }  # fmt: skip
 
     def draw(self, draw: random.Random) -> Text:
@@ -216,9 +216,6 @@ class Material:
         language, line = draw.choice(self.local)
         return filled(line, draw, language if draw.random() < 0.85 else None)
 
-    def _template(self, draw: random.Random) -> Text:
-        return filled(draw.choice(self.templates), draw, None)
-
     def _clean(self, draw: random.Random) -> Text:
         line = draw.choice(self.clean)
         if draw.random() < 0.4:
@@ -235,7 +232,7 @@ class Material:
 
     def _prompt(self, draw: random.Random) -> Text:
         text, _ = piece((draw.choice(self.prompts), []), draw)
-        known = [each for each in corpora.known(text) if draw.random() < self.people]
+        known = [each for each in corpora.known(text) if draw.random() < PEOPLE]
         return peopled((text, known), draw) if draw.random() < 0.3 else (text, known)
 
     def _passage(self, draw: random.Random) -> Text:
@@ -245,18 +242,8 @@ class Material:
     def _novel(self, draw: random.Random) -> Text:
         text, spans = recast(draw.choice(self.novel), draw)
         doubtful = corpora.doubtful(text, self.common)
-        return text, spans + [each for each in doubtful if not _covered(each, spans)]
-
-    def _nannigalaxy(self, draw: random.Random) -> Text:
-        return recast(draw.choice(self.nannigalaxy), draw)
-
-    def _tweet(self, draw: random.Random) -> Text:
-        return recast(draw.choice(self.wnut), draw, 0.5, self.entities)
+        return text, spans + [one for one in doubtful if not any(s < one[1] and one[0] < e for s, e, _ in spans)]
 
     def _pupa(self, draw: random.Random) -> Text:
         texts = self.pupa if draw.random() < 0.7 else self.answers
         return recast(piece(draw.choice(texts), draw), draw, 0.6, self.entities)
-
-
-def _covered(one: corpora.Span, spans: list[corpora.Span]) -> bool:
-    return any(start < one[1] and one[0] < end for start, end, _ in spans)

@@ -1,7 +1,5 @@
 """Given names, family names and places of many languages, and more made from their letters. A real person is chance."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 

@@ -1,10 +1,7 @@
 """Several nets of the tagger, trained together: each has its own table and layers, and its own order of the words."""
 
-from __future__ import annotations
-
 import random
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,30 +14,18 @@ CLASSES = 9
 WIDTH = 5
 STEP_WORDS = 8192
 LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]  # features of a word's letters, shape, whole
-
 LEVELS = 15  # of a table's numbers, so that the file is small
-
-DECAY, AVERAGE = 0.01, 0.998  # how weights shrink, and how slowly their mean moves
-
+RATE, DECAY, AVERAGE = 6e-3, 0.01, 0.998  # of learning; how weights shrink, and how slowly their mean moves
+PRIVATE, SMALL = 0.5, 2.5  # weights of private words and of clean ones without a capital; others: 1
+BLANK, HIDE = 0.2, 0.3  # shares of words with hidden letters, and hidden as a whole
+DROPOUT, SMOOTH = 0.2, 0.02
 Tensors = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Weights of private words and of clean ones without a capital (others: 1); shares of words with hidden letters."""
-
-    private: float = 0.5
-    small: float = 2.5
-    blank: float = 0.2
-    hide: float = 0.3
-    dropout: float = 0.2
-    smooth: float = 0.02
-
-
 class Nets(nn.Module):
-    def __init__(self, count: int, settings: Settings, dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
+    def __init__(self, count: int, dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
         super().__init__()
-        self.count, self.settings, self.dilations = count, settings, dilations
+        self.count, self.dilations = count, dilations
         self.table = nn.Parameter(torch.randn(count * (BUCKETS + 1), dimension) * 0.1)
         self.table.data.view(count, BUCKETS + 1, dimension)[:, BUCKETS] = 0
         sizes = (dimension, *[hidden] * len(dilations))
@@ -62,9 +47,9 @@ class Nets(nn.Module):
         lettered = torch.ones_like(inside)
         if self.training:
             chances = torch.rand(count, words, 1, device=features.device)
-            lettered = (chances > self.settings.blank).float()
+            lettered = (chances > BLANK).float()
             features = features.clone()
-            hidden_words = chances < self.settings.blank + self.settings.hide
+            hidden_words = chances < BLANK + HIDE
             features[:, :, WHOLE] = torch.where(hidden_words, BUCKETS, features[:, :, WHOLE])
             features[torch.rand(features.shape, device=features.device) < 0.1] = BUCKETS
         features = features + first
@@ -77,7 +62,7 @@ class Nets(nn.Module):
                 torch.baddbmm(self.biases[number], _around(hidden, text, dilation), self.kernels[number])
             )
             if self.training:
-                following = nn.functional.dropout(following, self.settings.dropout)
+                following = nn.functional.dropout(following, DROPOUT)
             hidden = (following if number == 0 else hidden + following) * inside
         return torch.baddbmm(self.out_bias, hidden, self.out)
 
@@ -98,15 +83,15 @@ def _around(hidden: torch.Tensor, text: torch.Tensor, dilation: int) -> torch.Te
     return torch.cat(near, 2)
 
 
-def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor, settings: Settings) -> torch.Tensor:
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor) -> torch.Tensor:
     """Of each net: cross entropy, smoothed. A unit is private, of unknown kind; words of unknown class do not count."""
     logs = nn.functional.log_softmax(scores, 2)
     loss = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
     anyone = torch.logsumexp(logs[:, :, 1:], 2)
     loss = torch.where(labels == UNIT, -anyone, loss)
-    loss = loss * (1 - settings.smooth) - settings.smooth * logs.mean(2)
-    clean = torch.where(small, settings.small, 1.0)
-    weight = torch.where(labels > 0, settings.private, clean) * (labels >= 0)
+    loss = loss * (1 - SMOOTH) - SMOOTH * logs.mean(2)
+    clean = torch.where(small, SMALL, 1.0)
+    weight = torch.where(labels > 0, PRIVATE, clean) * (labels >= 0)
     return (loss * weight).sum(1) / weight.sum(1)
 
 
@@ -131,11 +116,11 @@ def batch(pool: Tensors, starts: list[int]) -> tuple[torch.Tensor, ...]:
     return features.long(), torch.cat(trigrams), torch.cat(offsets), labels.long(), small
 
 
-def train(nets: Nets, pool: Tensors, steps: int, rate: float, seed: int) -> None:
+def train(nets: Nets, pool: Tensors, steps: int, seed: int) -> None:
     """Each net in its own order of the words; the running means of their weights."""
     random.seed(seed)
-    optimizer = torch.optim.AdamW(nets.parameters(), lr=rate, weight_decay=DECAY, fused=nets.table.is_cuda)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.15)
+    optimizer = torch.optim.AdamW(nets.parameters(), lr=RATE, weight_decay=DECAY, fused=nets.table.is_cuda)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.15)
     averaged = [parameter.detach().clone() for parameter in nets.parameters()]
     parts = range(0, len(pool["labels"]) - STEP_WORDS + 1, STEP_WORDS)
     rounds = -(-steps // len(parts))
@@ -144,7 +129,7 @@ def train(nets: Nets, pool: Tensors, steps: int, rate: float, seed: int) -> None
     nets.train()
     for step in range(steps):
         features, trigrams, offsets, labels, small = batch(pool, [order[step] for order in orders])
-        loss = loss_of(nets(features, trigrams, offsets), labels, small, nets.settings)
+        loss = loss_of(nets(features, trigrams, offsets), labels, small)
         optimizer.zero_grad()
         loss.sum().backward()
         assert nets.table.grad is not None

@@ -11,8 +11,6 @@ Several nets are trained at once; the tagger takes the mean of their logits. Hal
 generate, hours on two cores. Needs torch; what it writes needs numpy alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time
@@ -27,10 +25,9 @@ from cloister.detection.folding import fold
 from cloister.detection.words import BUCKETS, FEATURES, split
 from cloister_bench.tagger.corpora import Text
 from cloister_bench.tagger.material import Material, joined
-from cloister_bench.tagger.nets import STEP_WORDS, Nets, Settings, on_device, packed, train
+from cloister_bench.tagger.nets import STEP_WORDS, Nets, on_device, packed, train
 
-DIMENSION, HIDDEN = 48, 64
-DILATIONS = (1, 2, 4, 8, 16)
+DIMENSION, HIDDEN, DILATIONS = 24, 32, (1, 2, 4)  # as the tagger that is shipped, which has four such nets
 PAD_WORDS = 8
 BETWEEN = "\n\n"
 TEXTS_AT_ONCE = 400
@@ -95,24 +92,21 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--members", type=int, default=8, help="nets that are trained at once")
+    parser.add_argument("--members", type=int, default=4, help="nets that are trained at once")
     parser.add_argument("--words", type=int, default=14_000_000, help="words generated for all of them, pads included")
     parser.add_argument("--steps", type=int, default=1000, help=f"of {STEP_WORDS} words for each")
     parser.add_argument("--processes", type=int, default=2, help="that generate them")
-    parser.add_argument("--people", type=float, default=0.7, help="share of known names passed over in clean prompts")
-    parser.add_argument("--rate", type=float, default=6e-3)
-    parser.add_argument("--small", type=float, default=2.5, help="what a clean word without a capital weighs")
     parser.add_argument("--seed", type=int, default=21)
     arguments = parser.parse_args()
     begun, device = time.monotonic(), torch.device(arguments.device)
     torch.backends.cuda.matmul.allow_tf32 = True
-    material = Material(arguments.shared, arguments.people)
+    material = Material(arguments.shared)
     made = gathered(material, arguments.seed, arguments.words, arguments.processes)
     print(f"{len(made['labels'])} words, {time.monotonic() - begun:.0f} s", flush=True)
     torch.manual_seed(arguments.seed)
-    nets = Nets(arguments.members, Settings(small=arguments.small), DIMENSION, HIDDEN, DILATIONS).to(device)
+    nets = Nets(arguments.members, DIMENSION, HIDDEN, DILATIONS).to(device)
     pool = on_device(made, device)
-    train(nets, pool, arguments.steps, arguments.rate, arguments.seed)
+    train(nets, pool, arguments.steps, arguments.seed)
     np.savez_compressed(arguments.out, **packed(nets))
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
 

@@ -5,8 +5,6 @@
 `fill(slot, draw, language)` gives a text; `CLASS_OF[slot]` says what the tagger should call it.
 """
 
-from __future__ import annotations
-
 import random
 import string
 from collections.abc import Callable

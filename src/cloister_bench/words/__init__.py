@@ -1,7 +1,5 @@
 """Lists of words, names and sentences, as data. Any pairing that names a real person is chance."""
 
-from __future__ import annotations
-
 import json
 from importlib.resources import files
 from typing import Any

@@ -1,8 +1,6 @@
 """Attention of grouped heads, in the two products every method is made of, and how much attention a prompt's last
 queries give to its tokens (§4.2). Does not select."""
 
-from __future__ import annotations
-
 from math import isqrt
 
 import jax.numpy as jnp
@@ -20,8 +18,7 @@ LARGEST_WIDTH = 64
 
 
 def headwise(left: Array, right: Array) -> Array:
-    """(G, m, k) @ (G, k, n) → (G, m, n). On shares one block-diagonal product: a batched one sends its messages per
-    head."""
+    """(G, m, k) @ (G, k, n) → (G, m, n). On shares one block-diagonal product: a batched one sends some per head."""
     if not on_shares():
         return jnp.matmul(left, right)
     heads, rows, inner = left.shape
@@ -76,14 +73,6 @@ def weighted(weights: Array, values: Array) -> Array:
     heads, new, tokens = weights.shape
     grouped = weights.reshape(values.shape[0], -1, tokens)
     return headwise(grouped, values).reshape(heads, new, -1)
-
-
-def read_all(
-    queries: Array, keys: Array, values: Array, softmax: Softmax, offset: Array, visible: Array
-) -> tuple[Array, Array]:
-    """Attention over everything given, and its weights before division; `visible` is public, (n, t) integers."""
-    weights = shown(softmax.weigh(scores(queries, keys), offset), visible)
-    return softmax.divide(weighted(weights, values)), weights
 
 
 def visible_to(new: int, body: int, seen: Array) -> Array:

@@ -2,8 +2,6 @@
 size, n new tokens in a pass, T prompt tokens. Shapes are public. Tokens that are not there have zero values and a
 zero in the last column of values: the softmax comes out of one product, they weigh nothing, and no mask is computed."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
@@ -36,12 +34,6 @@ class Cache(NamedTuple):
     scores: Array | None  # (G, S) attention that the body's tokens received so far, for methods that need it
 
 
-class Choice(NamedTuple):
-    """Which clusters of the body a step reads."""
-
-    rows: Array  # (G, k, C) integers, one-hot
-
-
 Shuffles: TypeAlias = tuple[Array, ...]
 """Secret random permutation matrices, fresh for every use and head: (G, C, C) integers per size a method names."""
 
@@ -54,41 +46,6 @@ class Softmax(Protocol):
 
     def divide(self, sums: Array) -> Array:
         """(…, d + 1) → (…, d): all columns divided by the last."""
-
-
-class Method(Protocol):
-    """One way of keeping the cache. Static facts are attributes, fixed before tracing."""
-
-    @property
-    def window(self) -> int:
-        """How many of the prompt's last queries `evict` looks at (at least 1, at most T)."""
-
-    @property
-    def first_free(self) -> int:
-        """The pinned slot of the first generated token; there is room for the plan's new tokens from there on."""
-
-    @property
-    def evict_shuffles(self) -> tuple[int, ...]:
-        """Sizes of the permutations `evict` uses up: one (G, C, C) each."""
-
-    @property
-    def choose_shuffles(self) -> tuple[int, ...]:
-        """Sizes of the permutations `choose` uses up, at every call."""
-
-    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
-        """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
-
-    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
-        """The cache after the prefill, with its clusters' marks (§4.3) where the method has them."""
-
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
-        """Query-aware selection (§4.3), one for all of queries (H, n, d); None where a method reads all it keeps."""
-
-    def attend(
-        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
-    ) -> tuple[Array, Cache]:
-        """(H, n, d): attention over what was chosen and what is pinned. `seen`, public (n, R): 1 where token i may
-        see a slot."""
 
 
 def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:

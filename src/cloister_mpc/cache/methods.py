@@ -3,9 +3,8 @@ eviction once (IA, IC and UIA of §3 become pinned, body, dropped), then query-a
 (§4.3) at every step. Unlike the paper it gathers chosen scores, not keys and values: no array of size k x d is
 gathered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax.numpy as jnp
 from jax import Array
@@ -15,13 +14,13 @@ from cloister_mpc.cache.attention import (
     fine_scores,
     headwise,
     in_runs,
-    read_all,
+    scores,
     shown,
     take,
     visible_to,
     weighted,
 )
-from cloister_mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles, Softmax
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.cache.ranking import in_order, shuffled_rows
 from cloister_mpc.functions.ring import integers, numbers, settled
@@ -34,13 +33,17 @@ def empty_slots(like: Array, slots: int) -> Array:
 
 @dataclass(frozen=True)
 class FullCache:
+    """`new_tokens`: room in pinned slots from `first_free` on. Each call of `evict` or `choose` uses up permutations
+    of the sizes in its `…_shuffles`, one (G, C, C) each."""
+
     new_tokens: int
-    window: int = 1
+    window: int = 1  # of the prompt's last queries, that `evict` looks at: at least 1, at most T
     first_free: int = 0
     evict_shuffles: tuple[int, ...] = ()
     choose_shuffles: tuple[int, ...] = ()
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
         return None
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
@@ -53,17 +56,23 @@ class FullCache:
             scores=None,
         )
 
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
+        """Query-aware selection (§4.3), one for all of queries (H, n, d): (G, k, C) one-hot rows over clusters."""
         return None
 
     def attend(
-        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
+        self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array
     ) -> tuple[Array, Cache]:
+        """(H, n, d): attention over what was chosen and is pinned. `seen`, public (n, R): 1 where i may see a slot."""
         keys = jnp.concatenate([cache.keys, cache.pinned_keys], axis=1)
         values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
         visible = visible_to(queries.shape[1], cache.keys.shape[1], seen)
-        out, _ = read_all(queries, keys, values, softmax, offset, visible)
-        return out, cache
+        weights = shown(softmax.weigh(scores(queries, keys), offset), visible)
+        return softmax.divide(weighted(weights, values)), self.afterwards(cache, weights, values, softmax, seen)
+
+    def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
+        """The cache that the next step reads; `weights` are those before division."""
+        return cache
 
 
 @dataclass(frozen=True)
@@ -193,37 +202,39 @@ class MPCache:
         pinned = [first, kept[:, : sizes.always], last, empty_slots(tokens, self.new_tokens)]
         return jnp.concatenate(pinned, axis=1), kept[:, sizes.always :]
 
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
         """Lines 24 and 25."""
         assert cache.marks is not None
-        return Choice(shuffled_rows(similarities(queries, cache.marks), shuffles[0], self.sizes.count))
+        return shuffled_rows(similarities(queries, cache.marks), shuffles[0], self.sizes.count)
 
     def attend(
-        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
+        self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array
     ) -> tuple[Array, Cache]:
         """Lines 28 to 30, over chosen clusters and pinned tokens."""
         assert choice is not None
         heads, new, _ = queries.shape
-        groups, chosen, clusters = choice.rows.shape
+        groups, chosen, clusters = choice.shape
         body = cache.keys.shape[1]
         every = fine_scores(queries, jnp.concatenate([cache.keys, cache.pinned_keys], axis=1))
         by_cluster = every[..., :body].reshape(groups, -1, clusters, body // clusters).transpose(0, 2, 1, 3)
-        taken = headwise(choice.rows, by_cluster.reshape(groups, clusters, -1))
+        taken = headwise(choice, by_cluster.reshape(groups, clusters, -1))
         read = taken.reshape(groups, chosen, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, -1)
         visible = visible_to(new, read.shape[-1], seen)
         asked = settled(jnp.concatenate([read, every[..., body:]], axis=-1))
         weights = shown(softmax.weigh(asked, offset), visible)
         given = weights[..., : read.shape[-1]].reshape(groups, -1, chosen, body // clusters).transpose(0, 2, 1, 3)
-        spread = headwise(jnp.swapaxes(choice.rows, 1, 2), given.reshape(groups, chosen, -1))
+        spread = headwise(jnp.swapaxes(choice, 1, 2), given.reshape(groups, chosen, -1))
         placed = spread.reshape(groups, clusters, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, body)
         values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
         out = softmax.divide(weighted(jnp.concatenate([placed, weights[..., read.shape[-1] :]], axis=-1), values))
         return out, cache
 
 
+Method: TypeAlias = FullCache | MPCache
+
+
 def similarities(queries: Array, marks: Array) -> Array:
-    """(H, n, d) against (G, C, d): (G, C), queries of a group summed. By a public product: a sum would share a zero
-    first."""
+    """(H, n, d), (G, C, d) → (G, C), a group's queries summed by a public product: a sum would share a zero first."""
     shared = integers(queries).reshape(marks.shape[0], -1, queries.shape[-1])
     asking = numbers(jnp.matmul(jnp.ones((1, shared.shape[1]), shared.dtype), shared))
     return headwise(marks, jnp.swapaxes(asking, 1, 2))[..., 0]

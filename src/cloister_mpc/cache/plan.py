@@ -1,15 +1,10 @@
 """How a generation keeps its cache: one public record, agreed on by all parties. A party decodes `CachePlan` alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from cloister.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from cloister.config import MpcCache
 
 
 class PlanError(InvalidRequest, ValueError):
@@ -50,6 +45,6 @@ class CachePlan(msgspec.Struct, frozen=True):
         return min(prompt_tokens, max(round(self.budget * prompt_tokens), self.at_least))
 
 
-PLANS: dict[MpcCache, CachePlan] = {"full": CachePlan(method="full"), "mpcache": CachePlan()}
+PLANS: dict[str, CachePlan] = {"full": CachePlan(method="full"), "mpcache": CachePlan()}
 """By name in settings. Full is the default: less time at every length measured (docs/bench/mpc.md); MPCache sends
 fewer bytes."""

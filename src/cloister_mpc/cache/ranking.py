@@ -2,8 +2,6 @@
 Algorithm 2. Numbers are compared in a secret random order and the comparisons revealed: ranks of C different numbers
 in such an order are uniformly random, so they tell nothing, if no two are equal (`without_ties`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
@@ -161,8 +159,7 @@ def _ranked(larger: Array, count: int) -> Array:
 
 
 def _shifted(numbers: Array, shifts: int) -> Array:
-    """(G, C) → (G, shifts, C), row r - 1 starting r places later, round the end: on shares, cutting is free,
-    gathering slow."""
+    """(G, C) → (G, shifts, C), row r - 1 starting r places later, round the end: cutting shares is free."""
     groups, count = numbers.shape
     repeated = jnp.tile(numbers, (1, shifts + 3))[:, : (shifts + 1) * (count + 1)]
     return repeated.reshape(groups, shifts + 1, count + 1)[:, 1:, :count]
@@ -177,8 +174,7 @@ def _shifted_back(rows: Array) -> Array:
 
 
 def without_ties(numbers: Array) -> Array:
-    """On shares: the same order, no two equal. Scaled by a power of two above their count, then separated in
-    smallest steps."""
+    """On shares: the same order, no two equal: scaled by a power of two above their count, then set apart."""
     if not on_shares():
         return numbers
     count = numbers.shape[-1]

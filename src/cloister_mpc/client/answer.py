@@ -2,13 +2,10 @@
 verify them in one pass: they learn its width and how much was kept. A token is chosen on shares as the greatest of
 logits + dealt noise (Gumbel-max), or from logits opened to the client. Knows neither shares nor sockets."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +14,8 @@ from cloister.errors import InvalidRequest
 from cloister.levels import LEVELS, MPC
 from cloister.messages.generation import Progress, Tokens
 from cloister.messages.types import FinishReason, SamplingParams, TokenLogprob
+from cloister_mpc.client.passes import TokenPasses
 from cloister_mpc.messages import Answer
-
-if TYPE_CHECKING:
-    from cloister_mpc.client.passes import TokenPasses
 
 LONGEST, SHORTEST = 4, 2
 """How many of the last tokens must have occurred before: as many as possible; one alone says too little."""
@@ -34,10 +29,10 @@ class Request:
     id: int
     prompt: tuple[int, ...]
     params: SamplingParams
-    chooser: Chooser
+    chooser: "Chooser"
 
 
-async def answer(request: Request, passes: TokenPasses, drafts: Drafts, pace: Pace) -> AsyncIterator[Tokens]:
+async def answer(request: Request, passes: TokenPasses, drafts: "Drafts", pace: "Pace") -> AsyncIterator[Tokens]:
     """The answer, as many tokens at a time as a pass gives; the last with `finish`."""
     prompt, params, chooser = request.prompt, request.params, request.chooser
     tokens = list(prompt)
@@ -94,8 +89,7 @@ def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 class Drafts:
-    """Guesses of `width` tokens or none: few widths, few programs. After PATIENCE fruitless ones it rests for 4 x
-    width tokens."""
+    """Guesses of `width` tokens or none: few widths, few programs. After PATIENCE vain ones it rests for 4 x width."""
 
     PATIENCE = 2
 
@@ -208,7 +202,7 @@ class FromLogits(Chooser):
     kind = "logits"
 
     def __init__(self, prompt: Sequence[int], params: SamplingParams, vocabulary: int) -> None:
-        from cloister.engine.request import EngineRequest
+        from cloister.engine.base import EngineRequest
         from cloister.engine.sampler import Sampler
         from cloister.engine.sequence import Sequence as TokenSequence
 

@@ -1,8 +1,6 @@
 """A client in this process, as a Backend for a gateway on a user's own machine: only shares leave it, only `mpc` is
 served."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

@@ -1,11 +1,8 @@
 """The client of the parties: reads a prompt, has the parties compute on shares of it, joins the answer's tokens. To
 its controller it is a vault. One answer at a time; the others wait in order. Knows no HTTP and no sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,9 +25,7 @@ from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.reading import opened
 from cloister_mpc.client.answer import Drafts, Pace, Request, answer, chooser_for
-
-if TYPE_CHECKING:
-    from cloister_mpc.client.passes import ModelAtParties
+from cloister_mpc.client.passes import ModelAtParties
 
 MAX_WAITING = 8  # answers that may wait for their turn: each takes minutes
 

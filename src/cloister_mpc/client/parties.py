@@ -1,14 +1,12 @@
 """The parties as a dealer sees them: connect to all, deal secrets, have them computed on, put results together. Runs
 where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,7 +51,7 @@ class Parties:
         self._tasks = [asyncio.create_task(self._listen(rank)) for rank in range(len(connections))]
 
     @classmethod
-    async def connect(cls, config: PartiesConfig, own: Credentials, patience_s: float = 0.0) -> Parties:
+    async def connect(cls, config: PartiesConfig, own: Credentials, patience_s: float = 0.0) -> Self:
         """Raises where a party does not answer within the patience or is not who it should be."""
         end = asyncio.get_running_loop().time() + patience_s
         tls = client_tls(config.path(config.authority), own)
@@ -94,7 +92,7 @@ class Parties:
             ) from None
         return status
 
-    async def open(self, spec: messages.GenerationSpec) -> PartySession:
+    async def open(self, spec: messages.GenerationSpec) -> "PartySession":
         name = secrets.token_bytes(16)
         if self._lost is not None:
             raise self._lost

@@ -1,10 +1,9 @@
 """A generation's passes over the parties: tokens in, the answer's tokens or logits out. Runs where the prompt is.
 Knows no text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -40,9 +39,8 @@ class ModelAtParties:
         key: Path | None = None,
         identity: bytes = b"",
         cache: CachePlan = PLANS["full"],
-    ) -> ModelAtParties:
-        """Waits until the parties are ready. `identity`: their digest in the node's evidence, which they must still
-        have."""
+    ) -> Self:
+        """Waits until the parties are ready. `identity`: the digest in the node's evidence, which they must have."""
         config = read_config(file)
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
@@ -73,7 +71,7 @@ class ModelAtParties:
 
     async def open(
         self, prompt_tokens: int, new_tokens: int, kind: Answer, layer_done: Callable[[int], None]
-    ) -> TokenPasses:
+    ) -> "TokenPasses":
         parties = await self.connect(patience_s=30.0)
         cache = msgspec.json.encode(self._cache)
         spec = GenerationSpec(bucket_of(prompt_tokens), new_tokens, cache, answer=kind)

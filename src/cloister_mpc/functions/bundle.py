@@ -1,8 +1,6 @@
 """One choice of every function a decoder needs. Messages in docstrings of this package are those of the party that
 sends most, bytes all parties' together, measured on ABY3 in a ring of 64 bits with 18 of fraction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

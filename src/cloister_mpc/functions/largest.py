@@ -1,8 +1,6 @@
 """Which of many numbers is the largest: a tournament on shares. The index is written into the last bits of each
 number, below its fraction, where it also decides ties: a match is one comparison and one product, 164 bytes on ABY3."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import jax.numpy as jnp
@@ -19,8 +17,7 @@ LAST = 12  # numbers that all meet at once, in 15 messages
 
 
 def largest(fine: Array) -> Array:
-    """(V, n) fine numbers → (n,): each column's first largest. With V = 2^16 indices leave room for numbers within
-    +-1,000."""
+    """(V, n) fine numbers → (n,): each column's first largest. With V = 2^16 numbers must be within +-1,000."""
     if not on_shares():
         return jnp.argmax(fine, axis=0).astype(jnp.int32)
     count = fine.shape[0]

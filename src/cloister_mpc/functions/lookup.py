@@ -1,8 +1,6 @@
 """Tables looked up by comparing with all edges at once: ten messages, however long, and 140 bytes an edge and
 element on ABY3. Made for few elements: norms, denominators."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +14,7 @@ from cloister_mpc.functions.ring import FRACTION_BITS
 
 @dataclass(frozen=True)
 class Table:
-    """`columns` (c, n + 1) of values in the n + 1 intervals between `edges` (n,). Precise where values grow to the
-    first one."""
+    """`columns` (c, n + 1): values between `edges` (n,). Precise where values grow to the first one."""
 
     edges: NDArray[np.float64]
     columns: NDArray[np.float64]
@@ -40,8 +37,7 @@ def on_grid(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def chords(function: Callable[[float], float], lowest: float, highest: float, error: float) -> Table:
-    """Columns a and b of a + b x, as few as keep a convex positive function within a relative error despite rounded
-    slopes."""
+    """Columns a, b of a + b x: as few as keep a convex positive function within a relative error, slopes rounded."""
     starts, lines = [lowest], []
     ratio = 1.5
     while starts[-1] < highest:
@@ -71,8 +67,7 @@ _CHORDS = chords(lambda x: x**-0.5, LOWEST, HIGHEST, 5e-4)
 
 
 def rsqrt(mean_square: Array) -> Array:
-    """1/sqrt(x) within 5e-4 relative for x in [2^-12, 2^11], finite outside. 13 messages, 30 kB an element (library:
-    48, 1.5 kB)."""
+    """Within 5e-4 relative for [2^-12, 2^11], finite outside. 13 messages, 30 kB an element (library: 48, 1.5 kB)."""
     level, slope = _CHORDS.look_up(mean_square)
     scale: Array = level + slope * mean_square
     return scale

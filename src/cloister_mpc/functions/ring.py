@@ -2,8 +2,6 @@
 (28 bytes, two messages an element on ABY3); a `fine` number is not truncated yet: 2^18 times too large, to be added,
 gathered or compared, then `settled` once. Values must stay far below 2^26: the ring has 64 bits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

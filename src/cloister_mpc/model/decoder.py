@@ -1,9 +1,6 @@
-"""The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, for shares and plain numbers.
-`present`, (1, n), is 0 where a column pads: its values are zero, so its noise weighs nothing. Sampling is
-argmax(logits + temperature x Gumbel noise): the client deals the noise, so the parties learn neither temperature nor
-draw."""
-
-from __future__ import annotations
+"""The decoder, on columns: activations are (D, n), weights (out, in). For shares and plain numbers. `present`,
+(1, n), is 0 where a column pads: its values are zero. Sampling is argmax(logits + temperature x Gumbel noise): the
+client deals the noise, so the parties learn neither temperature nor draw."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +12,8 @@ from jax import Array
 from numpy.typing import NDArray
 
 from cloister_mpc.cache.attention import scores, shown, weighted
-from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.methods import Method
 from cloister_mpc.functions.bundle import Functions
 from cloister_mpc.functions.largest import largest
 from cloister_mpc.functions.ring import fine, integers, numbers, settled

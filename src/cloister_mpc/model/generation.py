@@ -2,8 +2,6 @@
 of the provider (`ModelWeights.named`), `{generation}/…` of the client (`programs.dealt`). Every party calls the same
 methods in the same order. Sees no plain value of a prompt, a token or a weight."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,13 +24,7 @@ class Generation:
     """A generation under way. `name` is a prefix of variables; `dealer` makes public values."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        programs: Programs,
-        dealer: Dealer,
-        *,
-        name: str,
-        progress: Progress | None = None,
+        self, runtime: Runtime, programs: Programs, dealer: Dealer, *, name: str, progress: Progress | None = None
     ) -> None:
         self._runtime = runtime
         self._programs = programs
@@ -63,8 +55,7 @@ class Generation:
         self._written = 0
 
     def step(self, at: int, columns: int = 1) -> None:
-        """Tokens at positions `at`, `at` + 1, …; those beyond the first are drafts: a later step at or before them
-        forgets them."""
+        """Tokens from position `at` on; those beyond the first are drafts, which a later step at or before forgets."""
         programs, shape = self._programs, self._programs.shape
         if not 0 <= at <= self._written:
             raise GenerationError(f"Position {at} does not follow what was computed so far.")
@@ -114,10 +105,7 @@ class Generation:
         outputs = [self._variable(where, output) for output in program.outputs]
         inputs = [self._variable(where, given) for given in program.inputs]
         executable = libspu.Executable(
-            name=program.name,
-            input_names=[*inputs, *self._constants(program)],
-            output_names=outputs,
-            code=program.code,
+            name=program.name, input_names=[*inputs, *self._constants(program)], output_names=outputs, code=program.code
         )
         self._runtime.run(executable)
         self._variables.update(outputs)

@@ -2,8 +2,6 @@
 no secret. A file counts only under its key, a digest of all that the program depends on, the compiling code
 included."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat
@@ -32,8 +30,7 @@ _CODE = ("cache", "functions", "model")  # folders of cloister_mpc whose code ma
 
 
 class Program(NamedTuple):
-    """Compiled code. `constants`: public arrays, its last inputs: SPU reads the text at every run, arrays in it took
-    a tenth."""
+    """`constants`: public arrays, its last inputs. SPU reads `code` at every run: arrays in it took a tenth."""
 
     name: str
     code: bytes

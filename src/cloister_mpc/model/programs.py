@@ -2,8 +2,6 @@
 outputs are trees with names ("cache/keys"); an input that is returned unchanged is not written again. Knows no
 shares."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection
 from functools import cached_property, lru_cache
@@ -18,8 +16,8 @@ from spu import libspu
 from spu.utils import frontend
 
 from cloister.errors import InvalidRequest
-from cloister_mpc.cache.base import Method, Shuffles
-from cloister_mpc.cache.methods import make_method
+from cloister_mpc.cache.base import Shuffles
+from cloister_mpc.cache.methods import Method, make_method
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import BUNDLES
 from cloister_mpc.functions.ring import tracing_for_shares
@@ -59,7 +57,7 @@ class Programs:
         self,
         shape: ModelShape,
         outline: Outline,
-        like: Programs | None = None,
+        like: "Programs | None" = None,
         store: ProgramStore | None = None,
         make: Callable[[CachePlan, int, int], Method] = make_method,
     ) -> None:

@@ -1,8 +1,6 @@
 """What is public of a model: its sizes and its kind. Parties compile their programs from this alone. Also what a
 client deals by it: one-hots of its tokens, random permutations."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Sequence

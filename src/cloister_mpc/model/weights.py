@@ -57,8 +57,7 @@ class ModelWeights(NamedTuple):
 def read_weights(
     folder: ModelFolder, shape: ModelShape, offsets: Matrix | None = None, order: NDArray[np.intp] | None = None
 ) -> ModelWeights:
-    """Folded for this shape, `scales` included. `offsets`: (layers, H), else zeros. `order`: (layers, F), calm
-    neurons first."""
+    """Folded for this shape. `offsets`: (layers, H), else zeros. `order`: (layers, F), calm neurons first."""
     from cloister.models.weights import open_weights
 
     parts = _llama if shape.positions == 0 else _gpt2

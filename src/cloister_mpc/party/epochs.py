@@ -1,8 +1,6 @@
 """Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads: once
 all hold shares of the same dealings it has them start, connect, begin. A silent party counts as gone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

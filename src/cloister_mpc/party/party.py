@@ -1,8 +1,6 @@
 """A party: a process of its operator's; it need not trust the other parties. Certificates say who connects, and each
 role has its own messages. Shares pass through it to its engine; it looks into none."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

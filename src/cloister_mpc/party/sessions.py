@@ -2,8 +2,6 @@
 there and nowhere else. A run begins when every party was asked for the same one; engines run all in the leader's
 order."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,38 +18,73 @@ from cloister.errors import (
     RequestTimeout,
     ServiceUnavailable,
 )
+from cloister_mpc import messages
 from cloister_mpc.config import PartiesConfig, share_bytes
 from cloister_mpc.connection import Connection
-from cloister_mpc.messages import (
-    Close,
-    Done,
-    GenerationSpec,
-    Open,
-    Opened,
-    Piece,
-    Progress,
-    Put,
-    Ready,
-    Refused,
-    Result,
-    Run,
-    Turn,
-    Withdraw,
-)
 
 _MIB = 1 << 20
 _MOST_SHARES = 4096
 
 
+class ClientSession:
+    def __init__(self, name: bytes, owner: Connection, spec: messages.GenerationSpec) -> None:
+        self.name = name
+        self.owner: Connection | None = owner
+        self.touched = monotonic()
+        self.opening = True
+        self.running = False
+        self.asked: messages.Run | None = None
+        self._spec = spec
+        self._runs = 0
+        self._left = 0
+        self._bytes = 0
+        self._announced: list[messages.Put] = []
+
+    @property
+    def busy(self) -> bool:
+        return self.opening or self.asked is not None
+
+    def put(self, message: messages.Put, config: PartiesConfig) -> None:
+        if self._left or self.asked is not None:
+            raise InvalidRequest("A share must not be announced now.")
+        self._left = share_bytes(message.head, config.protocol)
+        self._bytes += self._left
+        if self._bytes > config.limits.session_mib * _MIB or len(self._announced) > _MOST_SHARES:
+            raise InvalidRequest(f"A session may be dealt {config.limits.session_mib} MiB of shares.")
+        self._announced.append(message)
+
+    def piece(self, message: messages.Piece) -> None:
+        self._left -= len(message.data)
+        if self._left < 0:
+            raise InvalidRequest("A share has more bytes than were announced.")
+
+    def ask(self, message: messages.Run) -> None:
+        if self.opening or self._left or self.asked is not None or message.number != self._runs:
+            raise InvalidRequest("A run must not be asked for now.")
+        self.asked = message
+
+    def done(self) -> None:
+        self.asked, self.running = None, False
+        self._runs += 1
+        self._announced.clear()
+        self.touched = monotonic()
+
+    def digest(self, epoch: int) -> bytes:
+        """Of all that must be the same at all parties for their engines to run together."""
+        return hashlib.sha256(
+            msgspec.json.encode((epoch, self._spec, [each.head for each in self._announced], self.asked))
+        ).digest()
+
+
 class Sessions:
     """`tell` reaches the leader or, at the leader, all followers; `engine` is None while no epoch is under way."""
 
-    def __init__(self, config: PartiesConfig, rank: int, tell: Callable[[Ready | Turn | Withdraw], None]) -> None:
+    def __init__(self, config: PartiesConfig, rank: int, tell: Callable[[msgspec.Struct], None]) -> None:
         self._config = config
         self._leads = rank == 0
         self._tell = tell
         self._sessions: dict[bytes, ClientSession] = {}
-        self._ready: dict[bytes, dict[int, Ready]] = {}
+        self._ready: dict[bytes, dict[int, messages.Ready]] = {}
         self._epoch = 0
         self._engine_spoke = monotonic()
         self.engine: Connection | None = None
@@ -72,30 +105,31 @@ class Sessions:
         self._sessions.clear()
         self._ready.clear()
 
-    async def receive(self, connection: Connection, message: Open | Put | Piece | Run | Close) -> None:
+    async def receive(self, connection: Connection, message: messages.FromClient) -> None:
         """What a client asks for; a wrong message ends its session, not the others'."""
-        if isinstance(message, Open):
+        if isinstance(message, messages.Open):
             await self._open(connection, message)
             return
         session = self._sessions.get(message.session)
         if session is None or session.owner is not connection:
-            if not isinstance(message, Close | Piece):  # both may cross our own Refused
-                connection.post(Refused.of(InvalidRequest("This connection has no such session."), message.session))
+            if not isinstance(message, messages.Close | messages.Piece):  # both may cross our own Refused
+                reason = InvalidRequest("This connection has no such session.")
+                connection.post(messages.Refused.of(reason, message.session))
             return
         session.touched = monotonic()
         try:
             match message:
-                case Put():
+                case messages.Put():
                     session.put(message, self._config)
                     await self._to_engine(message)
-                case Piece():
+                case messages.Piece():
                     session.piece(message)
                     await self._to_engine(message)
-                case Run():
+                case messages.Run():
                     session.ask(message)
-                    declared = Ready(session.name, message.number, session.digest(self._epoch))
+                    declared = messages.Ready(session.name, message.number, session.digest(self._epoch))
                     self.ready(0, declared) if self._leads else self._tell(declared)
-                case Close():
+                case messages.Close():
                     self._leave(session)
         except CloisterError as reason:
             self._refuse(session, reason)
@@ -111,21 +145,21 @@ class Sessions:
         if session is None:
             return
         match message:
-            case Opened():
+            case messages.Opened():
                 session.opening = False
-                self._pass_on(session, Opened(message.session, self._epoch))
-            case Progress() | Result() | Piece():
+                self._pass_on(session, messages.Opened(message.session, self._epoch))
+            case messages.Progress() | messages.Result() | messages.Piece():
                 self._pass_on(session, message)
-            case Done():
+            case messages.Done():
                 session.done()
                 self._pass_on(session, message)
                 if session.owner is None:
                     self._drop(session)
-            case Refused():
+            case messages.Refused():
                 self._pass_on(session, message)
                 self._drop(session)
 
-    def ready(self, rank: int, message: Ready) -> None:
+    def ready(self, rank: int, message: messages.Ready) -> None:
         """At the leader: a party has been asked for a run."""
         waiting = self._ready.setdefault(message.session, {})
         waiting[rank] = message
@@ -133,14 +167,16 @@ class Sessions:
             return
         del self._ready[message.session]
         agreed = len({(each.number, each.digest) for each in waiting.values()}) == 1
-        verdict: Turn | Withdraw = Turn(message.session, message.number) if agreed else Withdraw(message.session, True)
+        verdict: messages.Turn | messages.Withdraw = (
+            messages.Turn(message.session, message.number) if agreed else messages.Withdraw(message.session, True)
+        )
         self._tell(verdict)
         self.decided(verdict)
 
-    def decided(self, message: Turn | Withdraw) -> None:
+    def decided(self, message: messages.Turn | messages.Withdraw) -> None:
         """This run is next at all parties; or it will not come: its client is gone or did not ask all for the same."""
         session = self._sessions.get(message.session)
-        if isinstance(message, Turn):
+        if isinstance(message, messages.Turn):
             if session is None or session.asked is None or session.asked.number != message.number:
                 raise ProtocolError("A turn for a run that was not asked for.")
             session.running = True
@@ -164,7 +200,7 @@ class Sessions:
             return "a party did not answer in time" if now - self._engine_spoke > limits.run_silence_s else None
         return None
 
-    async def _open(self, connection: Connection, message: Open) -> None:
+    async def _open(self, connection: Connection, message: messages.Open) -> None:
         try:
             if self.engine is None:
                 raise ServiceUnavailable("The parties are not ready.", hint="`cloister mpc status` says why.")
@@ -178,7 +214,7 @@ class Sessions:
                     f"Prompt and answer may have {limits.prompt_tokens} and {limits.new_tokens} tokens here."
                 )
         except CloisterError as reason:
-            connection.post(Refused.of(reason, message.session))
+            connection.post(messages.Refused.of(reason, message.session))
             return
         self._sessions[message.session] = ClientSession(message.session, connection, message.spec)
         self._engine_spoke = monotonic()
@@ -196,68 +232,18 @@ class Sessions:
             self._drop(session)
         elif self._leads and not session.running:
             self._ready.pop(session.name, None)
-            self._tell(Withdraw(session.name, False))
+            self._tell(messages.Withdraw(session.name, False))
             self._drop(session)
 
     def _drop(self, session: ClientSession) -> None:
         self._sessions.pop(session.name, None)
         self._ready.pop(session.name, None)
         if self.engine is not None:
-            self.engine.post(Close(session.name))
+            self.engine.post(messages.Close(session.name))
 
     def _refuse(self, session: ClientSession, reason: CloisterError) -> None:
-        self._pass_on(session, Refused.of(reason, session.name))
+        self._pass_on(session, messages.Refused.of(reason, session.name))
 
     def _pass_on(self, session: ClientSession, message: msgspec.Struct) -> None:
         if session.owner is not None:
             session.owner.post(message)
-
-
-class ClientSession:
-    def __init__(self, name: bytes, owner: Connection, spec: GenerationSpec) -> None:
-        self.name = name
-        self.owner: Connection | None = owner
-        self.touched = monotonic()
-        self.opening = True
-        self.running = False
-        self.asked: Run | None = None
-        self._spec = spec
-        self._runs = 0
-        self._left = 0
-        self._bytes = 0
-        self._announced: list[Put] = []
-
-    @property
-    def busy(self) -> bool:
-        return self.opening or self.asked is not None
-
-    def put(self, message: Put, config: PartiesConfig) -> None:
-        if self._left or self.asked is not None:
-            raise InvalidRequest("A share must not be announced now.")
-        self._left = share_bytes(message.head, config.protocol)
-        self._bytes += self._left
-        if self._bytes > config.limits.session_mib * _MIB or len(self._announced) > _MOST_SHARES:
-            raise InvalidRequest(f"A session may be dealt {config.limits.session_mib} MiB of shares.")
-        self._announced.append(message)
-
-    def piece(self, message: Piece) -> None:
-        self._left -= len(message.data)
-        if self._left < 0:
-            raise InvalidRequest("A share has more bytes than were announced.")
-
-    def ask(self, message: Run) -> None:
-        if self.opening or self._left or self.asked is not None or message.number != self._runs:
-            raise InvalidRequest("A run must not be asked for now.")
-        self.asked = message
-
-    def done(self) -> None:
-        self.asked, self.running = None, False
-        self._runs += 1
-        self._announced.clear()
-        self.touched = monotonic()
-
-    def digest(self, epoch: int) -> bytes:
-        """Of all that must be the same at all parties for their engines to run together."""
-        return hashlib.sha256(
-            msgspec.json.encode((epoch, self._spec, [each.head for each in self._announced], self.asked))
-        ).digest()

@@ -2,8 +2,6 @@
 peer. engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1. Sees masked
 shares. A connection begins with the epoch's key. Which of two others sent a message, the engine's own header says."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging
@@ -26,6 +24,68 @@ from cloister_mpc.messages import Established, Listening, StartTunnel, ToTunnel
 
 DIAL_S = 10.0
 _ENOUGH = 1 << 22
+
+
+class End(asyncio.Protocol):
+    """One of two connections: what it receives, the other sends. While the other is slow, nothing is read."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, pair_ended: Callable[[], None]) -> None:
+        self._pair_ended = pair_ended
+        self._other: End | None = None
+        self._early = bytearray()
+        self._wanted = 1
+        self._received = asyncio.Event()
+
+    async def receive(self, count: int) -> bytes:
+        """The first bytes, before there is another end to carry them to."""
+        self._wanted = count
+        self.transport.resume_reading()
+        while len(self._early) < count:
+            if self.transport.is_closing():
+                raise ProtocolError("A connection ended in its handshake.")
+            self._received.clear()
+            await self._received.wait()
+        received = bytes(self._early[:count])
+        del self._early[:count]
+        return received
+
+    def carry_to(self, other: "End") -> None:
+        for source, sink in ((self, other), (other, self)):
+            source._other = sink
+            sink.transport.write(source._early)
+            source.transport.resume_reading()
+        for end in (self, other):
+            if end.transport.is_closing():
+                end.connection_lost(None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(_ENOUGH)
+
+    def data_received(self, data: bytes) -> None:
+        if self._other is not None:
+            self._other.transport.write(data)
+            return
+        self._early += data
+        if len(self._early) >= self._wanted:
+            self.transport.pause_reading()
+        self._received.set()
+
+    def pause_writing(self) -> None:
+        if self._other is not None:
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.transport.resume_reading()
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        self._received.set()
+        if self._other is not None:
+            self._other.transport.close()
+            self._pair_ended()
 
 
 class Tunnel:
@@ -54,7 +114,9 @@ class Tunnel:
             inner.bind(str(self._folder / f"to-{rank}.sock"))
             inner.listen()
             # The engine's connections fail too while its peer is not up: that is no attack.
-            self._begin(Door(inner, partial(self._dial, rank), _carry, patience_s=DIAL_S, report=False).run())
+            dial = partial(self._dial, rank)
+            carry = lambda pair: pair[0].carry_to(pair[1])  # noqa: E731
+            self._begin(Door(inner, dial, carry, patience_s=DIAL_S, report=False).run())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -112,73 +174,6 @@ class Tunnel:
     def _pair_ended(self) -> None:
         if self.established:
             os._exit(0)
-
-
-class End(asyncio.Protocol):
-    """One of two connections: what it receives, the other sends. While the other is slow, nothing is read."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, pair_ended: Callable[[], None]) -> None:
-        self._pair_ended = pair_ended
-        self._other: End | None = None
-        self._early = bytearray()
-        self._wanted = 1
-        self._received = asyncio.Event()
-
-    async def receive(self, count: int) -> bytes:
-        """The first bytes, before there is another end to carry them to."""
-        self._wanted = count
-        self.transport.resume_reading()
-        while len(self._early) < count:
-            if self.transport.is_closing():
-                raise ProtocolError("A connection ended in its handshake.")
-            self._received.clear()
-            await self._received.wait()
-        received = bytes(self._early[:count])
-        del self._early[:count]
-        return received
-
-    def carry_to(self, other: End) -> None:
-        for source, sink in ((self, other), (other, self)):
-            source._other = sink
-            sink.transport.write(source._early)
-            source.transport.resume_reading()
-        for end in (self, other):
-            if end.transport.is_closing():
-                end.connection_lost(None)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(_ENOUGH)
-
-    def data_received(self, data: bytes) -> None:
-        if self._other is not None:
-            self._other.transport.write(data)
-            return
-        self._early += data
-        if len(self._early) >= self._wanted:
-            self.transport.pause_reading()
-        self._received.set()
-
-    def pause_writing(self) -> None:
-        if self._other is not None:
-            self._other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._other is not None:
-            self._other.transport.resume_reading()
-
-    def connection_lost(self, reason: Exception | None) -> None:
-        self._received.set()
-        if self._other is not None:
-            self._other.transport.close()
-            self._pair_ended()
-
-
-def _carry(ends: tuple[End, End]) -> None:
-    one, other = ends
-    one.carry_to(other)
 
 
 async def serve(party: socket.socket) -> None:

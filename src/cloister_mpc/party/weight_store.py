@@ -1,8 +1,6 @@
 """A party's shares of a model's weights, one file each (0600), so that a new engine needs no new dealing. One
 party's shares reveal no weight; all parties' stores together are the weights."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -140,8 +138,7 @@ def file_of(folder: Path, weight: Weight) -> Path:
 
 
 class ProviderConnection:
-    """One provider at a time. `changed` is called when the store is complete and differs from what engines have
-    loaded."""
+    """One provider at a time. `changed` is called when the store is complete and not what engines have loaded."""
 
     def __init__(self, store: WeightStore, changed: Callable[[], None]) -> None:
         self._store = store
@@ -186,8 +183,7 @@ class ProviderConnection:
 
 
 def program_folder(wanted: Path) -> Path | None:
-    """Made if need be. None where others could write there, or where we are held to a release: it runs its own code
-    alone."""
+    """Made if need be. None where others could write there, and for a release, which runs its own code alone."""
     if interpreter.running() is not None:
         return None
     try:

@@ -1,7 +1,5 @@
 """An epoch's engine and tunnel as their party sees them: started together, ended together."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import tempfile
@@ -15,16 +13,7 @@ from cloister.errors import CloisterError, PartyLost
 from cloister.process.child import StartedChild, start_module
 from cloister_mpc.config import PartiesConfig
 from cloister_mpc.connection import Connection
-from cloister_mpc.messages import (
-    Established,
-    FromEngine,
-    FromTunnel,
-    Listening,
-    Load,
-    Loaded,
-    StartEngine,
-    StartTunnel,
-)
+from cloister_mpc.messages import Established, FromEngine, FromTunnel, Listening, Load, Loaded, StartEngine, StartTunnel
 
 SECONDS_TO_END = 60.0  # a process that was killed takes milliseconds, or as long as freeing its memory does
 
@@ -38,11 +27,7 @@ class Workers:
     tunnel: Connection
 
     def __init__(
-        self,
-        config: PartiesConfig,
-        rank: int,
-        handle: Callable[[msgspec.Struct], None],
-        ended: Callable[[str], None],
+        self, config: PartiesConfig, rank: int, handle: Callable[[msgspec.Struct], None], ended: Callable[[str], None]
     ) -> None:
         self._config = config
         self._rank = rank

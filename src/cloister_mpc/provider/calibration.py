@@ -2,8 +2,6 @@
 the stream's scales (public), heads' offsets (secret), and how many gates need no tails (public). No user's text is
 used."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,8 +58,7 @@ def prepare(folder: ModelFolder, texts: Sequence[Sequence[int]] | None = None) -
 def calibrate(
     folder: ModelFolder, texts: Sequence[Sequence[int]], strange: Sequence[Sequence[int]] = ()
 ) -> Calibration:
-    """Scales and offsets for these texts (tokens). Gates also on `strange` ones: some react only to what no ordinary
-    text says."""
+    """Scales and offsets for these texts (tokens). Gates also on `strange` ones: some react to those alone."""
     shape = shape_of(folder)
     gates = _Gates(shape)
     model = PlainModel(shape, read_weights(folder, shape), replace(NAIVE, silu=gates.silu))
@@ -106,8 +103,7 @@ class _Gates:
         self._reported.clear()
 
     def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
-        """The largest seen plus a multiple of the row's length, the deviation of its gate on a normed column of
-        random direction."""
+        """The largest seen plus a multiple of the row's length: the deviation of its gate on a random normed column."""
         gates = self._largest.shape[1]
         lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
         reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)

@@ -1,8 +1,6 @@
 """Deals a model's weights to the parties, slab by slab; what all hold from one dealing is not dealt again. They know
 a matrix by a keyed digest only: a plain one would confirm a right guess of the weights."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloister_bench.gpu.figures import FIGURES
 from cloister_bench.gpu.plan import FULL
-from cloister_bench.gpu.results import Results
+from cloister_bench.gpu.results import FIGURES, Results
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.gpu.fakes import results
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
+
+import msgspec
 
 from cloister_bench.gpu.plan import FULL, PARTS, PER_USER, QUICK, Case
 from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes, token_bytes, weight_bytes
@@ -41,7 +42,7 @@ def test_parts_and_shapes_can_be_chosen_and_a_case_travels() -> None:
     }
     assert len(QUICK.cases()) < len(FULL.cases()) / 3
     for case in FULL.cases():
-        assert Case.of_json(json.loads(json.dumps(case.as_json()))) == case
+        assert msgspec.json.decode(msgspec.json.encode(case), type=Case) == case
 
 
 def test_bytes_of_a_step_are_those_of_weights_keys_and_values() -> None:

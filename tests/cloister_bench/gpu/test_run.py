@@ -9,8 +9,7 @@ import pytest
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister_bench.gpu.plan import FULL, Case, Plan
 from cloister_bench.gpu.results import Results
-from cloister_bench.gpu.run import Bench
-from cloister_bench.gpu.session import Session, SessionLost
+from cloister_bench.gpu.run import Bench, Session, SessionLost
 from tests.cloister_bench.gpu.fakes import rows_of
 
 CASE_S = 10.0

@@ -16,10 +16,14 @@ costs = st.builds(Cost, tallies, st.dictionaries(st.sampled_from(["dot", "less",
 
 @given(costs, st.integers(1, 5))
 def test_so_many_times_is_so_many_sums(cost: Cost, times: int) -> None:
-    summed, multiplied = total([cost] * times), cost * times
-    assert summed.whole.sent == multiplied.whole.sent and summed.whole.messages == multiplied.whole.messages
-    assert summed.operators.keys() == multiplied.operators.keys() == cost.operators.keys()
-    assert all(summed.operators[name].sent == multiplied.operators[name].sent for name in cost.operators)
+    summed = total([cost] * times)
+    assert summed.operators.keys() == cost.operators.keys()
+    for one, several in (
+        (cost.whole, summed.whole),
+        *((cost.operators[n], summed.operators[n]) for n in cost.operators),
+    ):
+        assert several.sent == tuple(times * each for each in one.sent)
+        assert several.messages == tuple(times * each for each in one.messages)
 
 
 @given(costs, costs)

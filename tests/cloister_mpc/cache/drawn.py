@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from cloister_bench.mpc.baselines import method_of
 from cloister_bench.mpc.plan import BaselinePlan
-from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles
+from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles
+from cloister_mpc.cache.methods import Method
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import NAIVE
 from tests.examples import examples

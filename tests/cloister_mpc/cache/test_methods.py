@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from cloister_mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.methods import Method
 from tests.cloister_mpc.cache.drawn import (
     NO_OFFSET,
     SOFTMAX,
@@ -150,7 +151,7 @@ def test_longcache_reads_the_tokens_of_highest_cosine() -> None:
     method, cache = built(PLANS["longcache"], prompt, NEW)
 
     def rows_of(cache: Cache, shuffles: Shuffles) -> Any:
-        return method.choose(queries, write_slots(cache, method.first_free, keys, values), shuffles).rows
+        return method.choose(queries, write_slots(cache, method.first_free, keys, values), shuffles)
 
     rows = np.asarray(at_once(rows_of, cache, drawn_shuffles(1, 2, method.choose_shuffles)))
     for group in range(2):

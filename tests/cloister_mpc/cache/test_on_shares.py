@@ -16,7 +16,8 @@ from spu.utils import frontend
 
 from cloister_bench.mpc.baselines import gathered_rows, method_of
 from cloister_mpc.cache.attention import LARGEST_WIDTH, headwise
-from cloister_mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.base import PromptLayer, Shuffles, seen_slots, write_slots
+from cloister_mpc.cache.methods import Method
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.cache.ranking import in_order, shuffled_rows
 from cloister_mpc.functions.ring import tracing_for_shares
@@ -113,9 +114,9 @@ def step(method: Method, softmax: Any = SOFTMAX) -> Callable[..., Any]:
 def tokens_read(method: Any, eviction: Any, choice: Any) -> list[list[int]]:
     """Tokens that are read of what may be selected from: rows themselves may come in any order."""
     if eviction is None or eviction.rows is None:
-        return [sorted(row) for row in named(choice.rows)]
+        return [sorted(row) for row in named(choice)]
     sizes, read = method.sizes, []
-    for kept, places in zip(named(eviction.rows), named(choice.rows), strict=True):
+    for kept, places in zip(named(eviction.rows), named(choice), strict=True):
         runs = kept[sizes.always_runs :]
         body = [run * sizes.granularity + token for run in runs for token in range(sizes.granularity)]
         size = sizes.cluster

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister_mpc.cache.base import Cache, Choice, seen_slots
+from cloister_mpc.cache.base import Cache, seen_slots
 from cloister_mpc.cache.methods import MPCache, similarities, sizes_of
 from tests.cloister_mpc.cache.drawn import NO_OFFSET, SOFTMAX, at_once, attention, few, floats, plan
 
@@ -43,7 +43,7 @@ def test_gathered_scores_answer_as_one_by_one(clusters: int, size: int, new: int
     keys, pinned_keys = floats(draw, groups, clusters * size, 8), floats(draw, groups, pinned, 8)
     cache = Cache(keys, values, None, pinned_keys, pinned_values, None)
     places = np.stack([draw.permutation(clusters)[: max(1, clusters // 2)] for _ in range(groups)])
-    choice = Choice(np.eye(clusters, dtype=np.int32)[places])
+    choice = np.eye(clusters, dtype=np.int32)[places]
     queries, seen = floats(draw, groups * group, new, 8), np.asarray(seen_slots(pinned, pinned - new, new))
 
     sizes = sizes_of(plan(budget=0.5, granularity=2, cluster=4), 64)

@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 def cases() -> dict[str, Case]:
     from cloister_mpc.functions.bundle import LEAN
-    from cloister_mpc.functions.softmax import WIDE
+    from cloister_mpc.functions.softmax import exponential
 
     rng = np.random.default_rng(0)
     gates = np.concatenate([rng.normal(size=(3, 50)) * 2, rng.uniform(-60, 60, (3, 14))], axis=1)
@@ -51,7 +51,7 @@ def cases() -> dict[str, Case]:
         "rms_scale": Case(LEAN.rms_scale, (np.exp2(np.linspace(-12, 11, 24)),)),
         "divide": Case(LEAN.softmax.divide, (one_row,)),
         "weigh": Case(LEAN.softmax.weigh, (scores[None], np.array([[1.5]]))),
-        "wide": Case(lambda x: WIDE(x), (scores,)),
+        "wide": Case(lambda x: exponential(x), (scores,)),
     }
     return {
         name: Case(case.function, tuple(given.astype(np.float32) for given in case.inputs))

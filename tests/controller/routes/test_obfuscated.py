@@ -22,7 +22,7 @@ from cloister.messages.controller_vault import (
     WantCores,
 )
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
-from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import ObfuscationParams
 from tests.controller.fakes import PARAMS, FakeVault, Node
 
 FIRSTS = tuple(FirstToken(token=7 + at, slot=3 + at) for at in range(4))

@@ -1,35 +1,12 @@
-"""The contract of a route, and the state that all routes share."""
+"""The contract of a route."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
-from cloister.controller.requests import Request, Requests
-from cloister.controller.service import Service
-from cloister.controller.sessions import Sessions
-from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.controller.requests import Node, Request
+from cloister.errors import ProtocolError
 from cloister.levels import Level, PolicyName
-from cloister.messages.controller_frontend import Serving
-
-
-@dataclass
-class Node:
-    requests: Requests
-    sessions: Sessions
-    serving: Callable[[], Serving]
-    service: Service | None = None
-
-    def working_service(self) -> Service:
-        if self.service is None:
-            raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
-        return self.service
-
-    def send(self, message: msgspec.Struct) -> None:
-        """To the service, if there is one."""
-        if self.service is not None:
-            self.service.send(message)
 
 
 class Route(ABC):

@@ -3,11 +3,12 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from cloister.controller.requests import Request
-from cloister.controller.routes.base import Node, Route
+from cloister.controller.requests import Node, Request
+from cloister.controller.routes.base import Route
 from cloister.controller.service import Service
 from cloister.controller.sharing import Sharing
 from cloister.errors import ServiceUnavailable
@@ -51,7 +52,7 @@ class OpenRoute(Route):
 
 
 PATIENCE_S = 1.0  # then a request finds of other tenants' blocks only what is registered
-MAX_JUDGED = 1024  # requests whose label may still rise
+MAX_UNLABELLED = 1024  # requests that are served while a label that passes more may come
 
 
 class SharedRoute(OpenRoute):
@@ -64,7 +65,7 @@ class SharedRoute(OpenRoute):
         super().__init__(node, sharing.policy)
         self._sharing, self._is_read = sharing, is_read
         self._held: dict[int, tuple[GeneratePrompt, asyncio.TimerHandle]] = {}
-        self._judged: OrderedDict[int, GeneratePrompt] = OrderedDict()
+        self._unlabelled: OrderedDict[int, GeneratePrompt] = OrderedDict()
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
         if order.salt or not self._sharing.labels:
@@ -76,16 +77,17 @@ class SharedRoute(OpenRoute):
             service.send_together(order, self._sharing.label(order, 0))
         else:
             loop = asyncio.get_running_loop()
-            self._held[order.request_id] = order, loop.call_later(PATIENCE_S, self._serve, order.request_id)
+            late = partial(self._serve, order.request_id, final=False)
+            self._held[order.request_id] = order, loop.call_later(PATIENCE_S, late)
 
     def labelled(self, request_id: int, passed: int, *, final: bool = True) -> None:
         """A detector found nothing private in the first `passed` tokens. If not `final`, a judge may pass more."""
         if request_id in self._held:
             self._serve(request_id, passed, final=final)
-        elif (order := self._judged.get(request_id)) is not None:
+        elif (order := self._unlabelled.get(request_id)) is not None:
             self.node.send(self._sharing.label(order, passed, final=final))
         if final:
-            self._judged.pop(request_id, None)
+            self._unlabelled.pop(request_id, None)
 
     def serve_all_of(self, tenant: str) -> None:
         """Before ForgetTenant follows."""
@@ -102,9 +104,9 @@ class SharedRoute(OpenRoute):
         if order is not None and request_id in self.node.requests and self.node.service is not None:
             self.node.service.send_together(order, self._sharing.label(order, passed, final=final))
             if not final:
-                self._judged[request_id] = order
-                if len(self._judged) > MAX_JUDGED:
-                    self._judged.popitem(last=False)
+                self._unlabelled[request_id] = order
+                if len(self._unlabelled) > MAX_UNLABELLED:
+                    self._unlabelled.popitem(last=False)
 
     def _took(self, request_id: int) -> GeneratePrompt | None:
         held = self._held.pop(request_id, None)

@@ -1,15 +1,19 @@
 """Common to the levels with a vault: the prompt waits for a vault, is assigned to it, and is read there."""
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.controller.requests import Request
 from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
-from cloister.controller.vault_queue import PendingRequest
-from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
+from cloister.controller.vault_side import PendingRequest
+from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS
-from cloister.messages.controller_vault import PromptAccepted
+from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
+from cloister.messages.controller_vault import Answered, Prefilled, PromptAccepted, Release
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
+from cloister.messages.prompts import ObfuscationParams
+from cloister.messages.types import Partition, SamplingParams
 
 
 class VaultRoute(Route):
@@ -81,3 +85,115 @@ class IsolatedRoute(VaultRoute):
             self.advance(request, message)
         else:
             super().from_vault(request, message)
+
+
+class PartitionedRoute(VaultRoute):
+    level = LEVELS["partitioned"]
+    policy = "partition"  # all tokens that the service gets were marked public: it may keep them, for this tenant alone
+
+    def check(self) -> None:
+        super().check()
+        self.node.working_service()
+
+    def cancel(self, request: Request) -> None:
+        if request.holder == "service" and self.node.service is not None:
+            # The vault answers until the service is past the step under way.
+            self.node.service.cancel(request.request_id, lambda: self.release(request))
+        else:
+            super().cancel(request)
+
+    def release(self, request: Request) -> None:
+        if request.exposed and request.session is not None:
+            request.session.vault.send(Release(request.request_id))
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        if isinstance(message, Prefilled):
+            self._prefilled(request, message)
+        else:
+            super().from_vault(request, message)
+
+    def from_service(self, request: Request, message: msgspec.Struct) -> None:
+        if request.holder != "service":
+            super().from_service(request, message)
+        assert isinstance(message, Accepted | Tokens | Failed)
+        self.advance(request, message)
+
+    def _check(self, request: Request, message: Prefilled) -> None:
+        """The message goes on to the service, which serves all tenants: nothing in it may exceed the request."""
+        context = self.node.serving().max_context
+        if message.max_tokens > min(request.params.max_tokens, context - request.prompt_tokens):
+            raise ProtocolError("A vault would have more tokens generated than were asked for.")
+        if len(message.public) >= request.prompt_tokens or request.prompt_tokens > context:
+            raise ProtocolError("A vault shows more tokens than the prompt has.")
+        if any(token >= self.node.serving().vocabulary for token in message.public):
+            raise ProtocolError("A token is not of this model.")
+        if any(max(each.origin, each.rotation) > request.prompt_tokens for each in message.sequences):
+            raise ProtocolError("A vault places the answer outside of its prompt.")
+        if len({each.slot for each in message.sequences}) < len(message.sequences):
+            raise ProtocolError("A vault has two sequences in one slot.")
+        if len(message.sequences) > 1 and {each.finish for each in message.sequences} not in ({None}, {"length"}):
+            raise ProtocolError("The sequences of a request end together.")
+
+    def _prefilled(self, request: Request, message: Prefilled) -> None:
+        if request.session is None or not request.accepted or len(message.sequences) != request.sequences:
+            raise ProtocolError("A vault prefills as many sequences as it said, for a session.")
+        self._check(request, message)
+        request.exposed = True
+        for number, sequence in enumerate(message.sequences):
+            logprobs = None if sequence.logprob is None else (sequence.logprob,)
+            finish = sequence.finish if number == request.sequences - 1 else None
+            first = Tokens(message.request_id, (sequence.token,), logprobs, finish=finish, sequence=number)
+            self.node.requests.advance(request, first)
+        if message.sequences[-1].finish is not None:
+            return
+        try:
+            service = self.node.working_service()
+        except ServiceUnavailable as reason:
+            self.node.requests.fail(request, reason)
+            return
+        request.holder = "service"
+        request.shown = message.public
+        link = request.session.vault.number
+        partitions = tuple(
+            Partition(link, each.slot, each.token, each.origin, each.rotation) for each in message.sequences
+        )
+        params = replace(request.params, max_tokens=message.max_tokens)
+        service.send(self.order(request, message.public, params, partitions))
+
+    def order(
+        self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
+    ) -> msgspec.Struct:
+        [partition] = partitions
+        return GeneratePartitioned(request.request_id, request.tenant, public, params, partition, request.salt)
+
+
+class ObfuscatedRoute(PartitionedRoute):
+    """λ+1 sequences of one request ("Confidential Prompting", §5). Nothing here depends on which of them is real."""
+
+    level = LEVELS["obfuscated"]
+
+    def from_service(self, request: Request, message: msgspec.Struct) -> None:
+        super().from_service(request, message)
+        if isinstance(message, Tokens) and message.finish is not None:
+            self._remember(request)
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        super().from_vault(request, message)
+        if isinstance(message, Prefilled) and message.sequences[-1].finish is not None:
+            self._remember(request)
+
+    def order(
+        self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
+    ) -> msgspec.Struct:
+        return GenerateVariants(request.request_id, request.tenant, public, params, partitions, request.salt)
+
+    def _remember(self, request: Request) -> None:
+        """A conversation may go on where its session is kept; whose answers these are, its vault knows."""
+        if request.session is not None and request.session.keep:
+            made = tuple(tuple(request.made[number]) for number in range(request.sequences))
+            request.session.vault.send(Answered(request.request_id, made))
+
+    def check_sequences(self, request: Request, sequences: int) -> None:
+        asked = request.obfuscation or ObfuscationParams()
+        if not 1 + (asked.minimum or asked.fakes) <= sequences <= 1 + asked.fakes:
+            raise ProtocolError("A vault has more or fewer sequences than were asked for.")

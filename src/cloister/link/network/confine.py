@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from cloister.errors import CloisterError, SandboxIncomplete, where_raised
-from cloister.link.region import links
+from cloister.link.memory import links
 from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import give_up_powers

@@ -1,8 +1,6 @@
 """A door: connections to a listening socket are unproved until the peer has authenticated, and have their own limit.
 At the limit the oldest is dropped for the newest, so a peer that can prove itself gets its turn."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

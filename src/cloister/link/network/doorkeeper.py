@@ -1,8 +1,6 @@
 """The doorkeeper of a vault host: `python -m cloister.link.network.doorkeeper FD`, one for all connections.
 For each peer that proves to know the key it forks a vault bridge, which takes over the connection with its TLS keys;
-it forgets both itself. So it sees no record, and a bridge has no other connection's keys."""
-
-from __future__ import annotations
+it forgets both itself."""
 
 import asyncio
 import os

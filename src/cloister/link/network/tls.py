@@ -1,7 +1,6 @@
 """A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
-Keys are ephemeral: the shared key, learnt later, does not open what was recorded. There are no session tickets, no
-resumption and no older version. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
-and the channel is dead from then on."""
+Keys are ephemeral (RFC 8446 App. E.1); no session is resumed, no older version accepted. Anything altered, repeated,
+left out, moved, cut short or too long is a ProtocolError, and the channel is dead from then on."""
 
 from __future__ import annotations
 
@@ -262,7 +261,7 @@ def context_for(credentials: Credentials) -> ssl.SSLContext:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """`ssl` reads keys from files only: one in memory that no other process can open, overwritten afterwards."""
+    """`ssl` reads keys from files: one in memory, overwritten afterwards."""
     descriptor = os.memfd_create("cloister-credentials", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)

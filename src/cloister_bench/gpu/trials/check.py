@@ -6,8 +6,6 @@ Every kernel against float64, and bit for bit at other numbers of rows, chunks a
 and `partitioned` have the same bits, with attention processes under MPS, also beside a vault that does not answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

@@ -6,8 +6,6 @@ Exit code: 0 every GPU reported, 3 the GPUs are not in confidential mode, 2 ther
 GPU is in confidential mode, Python's own library is all it needs.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,15 +1,8 @@
 """What a trial with a whole node needs: a model, `cloister serve`, its processes, and the `openai` client."""
 
-from __future__ import annotations
-
-import ctypes
 import json
-import os
-import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cloister.config import DEVELOPMENT_KEY
+from cloister.errors import ServiceUnavailable
+from cloister_bench.servers import OwnServer
+
 PATIENCE_S = 150
-PR_SET_PDEATHSIG = 1
 MPS = "nvidia-cuda-mps-server"
 WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "seeded": {"temperature": 1.0, "seed": 7, "top_p": 0.9}}
 # tokens with their log-probabilities, and the best few of each step with theirs
@@ -47,36 +43,17 @@ def make_random(folder: Path, like: Path) -> None:
     torch.cuda.empty_cache()  # the node needs the memory
 
 
-def end_with_parent() -> None:
-    """A signal when this process has ended, for whatever reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 @contextmanager
 def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
-    command = [sys.executable, "-m", "cloister", "serve", "--model", str(model), "--port", "0", "--mpc", "off"]
-    began = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *options],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "COLUMNS": "200"},
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
-    try:
-        while (found := re.search(r"(http://127\.0\.0\.1:\d+)", log.read_text())) is None:
-            if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
-                raise RuntimeError(f"it is not up:\n{log.read_text()[-4000:]}")
-            time.sleep(0.1)
-        yield found[1], time.monotonic() - began
-    finally:
-        process.send_signal(signal.SIGINT)
+    server, began = OwnServer(model, log.parent, ["--mpc", "off", *options]), time.monotonic()
+    server.log = log
+    with server:
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            server.wait(PATIENCE_S)
+        except ServiceUnavailable:
+            print(log.read_text()[-4000:], flush=True)
+            raise
+        yield str(server.address), time.monotonic() - began
 
 
 def processes(role: str) -> list[int]:
@@ -100,7 +77,7 @@ class Client:
     def __init__(self, url: str) -> None:
         from openai import OpenAI
 
-        self._openai = OpenAI(base_url=f"{url}/v1", api_key="cloister-dev", timeout=120)
+        self.url, self._openai = url, OpenAI(base_url=f"{url}/v1", api_key=DEVELOPMENT_KEY, timeout=120)
         self.about = self._openai.models.list().data[0].model_dump()
         self.model: str = self.about["id"]
         self.levels = [level["id"] for level in self.about["protection"] if level["enabled"]]
@@ -117,19 +94,6 @@ class Client:
     def answer(self, text: str, level: str, way: dict[str, Any], **more: Any) -> Answer:
         found = self.chat(text, level, {**way, "logprobs": True, "top_logprobs": 5}, **more).choices[0].logprobs
         return [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in found.content]
-
-    def seconds(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
-        began = time.monotonic()
-        usage = self._openai.completions.create(
-            model=self.model,
-            prompt=prompt,
-            max_tokens=new,
-            temperature=0,
-            logit_bias={"0": -100, "2": -100},
-            extra_body={"protection": level} | ({"session": session} if session else {}),
-        ).usage
-        assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), new)
-        return time.monotonic() - began
 
 
 def divergence(found: Answer, right: Answer) -> dict[str, Any] | None:

@@ -14,8 +14,6 @@ with `--gguf` the weights of that file. The trials, each in its own processes, t
 The exit status is 0 if all that was tried is right.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

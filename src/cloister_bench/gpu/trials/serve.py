@@ -8,13 +8,11 @@ others; a killed service, vault, attention process or MPS costs requests, with a
 whole requests at `open` and `partitioned`.
 """
 
-from __future__ import annotations
-
 import argparse
+import asyncio
 import json
 import os
 import signal
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloister.addresses import HttpAddress
+from cloister.config import DEVELOPMENT_KEY
 from cloister_bench.gpu.trials.node import (
     MPS,
     WAYS,
@@ -33,6 +33,8 @@ from cloister_bench.gpu.trials.node import (
     processes,
     served,
 )
+from cloister_bench.load import measure
+from cloister_bench.messages import Workload
 
 AT_ONCE = (1, 8, 24)
 MOST_KEPT = 24  # that one tenant keeps at most, of those that a GPU has room for
@@ -148,13 +150,8 @@ def check_kills(client: Client) -> Found:
     return found
 
 
-def prompt_of(user: int, tokens: int, turn: int) -> list[int]:
-    """Token ids that begin differently in each turn, so that nothing computed is used again."""
-    return [(13 * user + 7 * t + 31 * turn) % 49_000 + 50 for t in range(tokens)]
-
-
 def throughput(client: Client, users: int) -> list[Found]:
-    rows, turn = [], 0
+    rows: list[Found] = []
     for prompt, new in CASES:
         for level, kept in (("open", False), ("partitioned", False), ("partitioned", True)):
             if level not in client.levels:
@@ -162,15 +159,11 @@ def throughput(client: Client, users: int) -> list[Found]:
             count = min(users, MOST_KEPT) if kept else users
             if level != "open" and not kept:
                 time.sleep(SPARES_S)
-            for _ in range(3 if kept else 1):
-                turn += 1
-                asks = [(prompt_of(u, prompt, turn), new, level, f"s{u}" if kept else None) for u in range(count)]
-                with ThreadPoolExecutor(count) as many:
-                    began = time.monotonic()
-                    each = list(many.map(lambda ask: client.seconds(*ask), asks))
-                    seconds = time.monotonic() - began
-            row = {"level": level, "kept": kept, "users": count, "prompt": prompt, "new": new}
-            row |= {"tokens_per_s": count * new / seconds, "median_s": statistics.median(each), "wall_s": seconds}
+            asked: Found = {"input_tokens": prompt, "output_tokens": new, "protection": level, "sessions": kept}
+            load = Workload(requests_per_user=1, warmup=2 if kept else 0, seed=len(rows), **asked)
+            run = asyncio.run(measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, count))
+            row = {"level": level, "kept": kept, "users": count, "prompt": prompt, "new": new, "errors": run.errors}
+            row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms.p50, "wall_s": run.wall_s}
             rows.append(row)
             print(row, flush=True)
     return rows

@@ -6,8 +6,6 @@ A maker copies a file to the GPU as the service does. A vault maps it, is sealed
 tries to write. Noted: the result of the attempt, and whether the weights changed or their maker fell with the vault.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,0 +1,111 @@
+"""One server with all levels: the sides in turn, round by round, then `mpc`, whose parties take cores and memory."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from cloister.errors import CloisterError
+from cloister.levels import MPC
+from cloister.models.source import ModelFolder
+from cloister_bench.levels.plan import SERVED, Part, Side, WordsLoad
+from cloister_bench.levels.results import Results
+from cloister_bench.messages import Answer, BrokenAnswer
+from cloister_bench.report import RunReport, summarise
+from cloister_bench.spd.deployment import Deployment, started
+from cloister_bench.suite.measurement import Measurement, Point, Watcher, measure_in_turn
+
+MPC_START_S = 900.0  # parties are dealt the weights, and compile
+RETRY_S = 5.0
+
+
+class Node(Deployment):
+    request_s = 600.0
+
+    def load(self, point: Point, seed: int) -> WordsLoad:
+        """Warmed up: when the clock starts, a session has its vault and its substitutes."""
+        kept = isinstance(point, Side) and point.session
+        return WordsLoad(**{**asdict(super().load(point, seed)), "warmup": 1, "sessions": kept})
+
+
+def why_no_mpc(folder: ModelFolder) -> str | None:
+    try:
+        from cloister_mpc.offer import require_memory, require_packages
+
+        require_packages()
+        require_memory(folder)
+    except ImportError:
+        return "not installed: `make mpc` installs it (Python 3.11)"
+    except CloisterError as why:
+        return f"{why.message} {why.hint}"
+    return None
+
+
+class Bench(Measurement[Results]):
+    foreseen = (*Measurement.foreseen, BrokenAnswer)
+
+    def __init__(
+        self,
+        results: Results,
+        folder: ModelFolder,
+        watcher: Watcher,
+        save: Callable[[], None] = lambda: None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        super().__init__(results, watcher, save)
+        self._plan, self._folder, self._arguments = results.plan, folder, arguments
+
+    async def run(self, parts: Collection[Part]) -> None:
+        with TemporaryDirectory(prefix="cloister-bench-") as logs, self._noting("server"):
+            async with started(Node(self._folder, Path(logs), self._arguments), SERVED) as self._node:
+                if "levels" in parts:
+                    await self._in_turn()
+                if "mpc" in parts:
+                    with self._noting("mpc"):
+                        await self._on_shares()
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        """One side; one that fails is noted, so that the others are measured. Earlier sides are saved first."""
+        self._save()
+        try:
+            return await self._node.measure(point, seed)
+        except self.foreseen as failure:
+            self._failed(str(point), failure)
+            return summarise(point.users, [], Counter(), point.output_tokens)
+
+    async def _in_turn(self) -> None:
+        plan, sides = self._plan, self._plan.sides()
+        self._watcher.begin("levels", sum(side.rounds for side in sides))
+        found, advance = self._results.measured, lambda side: self._watcher.advance(str(side))
+        await measure_in_turn(self, sides, found, seconds=plan.seconds, seed=plan.seed, on_end=advance)
+
+    async def _on_shares(self) -> None:
+        """The first of two requests starts the parties and compiles; the second is what a user then waits for."""
+        self._results.mpc["reason"] = why_no_mpc(self._folder)
+        if self._results.mpc["reason"] is not None:
+            return
+        self._watcher.begin("mpc", 2)
+        begun = monotonic()
+        await self._answer(0)
+        start = monotonic() - begun
+        self._watcher.advance("the parties have started")
+        answer = await self._answer(1)
+        self._watcher.advance("1 user")
+        first, later = answer.first_token - answer.sent, answer.last_token - answer.first_token
+        each = later / max(1, answer.output_tokens - 1)
+        seconds = {"first_request_s": start, "first_token_s": first, "seconds_per_token": each}
+        self._results.mpc |= {name: round(value, 1) for name, value in seconds.items()}
+
+    async def _answer(self, number: int) -> Answer:
+        """Asks again while the parties start."""
+        plan, begun = self._plan, monotonic()
+        while True:
+            try:
+                return await self._node.ask(MPC, plan.input_tokens, plan.mpc_tokens, seed=plan.seed + number)
+            except BrokenAnswer as broken:
+                if broken.kind not in ("HTTP 503", "timeout") or monotonic() - begun > MPC_START_S:
+                    raise
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,47 @@
+import json
+
+from cloister.levels import LEVELS
+from cloister_bench.levels.plan import FAKES, FULL, QUICK, SECRET, SERVED, Plan, WordsLoad
+from cloister_bench.messages import WORDS
+
+
+def asked(load: WordsLoad, *names: object) -> dict[str, object]:
+    return dict(json.loads(load.request("m", None, *names)))
+
+
+def test_every_level_but_mpc_is_measured_plain_and_where_there_is_a_vault_with_a_session() -> None:
+    assert {*SERVED, "mpc"} == set(LEVELS)
+    for plan in (FULL, QUICK):
+        sides = {(side.level, side.session) for side in plan.sides()}
+        assert sides == {(level, session) for level in SERVED for session in (False, LEVELS[level].uses_vault)}
+        assert len(set(plan.sides())) == len(plan.sides())
+
+
+def test_what_is_compared_has_one_load_and_open_among_it() -> None:
+    for users in FULL.users:
+        levels = [side.level for side in FULL.sides() if side.users == users]
+        assert levels[0] == "open" and levels.count("open") == 1
+    assert {side.load[1:] for side in FULL.sides()} == {(64, 64)}
+
+
+def test_beyond_few_users_obfuscated_is_left_out_and_isolated_is_measured_once() -> None:
+    many = [side for side in Plan(users=(1, 8, 32)).sides() if side.users == 32]
+    assert "obfuscated" not in {side.level for side in many}
+    assert {(side.requests, side.rounds) for side in many if side.level == "isolated"} == {(1, 1)}
+    assert all(side.rounds == FULL.rounds for side in FULL.sides() if side.users <= 8 or side.level != "isolated")
+
+
+def test_all_levels_get_the_same_words_and_obfuscated_has_one_of_them_marked() -> None:
+    plain = asked(WordsLoad(protection="open"), 8, "run", 3, 0)
+    marked = asked(WordsLoad(protection="obfuscated"), 8, "run", 3, 0)
+    assert str(marked["prompt"]).replace("<redacted>", "").replace("</redacted>", "") == plain["prompt"]
+    assert str(marked["prompt"]).count("<redacted>") == 1 and marked["obfuscation"] == {"fakes": FAKES}
+    assert "obfuscation" not in plain
+    words = str(plain["prompt"]).split()
+    assert len(words) == 64 and words.count(SECRET) == 1 and set(words) - {SECRET} <= set(WORDS)
+    assert asked(WordsLoad(protection="open"), 8, "run", 3, 1)["prompt"] != plain["prompt"]
+
+
+def test_warm_up_answers_are_short() -> None:
+    load = WordsLoad(output_tokens=64)
+    assert (asked(load, 1, "warmup", 0, 0)["max_tokens"], asked(load, 1, "run", 0, 0)["max_tokens"]) == (2, 64)
