@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
 from cloister.detection.pipeline import inherit, shipped_pipeline
-from cloister.engine.blocks import BlockPool
+from cloister.engine.runner import BlockPool
 from cloister.gateway.completions import text_by_block
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Label
