@@ -6,14 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
-
-if TYPE_CHECKING:
-    from cloister_bench.sharing.families import Family
 
 
 class AttackOptions(Output):
@@ -59,9 +55,15 @@ def bench_sharing_attack(options: AttackOptions) -> None:
     from cloister_bench.sharing.attack_http import HTTP_SETTINGS, attack_over_http
     from cloister_bench.sharing.attack_offline import add_rates, attack_families, attacked, chunks
     from cloister_bench.sharing.attack_results import FIGURES, Plan, Results, tables
+    from cloister_bench.sharing.families import free_families, read_families
     from cloister_bench.sharing.world import Reader, Setting
 
-    families = _families(options)
+    families = read_families(options.secrets)
+    if options.data is not None and options.secrets is None:
+        families += free_families(options.data)
+    if options.families:
+        asked = known_names(options.families, "family", [family.name for family in families])
+        families = [family for family in families if family.name in asked]
     grid, speed = options.quantise_ttft, options.ms_per_token
     setting = Setting("counted", options.share_epsilon, options.share_threshold, True, grid, speed)
     every = attacked(setting)
@@ -83,27 +85,14 @@ def bench_sharing_attack(options: AttackOptions) -> None:
                 bars.advance(name)
                 save()
         if plan.http:
-            asked = [name for name in HTTP_SETTINGS if name in chosen]
-            bars.begin("servers", len(asked))
+            servers = [name for name in HTTP_SETTINGS if name in chosen]
+            bars.begin("servers", len(servers))
             with TemporaryDirectory(prefix="cloister-attack-") as logs:
-                for name in asked:
-                    bars.say(name)
-                    results.http[name] = attack_over_http(
-                        every[name].setting, options.model, Path(logs), families, reader, plan.http, plan.seed
-                    )
+                for name in servers:
+                    where = every[name].setting, options.model, Path(logs)
+                    results.http[name] = attack_over_http(*where, families, reader, plan.http, plan.seed)
                     results.seconds = monotonic() - began
                     bars.advance(name)
                     save()
 
     measure_suite(results, measure, options, tables, FIGURES)
-
-
-def _families(options: AttackOptions) -> list[Family]:
-    from cloister_bench.sharing.families import free_families, read_families
-
-    found = read_families(options.secrets)
-    if options.data is not None and options.secrets is None:
-        found += free_families(options.data)
-    names = tuple(family.name for family in found)
-    chosen = known_names(options.families, "family", names) if options.families else names
-    return [family for family in found if family.name in chosen]

@@ -17,7 +17,7 @@ from cloister_bench.sharing.world import NO_NOISE, Reader, Setting, World
 
 NO_NOISE_NAME, NO_VETO_NAME = "counted without noise", "counted without veto"
 ALL_SHARED_NAME, NO_GRID_NAME = "T 0 without noise", "T 0 without noise and grid"
-Rates = dict[str, dict[str, dict[str, list[float]]]]  # [right, trials] by setting, attacker and signal
+Rates = dict[tuple[str, str], list[float]]  # by setting and attacker: trials, and how often each signal was right
 CHUNKS_EACH = 16  # then a process ends, with the labels that it kept
 SAMPLED_EVERY = 5  # draws
 CHUNK = 20 * CANDIDATES  # trials of a family at a time, so that all families grow together
@@ -68,22 +68,17 @@ def attack_family(
             hidden = [] if one.setting.shows_all else [at for at in order if case.hides(reader, at)]
             for kind in (*one.attacks, *(one.sampled if sampled else ())):
                 for attacker, weights in attack(kind, world, case).items():
-                    right = {signal: [score(weights[signal], case.true, hidden), 1] for signal in SIGNALS}
-                    add_rates(rates, {name: {attacker: right}})
+                    right = (score(weights[signal], case.true, hidden) for signal in SIGNALS)
+                    add_rates(rates, {(name, attacker): [1, *right]})
     return rates
 
 
 def add_rates(rates: Rates, more: Rates) -> None:
-    for name, attackers in more.items():
-        for attacker, signals in attackers.items():
-            for signal, (right, count) in signals.items():
-                row = rates.setdefault(name, {}).setdefault(attacker, {}).setdefault(signal, [0.0, 0])
-                row[0] += right
-                row[1] += count
+    for kind, row in more.items():
+        rates[kind] = [one + other for one, other in zip(rates.get(kind, [0.0] * len(row)), row, strict=True)]
 
 
-_Work = tuple[dict[str, Family], Reader, dict[str, Attacked], int]
-_work: _Work  # forked processes have it: families cannot be sent
+_work: tuple[dict[str, Family], Reader, dict[str, Attacked], int]  # forked processes have it: it cannot be sent
 
 
 def chunks(families: Sequence[Family], count: int) -> list[tuple[str, int, int]]:

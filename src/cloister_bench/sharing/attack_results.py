@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 GUESSING = 1 / CANDIDATES
 POPULAR = f"sent by {CROWD}"
 BEYOND = (*(voters(number) for number in IDENTITIES if number > VOTERS), POPULAR, MARKING)  # not what is promised
+SHOWN = ("plain", "7 voters", "over restarts", "12 voters", POPULAR)
 MOST_GAIN = 0.01
+NOT_TRIED = {"clock": 0.0, "low": 0.0, "high": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,12 @@ def gain(
 ) -> Callable[[Document], float | None]:
     """The largest (or `least`) of all families, above guessing."""
 
+    def chosen(row: Row) -> bool:
+        named = row["attacker"] in attackers or (not attackers and row["attacker"] not in but)
+        return row["policy"] == policy and named and family in ("", row["family"])
+
     def measured(document: Document) -> float | None:
-        gains = [
-            row[signal] - GUESSING
-            for row in document["offline"]
-            if row["policy"] == policy and row["attacker"] not in but and family in ("", row["family"])
-            if row["attacker"] in attackers or not attackers
-        ]
+        gains = [row[signal] - GUESSING for row in filter(chosen, document["offline"])]
         return (min if least else max)(gains, default=None)
 
     return measured
@@ -83,32 +84,26 @@ TARGETS = (
 class Results(documents.Results):
     plan: Plan
     offline: dict[str, Rates] = field(default_factory=dict)  # by family
-    http: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # [right, trials] by setting and signal
+    http: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # [trials, right] by setting and signal
     targets = TARGETS
 
     def numbers(self) -> Document:
-        http = [
-            {"policy": policy, "signal": signal, **rate_of(right, int(of))}
-            for policy, signals in self.http.items()
-            for signal, (right, of) in signals.items()
-        ]
-        return {"guessing": GUESSING, "offline": list(self._offline()), "http": http}
+        offline, http = [], []
+        for family, rates in self.offline.items():
+            for (policy, attacker), (of, *right) in rates.items():
+                shares = {signal: round(one / of, 5) for signal, one in zip(SIGNALS, right, strict=True)}
+                low, high = wilson(right[-1], int(of))  # of the exact clock
+                row = {"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares}
+                offline.append({**row, "low": round(low, 4), "high": round(high, 4)})
+        for policy, signals in self.http.items():
+            for signal, (of, one) in signals.items():
+                http.append({"policy": policy, "signal": signal, **rate_of(one, int(of))})
+        return {"guessing": GUESSING, "offline": offline, "http": http}
 
     def remarks(self) -> Document:
         setting = self.plan.setting
         bound = {str(one): attack_gain(one, setting.epsilon, setting.threshold) for one in IDENTITIES}
         return {"bound": bound, "seconds": round(self.seconds, 1)}
-
-    def _offline(self) -> Iterable[Row]:
-        """The interval is that of `clock`."""
-        for family, rates in self.offline.items():
-            for policy, attackers in rates.items():
-                for attacker, signals in attackers.items():
-                    right, of = signals["clock"]
-                    low, high = wilson(right, int(of))
-                    row = {"family": family, "policy": policy, "attacker": attacker, "of": int(of)}
-                    shares = {signal: round(right / of, 5) for signal, (right, of) in signals.items()}
-                    yield {**row, **shares, "low": round(low, 4), "high": round(high, 4)}
 
 
 def tables(document: Document) -> list[Table]:
@@ -117,12 +112,19 @@ def tables(document: Document) -> list[Table]:
     summed = [_summed([row for row in rows if (row["policy"], row["attacker"]) == kind]) for kind in kinds]
     means = {f"by {signal}": signal for signal in SIGNALS}
     columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most", "in": "in"}
-    families = [{"family": family} for family in dict.fromkeys(row["family"] for row in rows)]
-    shown = {name: _cell(document, name) for name in ("plain", "7 voters", "over restarts", "12 voters", POPULAR)}
+    families: dict[str, Row] = {}
+    for row in rows:
+        if row["policy"] == "counted" and row["attacker"] in SHOWN:
+            found = families.setdefault(row["family"], {"family": row["family"], **dict.fromkeys(SHOWN, "-")})
+            found[row["attacker"]] = f"{row['clock']:.4f} ±{(row['high'] - row['low']) / 2:.3f}"
     http: dict[str, str | Cell] = {"policy": "policy", "by": "signal", "trials": "of", "found": documents.rate_cell}
     every = [
         Table.of(f"Secrets found, mean of all families, and most (guessing: {GUESSING})", summed, columns, 2),
-        Table.of("Secrets found under counted, by an exact clock", families, {"family": "family", **shown}),
+        Table.of(
+            "Secrets found under counted, by an exact clock",
+            families.values(),
+            {one: one for one in ("family", *SHOWN)},
+        ),
         Table.of("Over HTTP", document["http"], http, 2),
     ]
     return [*(table for table in every if table.rows), targets_table(document["targets"])]
@@ -132,14 +134,6 @@ def _summed(rows: list[Row]) -> Row:
     means = {signal: round(fmean(row[signal] for row in rows), 4) for signal in SIGNALS}
     most, family = max((max(row[signal] for signal in SIGNALS), row["family"]) for row in rows)
     return {**rows[0], **means, "of": sum(row["of"] for row in rows), "most": f"{most:.4f}", "in": family}
-
-
-def _cell(document: Document, attacker: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        one = find(document["offline"], family=row["family"], policy="counted", attacker=attacker)
-        return "-" if one is None else f"{one['clock']:.4f} ±{(one['high'] - one['low']) / 2:.3f}"
-
-    return cell
 
 
 def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
@@ -154,12 +148,11 @@ def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
     axes[0].set(xlabel="identities of the attacker", ylabel="share of secrets found", ylim=(0, 1.05))
     families = list(dict.fromkeys(row["family"] for row in rows))
     series, errors = {}, {}
-    for kind in (("counted", voters(VOTERS)), ("safekv", "plain"), ("global", "plain")):
-        each = [find(rows, family=one, policy=kind[0], attacker=kind[1]) for one in families]
-        ends = [(row["clock"], row["low"], row["high"]) if row else (0.0, 0.0, 0.0) for row in each]
-        series[", ".join(kind)] = [share for share, _, _ in ends]
-        reach = [[max(0.0, share - low), max(0.0, high - share)] for share, low, high in ends]
-        errors[", ".join(kind)] = [list(side) for side in zip(*reach, strict=True)]
+    for policy, attacker in (("counted", voters(VOTERS)), ("safekv", "plain"), ("global", "plain")):
+        each = [find(rows, family=one, policy=policy, attacker=attacker) or NOT_TRIED for one in families]
+        series[f"{policy}, {attacker}"] = [row["clock"] for row in each]
+        low, high = [row["clock"] - row["low"] for row in each], [row["high"] - row["clock"] for row in each]
+        errors[f"{policy}, {attacker}"] = [[max(0.0, one) for one in side] for side in (low, high)]
     documents.grouped_bars(axes[1], families, series, errors)
     axes[1].tick_params(axis="x", rotation=60)
     for panel in axes:

@@ -14,11 +14,10 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.prefix.evidence import attack_gain
-from cloister_bench.sharing.attack import Probe
-from cloister_bench.sharing.attack_http import attack_one
+from cloister_bench.sharing.attack_http import Probe, attack_one
 from cloister_bench.sharing.attack_offline import Attacked, attack_family, attacked
 from cloister_bench.sharing.attack_results import FIGURES, GUESSING, Plan, Results, tables
-from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, score
+from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, SIGNALS, score
 from cloister_bench.sharing.families import AFTER, BEFORE, Family, free_families, read_families, trials
 from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Setting, Tokens, World
 from cloister_bench.suite.documents import draw_figures, wilson
@@ -42,10 +41,10 @@ class Words(Reader):
 
 def found(setting: Setting, attack: str, *, private: bool = False, count: int = TRIALS) -> dict[str, dict[str, float]]:
     """Shares by attacker and signal."""
-    rates = attack_family(FAMILY, Words(private=private), {"one": Attacked(setting, (attack,))}, count, 1)["one"]
+    rates = attack_family(FAMILY, Words(private=private), {"one": Attacked(setting, (attack,))}, count, 1)
     return {
-        attacker: {signal: right / trials for signal, (right, trials) in signals.items()}
-        for attacker, signals in rates.items()
+        attacker: {signal: one / of for signal, one in zip(SIGNALS, right, strict=True)}
+        for (_, attacker), (of, *right) in rates.items()
     }
 
 
@@ -173,7 +172,7 @@ def test_a_template_without_enough_values_is_refused(tmp_path: Path, template: s
 def test_the_document_has_every_policy_its_targets_and_a_figure(tmp_path: Path) -> None:
     results = Results(Plan(("words",), 8, 30, 1, Setting()), "m")
     results.offline["words"] = attack_family(FAMILY, Words(), attacked(Setting()), 4, 1)
-    results.http["global"] = {"count": [30.0, 30]}
+    results.http["global"] = {"count": [30, 30.0]}
     document = results.document()
     met = {row["name"]: row["met"] for row in document["targets"]}
     assert met["global, least gain of the plain attacker"] and met["partition, gain"]
@@ -206,11 +205,11 @@ class Node:
 
 
 def over_http(policy: str) -> Iterator[float]:
-    rates: dict[str, list[float]] = {"count": [0.0, 0], "time": [0.0, 0]}
+    rates: dict[str, list[float]] = {}
     node = Node(policy)
     for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
         attack_one(node, Words(), trial, number, rates)  # type: ignore[arg-type]
-    return (rates[signal][0] / rates[signal][1] for signal in ("count", "time"))
+    return (rates[signal][1] / rates[signal][0] for signal in ("count", "time"))
 
 
 def test_over_http_the_plain_attacker_wins_where_all_is_shared_and_guesses_where_nothing_is() -> None:
