@@ -11,6 +11,7 @@ from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.peers import bench_peers
 from cloister_bench.cli.serve import bench_serve
 from cloister_bench.cli.sharing import bench_sharing
+from cloister_bench.cli.sharing_attack import bench_sharing_attack
 from cloister_bench.cli.spd import bench_spd
 
 bench = typer.Typer(
@@ -25,6 +26,7 @@ bench.command("levels")(bench_levels)
 bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)
+bench.command("sharing-attack")(bench_sharing_attack)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("gpu")(bench_gpu)
 bench.command("gpu-all")(bench_gpu_all)

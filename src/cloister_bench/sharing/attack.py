@@ -5,40 +5,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any
 
-import httpx2
-
+from cloister_bench.sharing.attack_http import Caller as Caller
+from cloister_bench.sharing.attack_http import Probe as Probe
 from cloister_bench.sharing.prompts import AFTER, BEFORE, Trial, make_trial
-from cloister_bench.streamed import events
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    seconds: float
-    cached: int
-    tokens: int
-
-
-class Caller:
-    def __init__(self, url: str, model: str, key: str, level: str) -> None:
-        self._http = httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
-        self._body = {"model": model, "max_tokens": 1, "temperature": 0, "protection": level, "stream": True}
-        self._body["stream_options"] = {"include_usage": True}
-
-    def ask(self, prompt: str) -> Probe:
-        first = 0.0
-        usage: dict[str, Any] = {}
-        sent = perf_counter()
-        for event in events(self._http, "/v1/completions", {**self._body, "prompt": prompt}):
-            first = first or perf_counter() - sent
-            usage = event.get("usage") or usage
-        found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        return Probe(first, int(found), int(usage.get("prompt_tokens", 0)))
-
-    def close(self) -> None:
-        self._http.close()
 
 
 @dataclass(frozen=True, slots=True)
