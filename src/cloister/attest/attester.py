@@ -69,13 +69,11 @@ class SoftwareReport(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SoftwareAttester:
+    tee: Tee = "none"
+
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._key = Ed25519PrivateKey.generate()
         self._clock = clock
-
-    @property
-    def tee(self) -> Tee:
-        return "none"
 
     def attest(self, report_data: bytes) -> Attestation:
         if len(report_data) != REPORT_DATA_BYTES:

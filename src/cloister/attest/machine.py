@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -61,11 +62,7 @@ class TsmAttester:
     def __init__(self, root: Path = TSM_ROOT, *, folder: Callable[[Path], ReportFolder] = ReportFolder) -> None:
         self._root = root
         self._folder = folder
-        self._tee = self._ask(lambda request: _provider(request.read("provider")))
-
-    @property
-    def tee(self) -> Tee:
-        return self._tee
+        self.tee = self._ask(lambda request: _provider(request.read("provider")))
 
     def attest(self, report_data: bytes) -> Attestation:
         if len(report_data) != REPORT_DATA_BYTES:
@@ -81,10 +78,10 @@ class TsmAttester:
         before = int(request.read("generation"))
         request.write("inblob", report_data)
         report = request.read("outblob")
-        table = request.read("auxblob") if self._tee == "sev-snp" else b""  # only SNP's hosts hand out certificates
-        if _provider(request.read("provider")) != self._tee or int(request.read("generation")) != before + 1:
+        table = request.read("auxblob") if self.tee == "sev-snp" else b""  # only SNP's hosts hand out certificates
+        if _provider(request.read("provider")) != self.tee or int(request.read("generation")) != before + 1:
             return None
-        return Attestation(self._tee, report, certificates_of(table))
+        return Attestation(self.tee, report, certificates_of(table))
 
     def _ask(self, question: Callable[[ReportFolder], _Answer]) -> _Answer:
         request = self._folder(self._root)
@@ -108,22 +105,14 @@ def find_attester(kind: Literal["auto", "software", "tsm", "azure"], root: Path 
         except NoFirmware:
             if kind == "tsm":
                 raise
-    if kind == "auto" and not _runs_on_azure(CHASSIS):
-        return SoftwareAttester()
-    try:
+    if kind == "azure":
         return AzureAttester()
-    except NoFirmware:
-        if kind == "azure":
-            raise
-        return SoftwareAttester()
-
-
-def _runs_on_azure(chassis: Path) -> bool:
-    """Whether the firmware names Azure. A false name chooses an attester that does not work here."""
-    try:
-        return chassis.read_text().strip() == AZURE
-    except (OSError, ValueError):
-        return False
+    chassis = ""
+    with suppress(OSError, ValueError):
+        chassis = CHASSIS.read_text().strip()  # a false name chooses an attester that does not work here
+    with suppress(NoFirmware):
+        return AzureAttester() if chassis == AZURE else SoftwareAttester()
+    return SoftwareAttester()
 
 
 def _provider(name: bytes) -> Tee:

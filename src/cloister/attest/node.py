@@ -17,8 +17,6 @@ from cloister.attest.tdx import verify_tdx
 from cloister.checks import Examination, Verdict
 
 UNPRIVILEGED = ("memory_lock", "no_swap")  # A node without hardware hides nothing from its operator anyway
-
-
 GPU_CHECK = "gpu evidence"
 COMPUTES_ON_GPU = "no_devices"  # The layer of the sandbox that is missing where service and vaults hold a GPU open.
 LONGEST_HELD_S = 24 * 3600  # The longest that a node may hold one channel key.
@@ -27,7 +25,9 @@ LONGEST_HELD_S = 24 * 3600  # The longest that a node may hold one channel key.
 def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
     """The verdict on all of the evidence but the release's place in a log. EvidenceInvalid if it is malformed."""
     found = Examination()
-    _show_relaxations(found, policy)
+    names = policy.relaxations()  # all, whether or not this node needs them: users need not know the file by heart
+    found.claim(relaxations=list(names))
+    found.check("relaxations", not names, "not demanded", "none", allowed_by=", ".join(names))
     _check_tee(found, evidence, policy)
     report = _verify_report(evidence, evidence.report_data(nonce), at, policy)
     found.include(Verdict(report.checks))
@@ -38,17 +38,17 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
         found.failed(GPU_CHECK, "the policy asks for a confidential GPU, and the node shows none")
     else:
         _check_gpu(found, evidence, evidence.gpu_nonce(nonce), at, policy)
-    _check_statement(found, evidence, policy)
-    _check_freshness(found, read_statement(evidence.statement), at)
+    statement = read_statement(evidence.statement)
+    found.claim(model=statement.model, weights=statement.weights.hex(), levels=list(statement.levels))
+    found.claim(started=statement.started, measurement=evidence.measurement.hex())
+    found.claim(missing_layers=list(statement.missing_layers))
+    _check_weights(found, statement, policy)
+    _check_settings(found, statement, policy)
+    _check_code(found, statement, evidence.tee)
+    _check_sandbox(found, evidence, statement, policy)
+    _check_freshness(found, statement, at)
     _check_vault_hosts(found, evidence, nonce, at, policy)
     return found.verdict()
-
-
-def _show_relaxations(found: Examination, policy: Policy) -> None:
-    """All relaxations of the policy, whether or not this node needs them: users need not know the file by heart."""
-    names = policy.relaxations()
-    found.claim(relaxations=list(names))
-    found.check("relaxations", not names, "not demanded", "none", allowed_by=", ".join(names))
 
 
 def _check_tee(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
@@ -76,8 +76,12 @@ def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: P
 def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: datetime, policy: Policy) -> None:
     """GPUs signed over `asked`, which names nonce and node; the CPU's report data covers what they signed."""
     gpu, statement = evidence.gpu, read_statement(evidence.statement)
-    if gpu is None:
-        _check_no_gpu(found, evidence.tee, statement, policy)
+    if gpu is None:  # a TEE hides its memory from the operator; an unchecked GPU may disclose the same prompts
+        if evidence.tee != "none" and (statement.gpus > 0 or COMPUTES_ON_GPU in statement.missing_layers):
+            allowed = "gpu.allow_unseen" if policy.gpu.allow_unseen else ""
+            found.check(GPU_CHECK, False, "the node computes on a GPU and shows no evidence of it", allowed_by=allowed)
+        else:
+            found.skipped(GPU_CHECK, "the node shows none, and the policy asks for none", required=False)
         return
     known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
     verdict = verify_gpu_reports(gpu.data, asked, at=at, policy=policy.gpu, references=known)
@@ -86,27 +90,6 @@ def _check_gpu(found: Examination, evidence: NodeEvidence, asked: bytes, at: dat
     found.claim(gpu=dict(verdict.claims))
     shown = sum(one.get("architecture") != SWITCH for one in verdict.claims.get("gpus", ()))
     found.check("gpus shown", shown == statement.gpus, f"{shown} of {statement.gpus} GPUs", f"all {shown}")
-
-
-def _check_no_gpu(found: Examination, tee: Tee, statement: Statement, policy: Policy) -> None:
-    """A TEE hides its memory from the operator; an unchecked GPU may disclose the same prompts."""
-    computes = statement.gpus > 0 or COMPUTES_ON_GPU in statement.missing_layers
-    if computes and tee != "none":
-        allowed = "gpu.allow_unseen" if policy.gpu.allow_unseen else ""
-        found.check(GPU_CHECK, False, "the node computes on a GPU and shows no evidence of it", allowed_by=allowed)
-    else:
-        found.skipped(GPU_CHECK, "the node shows none, and the policy asks for none", required=False)
-
-
-def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
-    statement = read_statement(evidence.statement)
-    found.claim(model=statement.model, weights=statement.weights.hex(), levels=list(statement.levels))
-    found.claim(started=statement.started, measurement=evidence.measurement.hex())
-    found.claim(missing_layers=list(statement.missing_layers))
-    _check_weights(found, statement, policy)
-    _check_settings(found, statement, policy)
-    _check_code(found, statement, evidence.tee)
-    _check_sandbox(found, evidence, statement, policy)
 
 
 def _check_weights(found: Examination, statement: Statement, policy: Policy) -> None:

@@ -21,7 +21,7 @@ from cloister.transparency.proof import order_of
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
 TOKEN_FIELDS = ("gpu_keys", "issuers", "leeway_seconds")  # that older policies may have
-ReleaseMeasurement = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
+PARTS = ("settings", "snp", "tdx", "gpu")
 Layer = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -48,7 +48,7 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
 class _Demands(Struct, frozen=True):
     tees: Annotated[tuple[Literal["sev-snp", "tdx", "azure"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
     """`azure` is not among the default's: Microsoft's paravisor stands between such a machine's hardware and guest."""
-    measurements: tuple[ReleaseMeasurement, ...] = ()  # of manifests; if empty, a log or Sigstore says which
+    measurements: tuple[Pin, ...] = ()  # of manifests; if empty, a log or Sigstore says which
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
     accept_missing_layers: tuple[Layer, ...] | None = None
     """Any other missing layer fails. The default accepts none at a node with hardware, else node.UNPRIVILEGED."""
@@ -86,22 +86,15 @@ class Policy(_Demands, frozen=True):
         return bool(self.measurements or self.release.logs or self.release.sigstore)
 
     def relaxations(self) -> tuple[str, ...]:
+        age_s = self.release.max_checkpoint_age_s
         return (
             *(["--allow-software-tee"] if self.allow_software_tee else ()),
             *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),
-            *(f"settings.{name}" for name in self.settings.relaxations()),
-            *(f"snp.{name}" for name in self.snp.relaxations()),
-            *(f"tdx.{name}" for name in self.tdx.relaxations()),
-            *(f"gpu.{name}" for name in self.gpu.relaxations()),
-            *self._about_logs(),
+            *(f"{part}.{name}" for part in PARTS for name in getattr(self, part).relaxations()),
+            # A log without witnesses may show each client another past, and an old one for ever.
+            *(["log without witnesses"] if self.release.logs and not self.release.needed else ()),
+            *([f"log.max_checkpoint_age_s {age_s:.0f}"] if age_s > USUAL_CHECKPOINT_AGE_S else ()),
         )
-
-    def _about_logs(self) -> tuple[str, ...]:
-        """A log without witnesses may show each client another past, and an old one for ever."""
-        trusted = self.release
-        alone = ["log without witnesses"] if trusted.logs and not trusted.needed else []
-        older = trusted.max_checkpoint_age_s > USUAL_CHECKPOINT_AGE_S
-        return (*alone, *([f"log.max_checkpoint_age_s {trusted.max_checkpoint_age_s:.0f}"] if older else []))
 
 
 def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:

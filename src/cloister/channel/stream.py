@@ -94,7 +94,7 @@ class StreamOpener:
         self._aead: AESGCM | None = None
         self._number = 0
         self._buffer = bytearray()
-        self._ended = False
+        self.ended = False
         self._dead = False
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -109,7 +109,7 @@ class StreamOpener:
 
     def finish(self) -> None:
         """The sender closed: ChannelBroken unless an authentic END was seen."""
-        complete = self._ended and not self._dead
+        complete = self.ended and not self._dead
         self.close()
         if not complete:
             raise ChannelBroken("The answer was cut off before its authenticated end.", hint=_HINT)
@@ -119,18 +119,14 @@ class StreamOpener:
         self._dead = True
         self._forget()
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
     def _open_whole_frames(self) -> list[Frame]:
         buffer, at, frames = self._buffer, 0, []
-        if self._aead is None and not self._ended:
+        if self._aead is None and not self.ended:
             if len(buffer) < SALT_BYTES:
                 return []
             self._aead = _stream_aead(self._response_key, self._enc, bytes(buffer[:SALT_BYTES]))
             at = SALT_BYTES
-        while len(buffer) - at >= _LENGTH.size and not self._ended:
+        while len(buffer) - at >= _LENGTH.size and not self.ended:
             (length,) = _LENGTH.unpack_from(buffer, at)
             if not _SMALLEST_FRAME <= length <= _LARGEST_FRAME:
                 raise ChannelBroken("A frame of the answer announces a length that cannot be.", hint=_HINT)
@@ -140,7 +136,7 @@ class StreamOpener:
             frames.append(self._open(bytes(buffer[start:at_end])))
             at = at_end
         del buffer[:at]
-        if self._ended and buffer:
+        if self.ended and buffer:
             raise ChannelBroken("Something follows the answer's end.", hint=_HINT)
         return frames
 
@@ -149,8 +145,8 @@ class StreamOpener:
         try:
             plaintext = self._aead.decrypt(nonce_of(self._number), sealed, None)
         except InvalidTag:
-            hint = _HINT
-            raise ChannelBroken("A frame of the answer was altered, left out or moved on its way.", hint=hint) from None
+            altered = "A frame of the answer was altered, left out or moved on its way."
+            raise ChannelBroken(altered, hint=_HINT) from None
         number, length = _PREFIX.unpack_from(plaintext)
         kind = _KINDS.get(number)
         if kind is None or length > len(plaintext) - _PREFIX.size:
@@ -159,7 +155,7 @@ class StreamOpener:
             raise ChannelBroken("A frame of the answer is not in its place.", hint=_HINT)
         self._number += 1
         if kind is _END:
-            self._ended = True
+            self.ended = True
             self._forget()
         return Frame(kind, plaintext[_PREFIX.size : _PREFIX.size + length])
 

@@ -23,6 +23,8 @@ class HostCache(KVCache):
         size = (blocks, shape.layers, shape.kv_heads)
         self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
         self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+        self.bytes_per_layer = self._keys.stride(1) * dtype.itemsize  # from one layer's keys (or values) to the next's
+        self.block = self._keys.stride(0)  # in values, from a layer's keys (or values) in one block to the next block's
 
     def wipe(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -40,16 +42,6 @@ class HostCache(KVCache):
         for source, target in zip(sources, targets, strict=True):
             self._keys[target].copy_(self._keys[source])
             self._values[target].copy_(self._values[source])
-
-    @property
-    def bytes_per_layer(self) -> int:
-        """The distance from one layer's keys (or values) to the next's."""
-        return self._keys.stride(1) * self.dtype.itemsize
-
-    @property
-    def block(self) -> int:
-        """In values, from a layer's keys (or values) in one block to the next block's."""
-        return self._keys.stride(0)
 
     def keys(self, layer: int) -> torch.Tensor:
         """[block, kv head, dim, 16]"""

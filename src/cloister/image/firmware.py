@@ -69,9 +69,8 @@ class Firmware:
         count, rest = self._metadata(_TDX_METADATA, b"TDVF")
         sections = tuple(TdxSection(*each) for each in _records("<IIQQII", rest, count))
         for each in sections:
-            if each.address % PAGE or each.size % PAGE or each.raw_size > each.size:
-                raise _damaged()
-            if each.offset + each.raw_size > len(self.data) or each.size > FOUR_GIB:
+            whole = not each.address % PAGE and not each.size % PAGE and each.raw_size <= each.size <= FOUR_GIB
+            if not whole or each.offset + each.raw_size > len(self.data):
                 raise _damaged()
         return sections
 

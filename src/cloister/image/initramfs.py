@@ -34,7 +34,10 @@ class Entry:
 
 def write_image(root: Path, source: Path, manifest: bytes, out: BinaryIO) -> str:
     entries = {entry.name: entry for entry in _entries_of(root)}
-    for entry in (*_release_entries(source, manifest), *_needed()):
+    # What the kernel and /init ask for, whatever the root folder has.
+    needed = [Entry(name, FOLDER) for name in ("dev", "proc", "run", "sys", "tmp")]
+    needed += [Entry("dev/console", DEVICE, device=(5, 1)), Entry("dev/null", DEVICE, device=(1, 3))]
+    for entry in (*_release_entries(source, manifest), *needed):
         if entry.mode != FOLDER and entry.name in entries:
             raise SetupError(f"The root folder has a file {entry.name}.", hint="Remove it: the release brings it.")
         entries.setdefault(entry.name, entry)
@@ -87,13 +90,6 @@ def _release_entries(source: Path, manifest: bytes) -> Iterator[Entry]:
             if path == INIT:
                 yield Entry("init", FILE | 0o111, data=data)
     yield from (Entry(name, FOLDER) for name in folders)
-
-
-def _needed() -> Iterator[Entry]:
-    """What the kernel and /init ask for, whatever the root folder has."""
-    yield from (Entry(name, FOLDER) for name in ("dev", "proc", "run", "sys", "tmp"))
-    yield Entry("dev/console", DEVICE, device=(5, 1))
-    yield Entry("dev/null", DEVICE, device=(1, 3))
 
 
 def _written(entry: Entry, number: int) -> Iterator[bytes]:
@@ -156,7 +152,7 @@ def _contents(image: BinaryIO) -> Iterator[tuple[str, bytes, str]]:
         try:
             fields = [int(head[at : at + 8], 16) for at in range(6, _HEAD, 8)]
         except ValueError:
-            raise EvidenceInvalid("The image's archive is damaged.") from None
+            fields = [0] * 13
         mode, size, name_size = fields[1], fields[6], fields[11]
         if not 1 < name_size <= 4096:
             raise EvidenceInvalid("The image's archive is damaged.")

@@ -83,12 +83,13 @@ def launch_digest(
     if not 1 <= processors <= MAX_PROCESSORS:
         raise SetupError(f"A guest has between 1 and {MAX_PROCESSORS} processors.")
     if boot is not None and KERNEL_HASHES not in {section.kind for section in firmware.snp_sections}:
-        raise SetupError(
-            "This firmware does not compare the kernel with a measured hash, so its launch digest would not name it.",
-            hint="Build OVMF from OvmfPkg/AmdSev/AmdSevX64.dsc.",
-        )
+        message = "This firmware does not compare the kernel with a measured hash: its launch digest would not name it."
+        raise SetupError(message, hint="Build OVMF from OvmfPkg/AmdSev/AmdSevX64.dsc.")
     set_up = MONITORS[monitor]
-    digest = _with_pages(bytes(48), firmware.address, firmware.data) if measured is None else measured
+    digest = bytes(48) if measured is None else measured
+    for offset in range(0, len(firmware.data) if measured is None else 0, PAGE):
+        content = hashlib.sha384(firmware.data[offset : offset + PAGE]).digest()
+        digest = _extended(digest, NORMAL, firmware.address + offset, content)
     for kind, address, content in _prepared(firmware, boot, set_up):
         digest = _extended(digest, kind, address, content)
     signature = set_up.signature or _signature(processor)
@@ -116,13 +117,6 @@ def _prepared(firmware: Firmware, boot: Boot | None, set_up: Monitor) -> Iterato
             yield from ((ZERO, address, nothing) for address in pages)
         else:
             raise SetupError(f"The firmware asks for memory of a kind ({section.kind}) that is not known here.")
-
-
-def _with_pages(digest: bytes, address: int, data: bytes) -> bytes:
-    for offset in range(0, len(data), PAGE):
-        content = hashlib.sha384(data[offset : offset + PAGE]).digest()
-        digest = _extended(digest, NORMAL, address + offset, content)
-    return digest
 
 
 def _extended(digest: bytes, kind: int, address: int, content: bytes) -> bytes:

@@ -155,12 +155,10 @@ class _Reader:
 
 def rtmr0_of(log: bytes) -> bytes:
     """From zeros, RTMR0 = SHA-384(RTMR0 ‖ digest) for each of its events (TDG.MR.RTMR.EXTEND)."""
-    register, events = bytes(_DIGEST_BYTES), [digest for index, digest in _events(log) if index == 0]
+    events = [digest for index, digest in _events(log) if index == 0]
     if not events:
         raise SetupError("The event log has no event of RTMR0.", hint="It is /sys/firmware/acpi/tables/data/CCEL.")
-    for digest in events:
-        register = hashlib.sha384(register + digest).digest()
-    return register
+    return extended(events)
 
 
 def _events(data: bytes) -> list[tuple[int, bytes]]:

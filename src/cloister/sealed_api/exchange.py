@@ -33,7 +33,7 @@ def now_ms() -> int:
 class Exchange:
     """One sealed request. It calls `wants_out` when there is something to `flush`."""
 
-    def __init__(self, serve: Serve, wants_out: Callable[["Exchange"], None]) -> None:
+    def __init__(self, serve: Serve, wants_out: Callable[["Exchange"], object]) -> None:
         self.number, self._prompts, self._enc = serve.request_id, serve.prompts, serve.enc
         self._request_key, self._response_key = serve.request_key, serve.response_key
         self._request: bytes | None = serve.request

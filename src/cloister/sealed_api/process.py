@@ -7,6 +7,7 @@ import socket
 import stat
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -117,12 +118,9 @@ def _needed_descriptors() -> set[int]:
     """Sockets (the control socket, the loop's own) and the loop's epoll. There is no /proc here to list them."""
     found: set[int] = set()
     for number in range(3, 256):
-        try:
-            kind = stat.S_IFMT(os.fstat(number).st_mode)
-        except OSError:
-            continue
-        if kind in (stat.S_IFSOCK, 0):  # an epoll has no file type
-            found.add(number)
+        with suppress(OSError):
+            if stat.S_IFMT(os.fstat(number).st_mode) in (stat.S_IFSOCK, 0):  # an epoll has no file type
+                found.add(number)
     return found
 
 
@@ -152,21 +150,17 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
     for request in _requests(model, serving):
         key, enc = bytearray(32), bytes(32)
         sealed = seal_request(key, enc, replace(request, validity=Validity.beginning(now_ms(), 0)).encode())
-        exchange = Exchange(Serve(1, enc, sealed, 1, key, bytearray(32)), _flush)
+        exchange = Exchange(Serve(1, enc, sealed, 1, key, bytearray(32)), Exchange.flush)
         await asyncio.wait_for(exchange.run(app), 30)
         if not exchange.begun or not exchange.ended:
             raise RuntimeError("the rehearsal failed")
     late = seal_request(bytes(32), bytes(32), InnerRequest("GET", "/health").encode())
     for refused in (bytes(600), late):
         try:
-            await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), _flush).run(app)
+            await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), Exchange.flush).run(app)
         except ChannelBroken as expected:
             where_raised(expected)
     app.state.prompts.close()
-
-
-def _flush(exchange: Exchange) -> None:
-    exchange.flush()
 
 
 def _requests(model: str, serving: Serving) -> list[InnerRequest]:

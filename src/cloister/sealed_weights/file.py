@@ -84,12 +84,8 @@ class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
         """At least one; the last is marked as such."""
         return max(1, -(-self.total_bytes // self.chunk_bytes))
 
-
-def sign_header(header: WeightsHeader, key: SigningKey) -> str:
-    text = f"{_TITLE}{msgspec.json.encode(header).decode()}\n"
-    if len(text) > MAX_NOTE_CHARACTERS // 2:
-        raise ModelUnsupported("The model has too many files to be sealed.", hint="Merge its shards.")
-    return str(Note(text, (key.sign(text),)))
+    def size_of(self, chunk: int) -> int:
+        return min(self.chunk_bytes, self.total_bytes - chunk * self.chunk_bytes)
 
 
 def read_header(note: str, provider: VerifierKey) -> WeightsHeader:
@@ -125,8 +121,6 @@ def read_provider_key(text: str) -> VerifierKey:
 
 
 _FETCH_AGAIN = "Fetch the file from the provider again, and check the provider's key."
-
-
 MAGIC = b"CLOISTER WEIGHTS 1\n"
 _LENGTH = struct.Struct(">I")
 _INFO = b"cloister sealed weights v1\0"
@@ -149,7 +143,10 @@ def seal_weights(
         digest = _digest(files)
         salt = secrets.token_bytes(32)
         header = WeightsHeader(VERSION, model, digest, described, key_check(content_key), salt, chunk_bytes)
-        note = sign_header(header, signing_key)
+        text = f"{_TITLE}{msgspec.json.encode(header).decode()}\n"
+        if len(text) > MAX_NOTE_CHARACTERS // 2:
+            raise ModelUnsupported("The model has too many files to be sealed.", hint="Merge its shards.")
+        note = str(Note(text, (signing_key.sign(text),)))
         partial = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
         try:
             with partial.open("xb") as sealed:
@@ -234,7 +231,7 @@ class WeightsBundle:
         digest = hashlib.sha256()
         self._file.seek(self._start)
         for number in range(self.header.chunks):
-            sealed = self._file.read(min(self.header.chunk_bytes, self._left(number)) + TAG_BYTES)
+            sealed = self._file.read(self.header.size_of(number) + TAG_BYTES)
             try:
                 chunk = aead.decrypt(_nonce(number, self.header), sealed, None)
             except InvalidTag:
@@ -243,9 +240,6 @@ class WeightsBundle:
             yield chunk
         if digest.digest() != self.header.digest:
             raise ModelCorrupt("The weights are not the ones the provider signed.", hint=_HINT)
-
-    def _left(self, number: int) -> int:
-        return self.header.total_bytes - number * self.header.chunk_bytes
 
 
 def _aead(content_key: bytes | bytearray, header: WeightsHeader, note: str) -> AESGCM:
@@ -276,7 +270,7 @@ def _chunks(files: Sequence[BinaryIO], header: WeightsHeader) -> Iterator[bytes]
     pieces = iter(files)
     file = next(pieces)
     for number in range(header.chunks):
-        wanted = min(header.chunk_bytes, header.total_bytes - number * header.chunk_bytes)
+        wanted = header.size_of(number)
         chunk = bytearray()
         while len(chunk) < wanted:
             if piece := file.read(wanted - len(chunk)):

@@ -133,30 +133,21 @@ def source_of_running() -> Path:
 def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
     """A line each. An installed package has no project or lock file, so those count only where both have them."""
     found = []
-    for path in _compared(release, running):
+    for path in sorted(release.files.keys() | running.files.keys()):
         wanted, here = release.files.get(path), running.files.get(path)
-        if wanted != here:
+        if wanted != here and (path.startswith(SOURCES) or (wanted and here)):
             how = "missing" if here is None else "another" if wanted else "not of the release"
             found.append(f"{path} is {how}")
     if release.lock and running.lock and release.lock != running.lock:
         found.append(f"{LOCK_FILE} is another")
     if release.packages is not None and running.packages is not None:
-        found += _other_packages(release.packages, running.packages)
+        # Other installed packages do not count: a release's processes cannot import them.
+        installed = running.packages
+        others = (name for name, each in sorted(release.packages.items()) if installed.get(name) != each)
+        found += [f"{name} is {'another' if name in installed else 'missing'}" for name in others]
     if release.version != running.version:
         found.append(f"version is {running.version}, not {release.version}")
     return tuple(found)
-
-
-def _compared(release: Manifest, running: Manifest) -> list[str]:
-    both = release.files.keys() & running.files.keys()
-    either = release.files.keys() | running.files.keys()
-    return sorted(path for path in either if path.startswith(SOURCES) or path in both)
-
-
-def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
-    """Other installed packages do not count: a release's processes cannot import them."""
-    others = (name for name, each in sorted(wanted.items()) if here.get(name) != each)
-    return [f"{name} is {'another' if name in here else 'missing'}" for name in others]
 
 
 def _running_package() -> Path:

@@ -198,7 +198,7 @@ class SigningKey:
         return Signature(self.name, self.verifier.key_id, value)
 
 
-def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519) -> Self:
+def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519) -> SigningKey:
     """A fresh key in a new file; an existing file is never overwritten."""
     key = SigningKey.generate(name, algorithm)
     write_private(path, (key.private_text() + "\n").encode())

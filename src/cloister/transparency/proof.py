@@ -30,7 +30,6 @@ from cloister.transparency.manifest import (
     Revoked,
     entry_of,
     measure_running,
-    measurement,
     read_entry,
     read_manifest,
 )
@@ -60,14 +59,6 @@ def check_version(found: Examination, version: str, trusted: ReleaseTrust) -> No
         raise SetupError(f"minimum_version is numbers and dots, not {trusted.minimum_version!r}.", hint="Like: 1.2.0")
     new_enough = have is not None and have >= least
     found.check("release version", new_enough, f"{version} is not {trusted.minimum_version} or newer", version)
-
-
-def check_expiry(found: Examination, expires: date | None, at: datetime) -> None:
-    if expires is None:
-        found.skipped("release expiry", "the log gives it no last day", required=False)
-    else:
-        day = at.astimezone(UTC).date()
-        found.check("release expiry", day <= expires, f"its last day was {expires}", f"to {expires}")
 
 
 def check_age(found: Examination, cosigned: Iterable[int], trusted: ReleaseTrust, at: datetime) -> None:
@@ -229,7 +220,11 @@ def _verify_in_log(
     reason = "the release is not in the log: its proof does not lead to the checkpoint's root"
     if found.check("log inclusion", included, reason, f"entry {proof.index} of {now.size}"):
         _check_revocation(found, proof, now)
-        check_expiry(found, proof.expires, at)
+        if (last := proof.expires) is None:
+            found.skipped("release expiry", "the log gives it no last day", required=False)
+        else:
+            day = at.astimezone(UTC).date()
+            found.check("release expiry", day <= last, f"its last day was {last}", f"to {last}")
     check_age(found, check_witnesses(found, signed, trusted), trusted, at)
     _check_consistency(found, proof, now, seen)
 
@@ -317,7 +312,7 @@ class Release:
 
     @property
     def measurement(self) -> bytes:
-        return measurement(self.manifest)
+        return measurement_of(self.manifest)
 
     def prove(self, since: int = 0) -> ReleaseProof:
         return prove_release(self.log_dir, self.manifest, since)

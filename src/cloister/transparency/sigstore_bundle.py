@@ -4,9 +4,12 @@ name its issuer twice (1.3.6.1.4.1.57264.1.1 and …1.8): both must be the trust
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta, Struct
 
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
@@ -15,11 +18,6 @@ from cloister.transparency.checkpoint import SigstoreTrust
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
     from sigstore.verify.policy import VerificationPolicy
-import re
-from collections.abc import Collection
-from typing import Annotated, Final
-
-from msgspec import Meta, Struct
 
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT_TYPES: Final = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
@@ -62,10 +60,8 @@ def examine_statement(
     kind = statement.predicate_type
     missing = [name for name in PREDICATES.get(kind, ()) if name not in statement.predicate]
     known = kind in PREDICATES and kind in accepted
-    lacks = f"it has no {', '.join(missing)}"
     other = f"{_shown(kind)} does not say that this is a release; accepted is {', '.join(sorted(accepted))}"
-    why = lacks if known else other
-    found.check("predicate", known and not missing, why, kind)
+    found.check("predicate", known and not missing, f"it has no {', '.join(missing)}" if known else other, kind)
     wrong = _about_subjects(statement.subject, measurement.hex())
     found.check("subject", not wrong, wrong, "the release, once")
 
@@ -110,7 +106,7 @@ MAX_BUNDLE_BYTES = 262144
 MAX_ROOT_BYTES = 1 << 20
 
 
-class _Shape(msgspec.Struct):
+class _Shape(Struct):
     envelope: Any = msgspec.field(default=None, name="dsseEnvelope")
 
 

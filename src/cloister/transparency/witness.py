@@ -41,12 +41,12 @@ class Witness:
         if not signed.signed_by(VerifierKey.parse(known)):
             raise VerificationFailed("The checkpoint is not signed by the log's key.", checks=("log checkpoint",))
         last = self._memory.last(now.origin)
-        if last is not None and not _continues(last, now, consistency):
-            raise VerificationFailed(
-                f"The log {now.origin!a} shows {now.size} entries that do not continue the {last.size} signed before.",
-                checks=("log consistency",),
-                hint="It was forked or rolled back. Keep both checkpoints: together they prove it.",
-            )
+        new = last is None or (last.size == 0 and not consistency)
+        if last and not new and not verify_consistency(last.size, now.size, last.root, now.root, consistency):
+            shows = f"The log {now.origin!a} shows {now.size} entries that do not continue"
+            hint = "It was forked or rolled back. Keep both checkpoints: together they prove it."
+            message = f"{shows} the {last.size} signed before."
+            raise VerificationFailed(message, checks=("log consistency",), hint=hint)
         self._memory.remember(signed, after=last)
         return self._key.sign(now.text, at=at)
 
@@ -54,12 +54,6 @@ class Witness:
         last = self.last(log.origin)
         reachable = last is not None and last.size <= log.checkpoint.size
         return self.cosign(log.signed, log.consistency(last.size) if last and reachable else (), at=at)
-
-
-def _continues(last: Checkpoint, now: Checkpoint, consistency: Sequence[bytes]) -> bool:
-    if last.size == 0:
-        return not consistency
-    return verify_consistency(last.size, now.size, last.root, now.root, consistency)
 
 
 def audit(folder: Path, *, trusted: ReleaseTrust, earlier: Checkpoint | None = None) -> Verdict:

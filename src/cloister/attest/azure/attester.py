@@ -207,6 +207,8 @@ _TRIES: Final = 3
 class AzureAttester:
     """`tpm` and `metadata` are this machine's. NoFirmware where it is no confidential VM."""
 
+    tee: Tee = "azure"
+
     def __init__(
         self, tpm: Tpm | None = None, metadata: Metadata | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -218,28 +220,23 @@ class AzureAttester:
         self._endorsed: tuple[bytes, float, tuple[tuple[bytes, ...], bytes]] | None = None
         self.attest(bytes(REPORT_DATA_BYTES))  # fails at the start, not at the first client
 
-    @property
-    def tee(self) -> Tee:
-        return "azure"
-
     def attest(self, report_data: bytes) -> Attestation:
         if len(report_data) != REPORT_DATA_BYTES:
             raise SetupError(f"A report covers {REPORT_DATA_BYTES} bytes, not {len(report_data)}.")
-        hcl_report = self._read_hcl()
-        hcl = _parsed(hcl_report)
+        try:
+            hcl_report = self._tpm.read_index(HCL_INDEX)
+            hcl = read_hcl(hcl_report)
+        except NoSuchHandle:
+            hint = "--attester azure is for Azure's confidential VMs."
+            raise NoFirmware("This machine's TPM holds no report of Azure's paravisor.", hint=hint) from None
+        except EvidenceInvalid as wrong:
+            raise SetupError(f"The paravisor's report cannot be used: {wrong.message}") from None
         quote = self._quote(hcl, quote_nonce(report_data))
         certificates, td_quote = self._endorsement(hcl)
         document = {"version": 1, "hcl_report": _text(hcl_report), "tpm_quote": quote}
         if td_quote:
             document["td_quote"] = _text(td_quote)
         return Attestation("azure", msgspec.json.encode(document), certificates)
-
-    def _read_hcl(self) -> bytes:
-        try:
-            return self._tpm.read_index(HCL_INDEX)
-        except NoSuchHandle:
-            hint = "--attester azure is for Azure's confidential VMs."
-            raise NoFirmware("This machine's TPM holds no report of Azure's paravisor.", hint=hint) from None
 
     def _quote(self, hcl: HclReport, nonce: bytes) -> dict[str, object]:
         """The vTPM's quote of all PCRs over this nonce. A PCR may change between the two: then it tries again."""
@@ -274,13 +271,6 @@ class AzureAttester:
             found = (), self._metadata.td_quote(hcl.report[:TD_REPORT_BYTES])
         self._endorsed = hcl.report_data, now, found
         return found
-
-
-def _parsed(report: bytes) -> HclReport:
-    try:
-        return read_hcl(report)
-    except EvidenceInvalid as wrong:
-        raise SetupError(f"The paravisor's report cannot be used: {wrong.message}") from None
 
 
 def _text(data: bytes) -> str:

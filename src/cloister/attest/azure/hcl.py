@@ -134,16 +134,13 @@ def read_hcl(data: bytes) -> HclReport:
     runtime, rest = data[start : start + length], data[start + length :]
     if len(runtime) != length or size != length + _REQUEST.size or any(rest):
         raise EvidenceInvalid("The HCL report's runtime data is not as long as it says.")
-    digest = _HASHES[algorithm](runtime).digest()
-    report = data[HEADER_BYTES : HEADER_BYTES + REPORT_BYTES]
-    return HclReport(_KINDS[kind], report, digest.ljust(64, b"\0"), _read_runtime(runtime))
-
-
-def _read_runtime(data: bytes) -> RuntimeData:
     try:
-        return msgspec.json.decode(data.rstrip(b"\0"), type=RuntimeData)
+        decoded = msgspec.json.decode(runtime.rstrip(b"\0"), type=RuntimeData)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
         raise EvidenceInvalid(f"The HCL report's runtime data does not decode ({type(wrong).__name__}).") from None
+    digest = _HASHES[algorithm](runtime).digest()
+    report = data[HEADER_BYTES : HEADER_BYTES + REPORT_BYTES]
+    return HclReport(_KINDS[kind], report, digest.ljust(64, b"\0"), decoded)
 
 
 def attestation_key(runtime: RuntimeData) -> rsa.RSAPublicKey | None:
@@ -152,12 +149,9 @@ def attestation_key(runtime: RuntimeData) -> rsa.RSAPublicKey | None:
     if len(named) != 1 or named[0].kty != "RSA" or len(named[0].n) > 1024 or len(named[0].e) > 8:
         return None
     try:
-        n, e = (int.from_bytes(_base64url(part), "big") for part in (named[0].n, named[0].e))
+        padded = (part + "=" * (-len(part) % 4) for part in (named[0].n, named[0].e))
+        n, e = (int.from_bytes(base64.b64decode(part, altchars=b"-_", validate=True), "big") for part in padded)
         key = rsa.RSAPublicNumbers(e, n).public_key()
     except ValueError:
         return None
     return key if key.key_size >= 2048 else None
-
-
-def _base64url(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

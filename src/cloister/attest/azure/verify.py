@@ -65,12 +65,17 @@ def verify_azure(
     tdx_roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
     """`certificates` are AMD's, with revocation lists among them; `collateral` is Intel's."""
-    document = _Document(evidence.hex()) if evidence.startswith(MAGIC) else _read_document(evidence)
+    if evidence.startswith(MAGIC):
+        document = _Document(evidence.hex())
+    else:
+        hint = "It is JSON with `hcl_report`, `tpm_quote`, and `vcek` or `td_quote`, or an HCL report alone."
+        document = decode_evidence(evidence, _Document, "Azure's evidence", limit=MAX_EVIDENCE_BYTES, hint=hint)
     hcl = read_hcl(_bytes(document.hcl_report))
     found = Examination()
     bound = hcl.report_data
     if hcl.tee == "sev-snp":
-        given = [*certificates, *([_certificate(document.vcek)] if document.vcek else [])]
+        vcek = document.vcek or ""
+        given = [*certificates, vcek.encode() if "-----BEGIN" in vcek or not vcek else _bytes(vcek)]
         # A guest beside the paravisor (VMPL above 0) could have any runtime data reported.
         paravisor = msgspec.structs.replace(snp, vmpl=(0,))
         verdict = verify_snp(hcl.report, given, at=at, policy=paravisor, report_data=bound, roots=snp_roots)
@@ -133,11 +138,6 @@ def _examine_pcrs(quote: TpmQuote, values: list[bytes], policy: AzurePolicy, fou
     found.check("pcrs", quoted and not wrong, f"not in the policy: {', '.join(wrong) or 'not quoted'}")
 
 
-def _read_document(data: bytes) -> _Document:
-    hint = "It is JSON with `hcl_report`, `tpm_quote`, and `vcek` or `td_quote`, or an HCL report alone."
-    return decode_evidence(data, _Document, "Azure's evidence", limit=MAX_EVIDENCE_BYTES, hint=hint)
-
-
 def _bytes(blob: Blob) -> bytes:
     if re.fullmatch("([0-9a-fA-F]{2})+", blob):
         return bytes.fromhex(blob)
@@ -145,7 +145,3 @@ def _bytes(blob: Blob) -> bytes:
         return base64.b64decode(blob + "=" * (-len(blob) % 4), altchars=b"-_", validate=True)
     except ValueError:
         raise EvidenceInvalid("A part of Azure's evidence is neither hex nor base64.") from None
-
-
-def _certificate(blob: Blob) -> bytes:
-    return blob.encode() if "-----BEGIN" in blob else _bytes(blob)

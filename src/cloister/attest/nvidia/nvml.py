@@ -75,11 +75,9 @@ class Nvml:
         state = _SystemState()
         self._call("nvmlSystemGetConfComputeState", byref(state))
         if not state.feature:
-            raise GpuNotConfidential(
-                "This machine's GPUs are not in confidential mode.",
-                hint="Turn it on from the host (NVIDIA's gpu-admin-tools: --set-cc-mode=on), or serve without "
-                "evidence of the GPU: --gpu-evidence none.",
-            )
+            turn_on = "Turn it on from the host (NVIDIA's gpu-admin-tools: --set-cc-mode=on)"
+            hint = f"{turn_on}, or serve without evidence of the GPU: --gpu-evidence none."
+            raise GpuNotConfidential("This machine's GPUs are not in confidential mode.", hint=hint)
         if state.developer_tools:
             message = "This machine's GPUs are in the mode for developers, which protects nothing."
             raise GpuNotConfidential(message, hint="Set the confidential mode to `on`, not to `devtools`.")

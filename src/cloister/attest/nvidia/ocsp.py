@@ -87,7 +87,9 @@ def _digest(algorithm: hashes.HashAlgorithm, data: bytes) -> bytes:
 
 def _problem(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime) -> str:
     """Why this response is no reason to believe the certificate good, or nothing."""
-    if not any(_signed(response, one) for one in (issuer, *_responders(response, issuer, at))):
+    named = (one for one in response.certificates if signed_directly(one, issuer) and _may_answer(one))
+    responders = [one for one in named if one.not_valid_before_utc <= at <= one.not_valid_after_utc]
+    if not any(_signed(response, one) for one in (issuer, *responders)):
         return "the OCSP response is not signed by the issuer, nor by a responder it named"
     if response.certificate_status is ocsp.OCSPCertStatus.REVOKED:
         return REVOKED
@@ -97,11 +99,6 @@ def _problem(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime
     if not response.this_update_utc <= at <= until:
         return f"the OCSP response is for {response.this_update_utc} to {until}"
     return ""
-
-
-def _responders(response: ocsp.OCSPResponse, issuer: x509.Certificate, at: datetime) -> list[x509.Certificate]:
-    named = (one for one in response.certificates if signed_directly(one, issuer) and _may_answer(one))
-    return [one for one in named if one.not_valid_before_utc <= at <= one.not_valid_after_utc]
 
 
 def _may_answer(certificate: x509.Certificate) -> bool:

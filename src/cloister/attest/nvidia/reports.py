@@ -4,31 +4,26 @@ or NVIDIA's reference manifests), revocation (by OCSP responses). Nothing is fet
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.x509.ocsp import OCSPResponse
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from cloister.attest.chain import ecdsa_signed, find_chain, key_fingerprint, read_certificates, subject
 from cloister.attest.nvidia import spdm
 from cloister.attest.nvidia.ocsp import examine_revocation, read_responses
-from cloister.attest.nvidia.spdm import DeviceEvidence, GpuReport, architecture
+from cloister.attest.nvidia.spdm import Architecture, DeviceEvidence, GpuReport, architecture
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
 
 if TYPE_CHECKING:
     from cloister.attest.nvidia.manifest import Manifest
-import re
-from typing import Annotated
-
-from msgspec import Meta
-
-from cloister.attest.nvidia.spdm import Architecture
 
 VERSION = "[0-9]+([.][0-9]+)*"
 SWITCH: Architecture = "LS10"
@@ -190,27 +185,19 @@ def _examine_signature(
     signed = ecdsa_signed(leaf.public_key(), ec.SECP384R1, SHA384(), report.signature, report.signed)
     found.check("signature", signed, "the report is not signed by the GPU's key")
     found.claim(chip=subject(leaf), serial=f"{leaf.serial_number:X}")
-    _examine_architecture(leaf, device.stated_architecture, policy, found)
-    _examine_firmware(leaf, device.report, policy, found)
-    return chain
-
-
-def _examine_architecture(leaf: x509.Certificate, stated: str, policy: GpuPolicy, found: Examination) -> None:
-    known = architecture(subject(leaf))
+    known, stated = architecture(subject(leaf)), device.stated_architecture
     found.claim(architecture=known)
     named = f"{subject(leaf)} is {known or 'no GPU that is known'}, stated is {stated[:32] or 'nothing'}"
     reason = f"{named}; the policy accepts {', '.join(policy.architectures)}"
     holds = known in policy.architectures and stated.upper() in ("", known)
     found.check("architecture", holds, reason, str(known))
-
-
-def _examine_firmware(leaf: x509.Certificate, report: GpuReport, policy: GpuPolicy, found: Examination) -> None:
     certified, reported = spdm.certified_fwid(leaf), report.opaque.get(spdm.FWID)
     if certified is None or reported is None:
         missing = "report" if reported is None else "certificate"
         found.skipped("firmware", f"the {missing} names no firmware", required=policy.require_fwid)
     else:
         found.check("firmware", hmac.compare_digest(certified, reported), "the certificate is of other firmware")
+    return chain
 
 
 def _examine_measurements(

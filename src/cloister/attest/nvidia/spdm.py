@@ -121,23 +121,17 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
     text = data.strip()
     if not text.startswith(b"["):
         return (DeviceEvidence(read_report(_decode_text(text)), chain or b""),)
-    entries = _read_entries(text)
+    hint = "It is a JSON list of objects with `evidence` and `certificate`, or one report in hex or base64."
+    entries = decode_evidence(text, _Entries, "The GPU evidence", hint=hint)
     if not entries:
         raise EvidenceInvalid("The GPU evidence is of no GPU.")
-    reports = [read_report(_decode_text(entry.evidence.encode())) for entry in entries]
-    chains = [_decode_chain(entry.certificate.encode()) or chain or b"" for entry in entries]
-    together = zip(reports, chains, entries, strict=True)
-    return tuple(DeviceEvidence(report, pem, entry.arch, entry.nonce) for report, pem, entry in together)
-
-
-def _read_entries(text: bytes) -> tuple[_Entry, ...]:
-    hint = "It is a JSON list of objects with `evidence` and `certificate`, or one report in hex or base64."
-    return decode_evidence(text, _Entries, "The GPU evidence", hint=hint)
-
-
-def _decode_chain(certificate: bytes) -> bytes:
-    """PEM, or PEM in base64 as NVIDIA's tools write it."""
-    return certificate if b"-----BEGIN" in certificate else _decode_base64(certificate)
+    found = []
+    for entry in entries:
+        pem = entry.certificate.encode()  # or PEM in base64, as NVIDIA's tools write it
+        pem = pem if b"-----BEGIN" in pem else _decode_base64(pem)
+        report = read_report(_decode_text(entry.evidence.encode()))
+        found.append(DeviceEvidence(report, pem or chain or b"", entry.arch, entry.nonce))
+    return tuple(found)
 
 
 def _decode_text(text: bytes) -> bytes:

@@ -183,7 +183,7 @@ _MICROCODE: Final[Mapping[tuple[int, int, int], int]] = {
 """By family, model and stepping, which reports name since version 3. Other processors have a floor of firmware only."""
 
 
-def shipped_floor(report: Report, product: Product) -> Self:
+def shipped_floor(report: Report, product: Product) -> Tcb:
     floor = _FLOORS[product]
     family, model, stepping = report.cpuid
     microcode = _MICROCODE.get((family, model, stepping)) if report.has_cpuid else None

@@ -5,6 +5,7 @@ passes. A TD without SEPT_VE_DISABLE gets no status from dcap-qvl: `read_levels`
 import hashlib
 import hmac
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -159,7 +160,11 @@ def verify_tdx(
     chain = _examine_chain(read, collateral, roots, at, found)
     _examine_model(chain, policy, found)
     _examine_standing(quote, read.report, collateral, chain, at, policy, found)
-    examine_report(read.report, policy, report_data, found)
+    _examine_attributes(read.report, policy, found)
+    _examine_module(read.report, policy, found)
+    _examine_launch(read.report, policy, found)
+    reason = "the report speaks for another nonce, channel key, release or GPU"
+    found.compare("report data", read.report.report_data, report_data, reason)
     return found.verdict()
 
 
@@ -208,7 +213,10 @@ def _examine_chain(
 
 
 def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy, found: Examination) -> None:
-    fmspc = _fmspc(chain[0]) if chain else ""
+    fmspc = ""
+    if chain:
+        with suppress(Exception):  # a certificate without the extension fails the check `pck certificate`
+            fmspc = bytes(dcap_qvl.parse_pck_extension_from_pem(chain[0].public_bytes(Encoding.PEM)).fmspc).hex()
     found.claim(fmspc=fmspc)
     if policy.fmspcs is None:
         return
@@ -217,13 +225,6 @@ def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy
     else:
         known = fmspc in {each.lower() for each in policy.fmspcs}
         found.check("fmspc", known, f"{fmspc or 'none'} is not one the policy accepts", fmspc)
-
-
-def _fmspc(pck: x509.Certificate) -> str:
-    try:
-        return bytes(dcap_qvl.parse_pck_extension_from_pem(pck.public_bytes(Encoding.PEM)).fmspc).hex()
-    except Exception:
-        return ""  # a certificate without the extension fails the check `pck certificate`
 
 
 def _examine_standing(
@@ -262,13 +263,11 @@ def _examine_standing(
     if standing is None:
         return
     found.claim(tcb_status=standing.status, advisories=list(standing.advisories), tcb_evaluation=standing.evaluation)
-    relaxed = standing.status != "UpToDate" and standing.status in policy.accepted_statuses
-    known = standing.status in policy.accepted_statuses
-    reason = (
-        standing.status if relaxed else f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}"
-    )
-    allowed = f"accepted_statuses {standing.status}" if relaxed else ""
-    found.check("tcb status", known and not relaxed, reason, standing.status, allowed_by=allowed)
+    status, known = standing.status, standing.status in policy.accepted_statuses
+    relaxed = known and status != "UpToDate"
+    reason = status if relaxed else f"{status}; the policy accepts {', '.join(policy.accepted_statuses)}"
+    allowed = f"accepted_statuses {status}" if relaxed else ""
+    found.check("tcb status", known and not relaxed, reason, status, allowed_by=allowed)
     accepted = standing.advisories if policy.accepted_advisories is None else policy.accepted_advisories
     refused_ids = [name for name in standing.advisories if name in policy.refused_advisories or name not in accepted]
     found.check("advisories", not refused_ids, f"the policy does not accept {', '.join(refused_ids)}")
@@ -294,14 +293,6 @@ UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
 HARMLESS = 1 << 30 | 1 << 31  # Protection keys and key locker, which only the TD uses.
-
-
-def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
-    _examine_attributes(report, policy, found)
-    _examine_module(report, policy, found)
-    _examine_launch(report, policy, found)
-    reason = "the report speaks for another nonce, channel key, release or GPU"
-    found.compare("report data", report.report_data, report_data, reason)
 
 
 def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> None:

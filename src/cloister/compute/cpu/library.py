@@ -150,10 +150,8 @@ def has_two() -> bool:
 def _needed_compiler() -> list[str]:
     compiler = find_compiler()
     if compiler is None:
-        raise SetupError(
-            "The native kernels need a C compiler and none was found.",
-            hint="Install gcc or clang, or `pip install ziglang`, or start with --kernels reference.",
-        )
+        hint = "Install gcc or clang, or `pip install ziglang`, or start with --kernels reference."
+        raise SetupError("The native kernels need a C compiler and none was found.", hint=hint)
     return compiler
 
 

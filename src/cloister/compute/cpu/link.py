@@ -23,12 +23,8 @@ _started: list["CpuAnswerer"] = []  # kept for the life of the process: their th
 class _Link:
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         self._question, self._answer = shape.map(question, answer, asks=True)
-        self.struct = AskedStruct(
-            question=self._question.address,
-            reply=self._answer.address,
-            number=self._question.word(NUMBER_AT).value,
-            capacity=shape.capacity,
-        )
+        number, ends = self._question.word(NUMBER_AT).value, (self._question.address, self._answer.address)
+        self.struct = AskedStruct(*ends, number=number, capacity=shape.capacity)
 
     def close(self) -> None:
         self._question.close()
@@ -96,27 +92,12 @@ class CpuAnswerer(LinkAnswerer):
             one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
         self._taken: set[int] = set()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._struct = AnsweringStruct(
-            question=self._question.address,
-            reply=self._answer.address,
-            slots=addressof(self._slots),
-            keys=cache.keys(0).data_ptr(),
-            values=cache.values(0).data_ptr(),
-            cache_bytes_per_layer=cache.bytes_per_layer,
-            block=cache.block,
-            scale=self._scales.data_ptr(),
-            window=self._windows.data_ptr(),
-            slot_count=SLOTS,
-            heads=shape.heads,
-            kv_heads=cache.shape.kv_heads,
-            dim=shape.dim,
-            layers=shape.layers,
-            capacity=shape.capacity,
-            rotary=rotary,
-            bf16=int(cache.dtype == torch.bfloat16),
-            event=self._event,
-            number=self._question.word(NUMBER_AT).value,
-        )
+        ends = (self._question.address, self._answer.address, addressof(self._slots))
+        held = (cache.keys(0).data_ptr(), cache.values(0).data_ptr(), cache.bytes_per_layer, cache.block)
+        layers = (self._scales.data_ptr(), self._windows.data_ptr())
+        sizes = (SLOTS, shape.heads, cache.shape.kv_heads, shape.dim, shape.layers, shape.capacity, rotary)
+        bf16, number = int(cache.dtype == torch.bfloat16), self._question.word(NUMBER_AT).value
+        self._struct = AnsweringStruct(*ends, *held, *layers, *sizes, bf16, self._event, number)
 
     def start(self) -> None:
         if self._library.cloister_answer(byref(self._struct)):

@@ -8,15 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from cloister.compute.base import PHASES, AttentionShape, CacheShape, Device, Kernels, KVCache, Step
-from cloister.compute.cpu.library import (
-    AskingStruct,
-    AttentionStruct,
-    DrawStruct,
-    LayerStruct,
-    PackedStruct,
-    WorkspaceStruct,
-    load_library,
-)
+from cloister.compute.cpu import library as c
 from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
@@ -31,7 +23,7 @@ MAX_DIM = 256
 MAX_QUERIES = 128
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 PLAIN, ADD = 0, 1
-Pointer = POINTER(LayerStruct)
+Pointer = POINTER(c.LayerStruct)
 _Owner = TypeVar("_Owner")
 _Made = TypeVar("_Made")
 GATES: dict[Gate | None, int] = {None: PLAIN, "silu": 2, "gelu_tanh": 3}
@@ -47,14 +39,14 @@ class NativeKernels(Kernels):
     def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
         self._int8 = int8
-        self.library: CDLL = load_library(threads, tiles=tiles)
+        self.library: CDLL = c.load_library(threads, tiles=tiles)
         self._bf16 = int(dtype == torch.bfloat16)
         self._structs: dict[int, tuple[object, Any]] = {}
-        self._space = WorkspaceStruct()
+        self._space = c.WorkspaceStruct()
         self._buffers: dict[str, torch.Tensor] = {}
-        self._attention = AttentionStruct()
+        self._attention = c.AttentionStruct()
         self._prepared: tuple[Batch, HostCache] | None = None
-        self._asked: AskingStruct | None = None
+        self._asked: c.AskingStruct | None = None
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
         self.name = f"native-{self.library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
@@ -130,7 +122,7 @@ class NativeKernels(Kernels):
 
     def drop_scratch(self) -> None:
         self._buffers.clear()
-        self._space = WorkspaceStruct()
+        self._space = c.WorkspaceStruct()
         self._prepared = self._asked = None
 
     @torch.inference_mode()  # where the hooked decoder made the buffers: torch changes those nowhere else
@@ -191,7 +183,7 @@ class NativeKernels(Kernels):
         members = self.library.cloister_members()  # another instance may have made the team larger
         scratch = (self._buffer("probabilities", members, width), self._buffer("ranked", members, 2 * width))
         pointers = (each.data_ptr() for each in (rows, *numbers, tokens, *scratch))
-        self.library.cloister_draw(byref(DrawStruct(*pointers, count, width)))
+        self.library.cloister_draw(byref(c.DrawStruct(*pointers, count, width)))
         return tokens
 
     def _kept(self, whose: _Owner, make: Callable[[_Owner], _Made]) -> _Made:
@@ -208,7 +200,7 @@ class NativeKernels(Kernels):
             raise ModelUnsupported("The model's layers differ in shape.")
         return (Pointer * len(layers))(*(pointer(self._kept(layer, self._described)) for layer in layers))
 
-    def _described(self, layer: Layer) -> LayerStruct:
+    def _described(self, layer: Layer) -> c.LayerStruct:
         shape, hidden = layer.shape, layer.qkv.k
         norms = (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm)
         for norm, width in zip(norms, (hidden, shape.dim, shape.dim, hidden), strict=True):
@@ -220,7 +212,7 @@ class NativeKernels(Kernels):
         pointers = [None if norm is None else norm.data_ptr() for norm in norms]
         parts = (_packed_struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))
         sizes = (layer.index, hidden, shape.heads, shape.kv_heads, shape.dim, shape.rotary, shape.window)
-        return LayerStruct(*pointers, *parts, *sizes, shape.epsilon, shape.scale)
+        return c.LayerStruct(*pointers, *parts, *sizes, shape.epsilon, shape.scale)
 
     def _grow(self, layer: Layer, rows: int) -> None:
         space, inner = self._space, layer.gate_up.width
@@ -276,7 +268,7 @@ class NativeKernels(Kernels):
             self._asked = step.asker.begin(batch.remotes)
         return byref(self._asked)
 
-    def _attention_over(self, heads: int, angles: Angles | None) -> AttentionStruct:
+    def _attention_over(self, heads: int, angles: Angles | None) -> c.AttentionStruct:
         job = self._attention
         assert self._prepared is not None
         batch = self._prepared[0]
@@ -322,10 +314,10 @@ def _link_shape(model: AttentionShape) -> LinkShape:
     return LinkShape(heads=model.heads, dim=model.cache_shape.dim, layers=model.cache_shape.layers)
 
 
-def _packed_struct(packed: Packed) -> PackedStruct:
+def _packed_struct(packed: Packed) -> c.PackedStruct:
     bias, scale = (None if each is None else each.data_ptr() for each in (packed.bias, packed.scale))
     sizes = (packed.columns, packed.k, GATES[packed.gate], FORMATS[packed.data.dtype])
-    return PackedStruct(packed.data.data_ptr(), bias, scale, *sizes)
+    return c.PackedStruct(packed.data.data_ptr(), bias, scale, *sizes)
 
 
 def _padded(values: torch.Tensor | None, width: int) -> torch.Tensor | None:
