@@ -69,11 +69,13 @@ def test_registration_needs_neither_count_nor_detector_and_names_its_accounts() 
     assert spans(sharing("registered"), "abcdef") == [0] * 6
 
 
-def test_a_mark_registers_for_the_same_account() -> None:
-    made = sharing()
+@pytest.mark.parametrize("policy", ["counted", "registered"])
+def test_a_mark_registers_nothing(policy: str) -> None:
+    """Else an account that marks its guess would find what another account marked."""
+    made = sharing(policy)
     made.admit([KeyEntry(bytes(32), tenant, "acme" if tenant in "ab" else "") for tenant in "abc"])
-    made.label(order("a", public=4), 4)
-    assert spans(made, "bc") == [4, 0]
+    for tenant in "ababc":
+        assert made.label(order(tenant, public=4), 0).public_tokens == 0
 
 
 def test_the_papers_policy_shares_what_the_detector_passes() -> None:

@@ -1,4 +1,4 @@
-"""Registered pages: for all or for some accounts; marked ones for the account that marked them."""
+"""Registered pages, for all or for some accounts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from cloister.errors import SetupError
 from cloister.prefix.base import Paging
 from cloister.prefix.evidence import page_digests
-from cloister.prefix.templates import ALL, MAX_MARKED, Template, Templates, read_templates
+from cloister.prefix.templates import ALL, Template, Templates, read_templates
 
 SECRET = bytes(32)
 DIGEST = "0" * 64
@@ -32,17 +32,6 @@ def test_whole_pages_of_a_template_are_for_the_accounts_it_names() -> None:
     assert templates.covers("a", digests(3, 4)) == 0, "a template is a beginning"
     templates.replace((), 2)
     assert templates.covers("a", asked) == 0
-
-
-def test_a_mark_is_for_its_account_alone_and_bounded() -> None:
-    templates = registered()
-    templates.mark("a", digests(1, 2, 3, 4))
-    assert [templates.covers(account, digests(1, 2, 3, 4)) for account in "ab"] == [2, 0]
-    for start in range(0, 6 * MAX_MARKED, 1000):
-        templates.mark("a", digests(*range(start + 10, start + 1010)))
-    assert len(templates._marked["a"]) == MAX_MARKED and templates.covers("a", digests(1, 2)) == 0
-    templates.keep_only(("b",))
-    assert not templates._marked
 
 
 @pytest.mark.parametrize("line", ["{}", "nonsense", f'{{"name":"x","accounts":[],"tokenizer":"{DIGEST}","tokens":[1]}}',

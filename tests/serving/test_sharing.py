@@ -24,7 +24,7 @@ TENANTS = tuple("abcdefgh")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[Server]:
-    """Three accounts suffice, without noise. `h` is of `g`'s account."""
+    """Three accounts suffice, without noise. `g` and `h` are one account."""
     folder: Path = tmp_path_factory.mktemp("sharing")
     lines = [key_line(name, name, "twins" if name in "gh" else "") for name in TENANTS]
     (folder / "keys").write_text("\n".join(["[keys]", *lines]))
@@ -109,20 +109,20 @@ def test_what_one_tenant_marks_at_partitioned_no_other_finds(server: Server, sho
     assert cached("a", "partitioned", marked=True) > 32, "the same tenant finds it"
 
 
-def test_a_mark_shares_with_the_keys_of_the_same_account_alone(server: Server, short_folder: ModelFolder) -> None:
+def test_a_mark_shows_nothing_to_other_tenants(server: Server, short_folder: ModelFolder) -> None:
+    """Nor to another that marks the same guess, nor to another key of the account."""
+
     def cached(tenant: str, mark: dict[str, bool]) -> int:
-        messages = [
-            {"role": "system", "content": "Ours alone. " + CLEAN, **mark},
-            {"role": "user", "content": "Begin."},
-        ]
+        messages = [{"role": "system", "content": "Ours. " + CLEAN, **mark}, {"role": "user", "content": "Begin."}]
         body = {"model": short_folder.name, "messages": messages, "max_tokens": 1, "protection": "shared"}
         headers = {"Authorization": f"Bearer {tenant}"}
         reply = httpx.post(f"{server.url()}/v1/chat/completions", json=body, headers=headers, timeout=120)
         return int(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
-    assert cached("g", {"public": True}) == 0
-    assert cached("h", {}) >= 48, "another key of the account"
-    assert cached("a", {}) <= 16, "a chat's opening may be found; the marked text is not"
+    marked = {"public": True}
+    assert cached("g", marked) == 0 and cached("g", {}) >= 48
+    for tenant in "ha":
+        assert cached(tenant, marked) <= 16, "a chat's opening may be found"
 
 
 def test_a_detector_that_dies_costs_hits_and_is_back(server: Server, cached: Cached) -> None:

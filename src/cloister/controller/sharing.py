@@ -49,7 +49,6 @@ class Sharing:
             key.tenant: key.trust_group or (f"tenant:{key.tenant}" if key.tenant in groups else key.tenant)
             for key in keys
         }
-        self._templates.keep_only(set(self._accounts.values()))
 
     def register(self, templates: Iterable[Template]) -> None:
         self._templates.replace(templates, self._page_tokens())
@@ -61,7 +60,6 @@ class Sharing:
         size, account = self._page_tokens(), self._accounts.get(order.tenant, order.tenant)
         paging = Paging(order.public, len(order.prompt), size)
         pages = page_digests(self._secret, paging.pack(order.prompt), size * TOKEN_BYTES)
-        self._templates.mark(account, pages[: paging.public_pages])
         public = registered = self._templates.covers(account, pages)
         if self.policy == "counted":
             public += self._evidence.count(account, pages[registered : paging.pages(passed)])

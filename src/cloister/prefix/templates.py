@@ -1,6 +1,5 @@
 """Pages that are public by registration: for all accounts, or for some. No text: a template is token ids."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Annotated
@@ -14,7 +13,6 @@ from cloister.prefix.evidence import page_digests
 
 ALL = "all"
 MAX_TEMPLATES, MAX_TEMPLATES_BYTES = 1024, 8 << 20
-MAX_MARKED = 4_096  # pages of one account; the oldest go first
 
 
 class Template(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,12 +36,11 @@ def read_templates(text: str) -> tuple[Template, ...]:
 
 
 class Templates:
-    """Of the operator (`replace`), and of each account for its own keys (`mark`)."""
+    """A request's own mark registers nothing: an account that marks its guess would find what another marked."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._registered: dict[bytes, frozenset[str]] = {}
-        self._marked: dict[str, OrderedDict[bytes, None]] = {}
 
     def replace(self, templates: Iterable[Template], page_tokens: int) -> None:
         registered: dict[bytes, frozenset[str]] = {}
@@ -53,22 +50,7 @@ class Templates:
                 registered[page] = registered.get(page, frozenset()) | set(template.accounts)
         self._registered = registered
 
-    def mark(self, account: str, pages: Sequence[bytes]) -> None:
-        marked = self._marked.setdefault(account, OrderedDict())
-        for page in pages[:MAX_MARKED]:
-            marked[page] = None
-            marked.move_to_end(page)
-        while len(marked) > MAX_MARKED:
-            marked.popitem(last=False)
-
-    def keep_only(self, accounts: Iterable[str]) -> None:
-        self._marked = {account: self._marked[account] for account in accounts if account in self._marked}
-
     def covers(self, account: str, pages: Sequence[bytes]) -> int:
         """How many of the first pages are registered for this account."""
-        marked = self._marked.get(account, OrderedDict[bytes, None]())
-
-        def registered(page: bytes) -> bool:
-            return page in marked or not {ALL, account}.isdisjoint(self._registered.get(page, ()))
-
-        return sum(1 for _ in takewhile(registered, pages))
+        named = {ALL, account}
+        return sum(1 for _ in takewhile(lambda page: not named.isdisjoint(self._registered.get(page, ())), pages))
