@@ -133,7 +133,13 @@ def tables(document: Document) -> list[Table]:
 def _summed(rows: list[Row]) -> Row:
     means = {signal: round(fmean(row[signal] for row in rows), 4) for signal in SIGNALS}
     most, family = max((max(row[signal] for signal in SIGNALS), row["family"]) for row in rows)
-    return {**rows[0], **means, "of": sum(row["of"] for row in rows), "most": f"{most:.4f}", "in": family}
+    return {
+        **rows[0],
+        **means,
+        "of": sum(row["of"] for row in rows),
+        "most": f"{most:.4f}",
+        "in": family if most > GUESSING else "-",
+    }
 
 
 def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
