@@ -1,7 +1,5 @@
 """`cloister`, and `python -m cloister`. Ctrl-C ends it without a traceback, also while commands are being imported."""
 
-from __future__ import annotations
-
 import os
 import signal
 

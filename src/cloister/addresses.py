@@ -1,7 +1,5 @@
 """Addresses of http(s) servers as people type them, and whether one is this machine's own."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from typing import Self

@@ -1,7 +1,5 @@
 """The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome."""
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """The one typed settings object of a server. A field without `option` is a limit that tests set."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

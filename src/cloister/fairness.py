@@ -1,7 +1,5 @@
 """How much service each tenant has received: it decides whose turn it is in the engine and at the core lease."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

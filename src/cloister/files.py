@@ -1,7 +1,5 @@
 """Files that are complete or absent, files for their owner only, and a lock that ends with its process."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """The levels of protection, as data: which process reads the prompt and decodes, what is refused, what users read."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum

@@ -1,8 +1,6 @@
 """Where a node's processes compute: on the host, on a GPU in turns, or on a GPU at once, as clients of NVIDIA's MPS.
 The fork server's device decides once. This module holds numbers: it knows no CUDA, no process and no request."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from msgspec import Meta, Struct

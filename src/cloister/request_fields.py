@@ -2,8 +2,6 @@
 Any other `X-Cloister-` header and unknown field is refused: it could be a misspelt level of protection. So is a JSON
 object with a name twice: RFC 8259 §4 leaves open which counts, so a proxy and a node could read two levels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container
 from typing import Any

@@ -1,8 +1,6 @@
 """An operator's file under an Ed25519 signature (a signed note), read again when it changes. If the file is missing,
 broken, or not signed by the operator's key, what it said before stays in force."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

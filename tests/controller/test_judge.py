@@ -26,6 +26,7 @@ from cloister.controller.judge import (
     measured,
     place_of_report,
 )
+from cloister.controller.process import Controller
 from cloister.controller.requests import wide
 from cloister.controller.routes import open as open_route
 from cloister.errors import ProtocolError, SetupError
@@ -306,3 +307,12 @@ def test_without_a_measurement_tier_3_is_off(model: ModelFolder, tmp_path: Path)
         with pytest.raises(SetupError):
             gate(model, None, tmp_path / "report.json")
     assert measured(Settings(), model) == (Settings(), ())
+
+
+async def test_the_controller_goes_by_the_measurement(model: ModelFolder) -> None:
+    settings = Settings(controller=ControllerSettings(judge=True, attester="software"))
+    off = Controller(model, settings)
+    assert "Tier 3" in off.notes[0] and off.attestation.settings.judge == "none" and off.relay.labels._judge is None
+    gate(model, msgspec.structs.replace(GOOD, digest=digest_of_model(model.path)))
+    on = Controller(model, settings)
+    assert not on.notes and on.attestation.settings.judge == "model" and on.relay.labels._judge is not None

@@ -33,7 +33,9 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.types import VERSION
+from cloister.prefix.base import PrefixCache
 from cloister.prefix.monitor import Alert
+from cloister.prefix.radix import RadixCache
 from cloister.service.process import Service, request_of
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import alone, request, split, without_first
@@ -59,8 +61,10 @@ def order_of(request: EngineRequest) -> Generate:
 class Controller:
     """Our end of the socket, and the service in a thread."""
 
-    def __init__(self, runner: FakeRunner, lost: Callable[[], bool] = lambda: False) -> None:
-        self.runner, self._lost = runner, lost
+    def __init__(
+        self, runner: FakeRunner, lost: Callable[[], bool] = lambda: False, prefix: PrefixCache | None = None
+    ) -> None:
+        self.runner, self._lost, self._prefix = runner, lost, prefix
         self._ours, theirs = socket.socketpair()
         self._ours.settimeout(20)
         self._frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)
@@ -72,7 +76,7 @@ class Controller:
 
     def _serve(self, theirs: socket.socket) -> None:
         try:
-            service = Service(PagedEngine(self.runner, EngineSettings()), READY, lost=self._lost)
+            service = Service(PagedEngine(self.runner, EngineSettings(), self._prefix), READY, lost=self._lost)
             service.announce(theirs)
             service.run(theirs)
         except BaseException as error:
@@ -212,6 +216,22 @@ def test_between_a_resume_and_the_next_pause_there_is_exactly_one_step_at_least(
     assert controller.steps() == len(expected)
     controller.say(Resume(), Pause())  # no work is left, so no step is owed
     assert isinstance(controller.handle(), Paused) and controller.steps() == len(expected)
+
+
+def test_a_vault_that_waits_for_cores_does_not_wait_for_answers_to_be_kept() -> None:
+    controller = Controller(FakeRunner(), prefix=RadixCache())
+    controller.say(Pause())
+    assert isinstance(controller.handle(), Paused)
+    controller.say(request(1, PROMPT, max_tokens=40))
+    assert controller.handle() == Accepted(1)
+    for _ in range(40):
+        controller.say(Resume(), Pause())
+        controller.hear_until(lambda message: isinstance(message, Paused))
+    controller.say(Resume(), Pause())
+    assert isinstance(controller.handle(), Paused) and controller.steps() == 40, "nobody's request needs a step"
+    controller.say(Resume())
+    assert 41 in [controller.steps() for _ in range(3)], "with the cores to itself it keeps the answer"
+    controller.hang_up()
 
 
 def test_a_link_comes_with_two_descriptors_that_are_closed_once_mapped(controller: Controller) -> None:

@@ -1,11 +1,14 @@
-"""Turns of a chat at `open` and `shared`: the next one finds the last one's answer, and gets the same bits as without."""
+"""Turns of a chat at `open` and `shared`: the next finds the last one's answer, and has the bits it has without."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Any
 
+import openai
 import pytest
 import torch
 
@@ -17,11 +20,15 @@ from cloister.config import EngineSettings
 from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
 from cloister.engine.runner import ModelRunner, reserve_cache
+from cloister.keys import key_line
 from cloister.messages.generation import Failed
 from cloister.messages.types import SamplingParams
 from cloister.models.decoder import Decoder
+from cloister.models.source import ModelFolder
 from cloister.prefix.radix import RadixCache
+from cloister.prompts.tokenizer import Tokenizer
 from tests.models.architectures import CONFIGS, random_decoder
+from tests.served import running_server
 from tests.serving.conftest import Answer
 
 KERNELS: dict[str, Callable[[torch.dtype], Kernels]] = {
@@ -118,3 +125,50 @@ def test_every_turn_is_the_same_with_and_without_reuse(decoder: Decoder, public:
         chat = (*chat, *answer.tokens)
         known = len(chat)
         chat = (*chat, *SAID[: turn + 3])
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[openai.OpenAI]:
+    folder = tmp_path_factory.mktemp("turns")
+    (folder / "keys").write_text(f"[keys]\n{key_line('ann', 'ann')}\n")
+    how = ("--detector", "--prefix-policy", "partition", "--model", str(short_folder.path))
+    with running_server(folder / "log", *how, "--keys", str(folder / "keys")) as server:
+        yield openai.OpenAI(base_url=f"{server.url()}/v1", api_key="ann", max_retries=0)
+
+
+QUESTIONS = ("Who keeps the lighthouse?", "Where does tea grow?", "Why is the sea salt?", "How do bees find home?")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["open", "shared"])
+def test_a_real_clients_next_turn_finds_all_but_the_last_page(
+    client: openai.OpenAI, short_folder: ModelFolder, level: str
+) -> None:
+    """After a pause in which the node had time. This model's words may be other tokens when read again: then another
+    chat is begun."""
+    tokenizer = Tokenizer(short_folder)
+
+    def ask(messages: list[Any], most: int) -> Any:
+        more = {"protection": level, "ignore_eos": True}
+        return client.chat.completions.create(
+            model=short_folder.name, messages=messages, max_tokens=most, temperature=0, extra_body=more, logprobs=True
+        )
+
+    for pause, question in zip((1, 4, 10, 30), QUESTIONS, strict=True):
+        chat: list[Any] = [{"role": "user", "content": f"At {level}, in a few words: {question}"}]
+        read, found = [], []
+        for number in range(3):
+            before = len(tokenizer.render_chat(chat))
+            reply = ask(chat, 50)
+            usage = reply.usage
+            found.append(usage.prompt_tokens_details.cached_tokens)
+            assert usage.prompt_tokens == before
+            chat.append({"role": "assistant", "content": reply.choices[0].message.content})
+            read.append((before + usage.completion_tokens) // BLOCK_TOKENS * BLOCK_TOKENS)
+            chat.append({"role": "user", "content": f"And why number {number}?"})
+            if len(tokenizer.encode(chat[-2]["content"])) != usage.completion_tokens:
+                break
+            time.sleep(pause)
+        if found[1:] == read[: len(found) - 1] and len(found) == 3:
+            return
+    pytest.fail(f"found {found} of {read} after {pause} s")

@@ -1,8 +1,6 @@
 """The contract of an attester, which makes a machine's reports, and the attester made of software, for development: the
 machine's operator can sign anything with it. Attesters with hardware are in `machine` and `azure/attester`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A chain of X.509 certificates (RFC 5280), given in any order, from one leaf to a root pinned by its key's
 fingerprint. One that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime

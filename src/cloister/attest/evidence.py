@@ -2,8 +2,6 @@
 SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement) (Petridish §4.1).
 GPUs sign SHA-256(domain of GPUs ‖ domain ‖ nonce ‖ channel key ‖ release measurement), so that no other's pass."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Any, Literal
 
@@ -220,7 +218,7 @@ class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     collateral: Annotated[bytes, Meta(max_length=262144)] = b""
     release: ReleaseProof | None = None
     gpu: GpuEvidence | None = None
-    vault_hosts: Annotated[tuple[NodeEvidence, ...], Meta(max_length=4)] = ()
+    vault_hosts: Annotated[tuple["NodeEvidence", ...], Meta(max_length=4)] = ()
     """For the same nonce, with the hash of the TLS certificate, which the statement pins, instead of a channel key."""
 
     def report_data(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:

@@ -1,8 +1,6 @@
 """The attester of this machine: its firmware through the kernel's configfs-tsm (Documentation/ABI/testing/configfs-tsm:
 the same for SEV-SNP and TDX), Azure's vTPM, or software. Reports are not verified here."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

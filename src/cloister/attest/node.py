@@ -1,8 +1,6 @@
 """A node's evidence against a policy: the machine's report, its binding, the GPUs, and the node's statement. Whether
 the release, which is only bound to the report here (Petridish §4.1), is public is checked in `transparency`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from typing import Any

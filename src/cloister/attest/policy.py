@@ -1,8 +1,6 @@
 """What a user demands of a node, in one TOML file (docs/client.md). Every default is strict. No file can accept the
 software attester, which proves nothing: only `--allow-software-tee`, where the client is started, can."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal

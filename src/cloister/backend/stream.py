@@ -1,7 +1,5 @@
 """One request's answer as a frontend reads it; `Mailbox` and `Grid` keep timing from showing more than it must."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 parts, each u32 length ‖ bytes: the sealed request (HTTP's parts as msgpack; how long it is valid, by the *node's*
 clock), then prompts. A key of sealed weights travels in an envelope too, under another purpose."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple, Self
@@ -30,7 +28,7 @@ class Validity(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     for_ms: Annotated[int, Meta(ge=0, lt=_LATEST_MS)] = 0
 
     @classmethod
-    def beginning(cls, now_ms: int, size: int) -> Validity:
+    def beginning(cls, now_ms: int, size: int) -> Self:
         return cls(now_ms, 1000 * min(VALID_S + size // BYTES_PER_S, MOST_VALID_S))
 
     def check(self, now_ms: int) -> None:
@@ -72,7 +70,7 @@ class Envelope:
         return encoded
 
     @classmethod
-    def decode(cls, data: bytes) -> Envelope:
+    def decode(cls, data: bytes) -> Self:
         _check_size(len(data))
         if len(data) < _HEADER.size:
             raise ChannelBroken("A sealed request ends within its header.")

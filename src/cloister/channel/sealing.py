@@ -2,11 +2,10 @@
 exchange of Petridish §4.1), and messages sealed under them by AES-256-GCM: the nonce is 0 or a prompt's index,
 plaintext is padded to a bucket. pyhpke's bytes are wiped by the node's allocator (`cloister.process.entry`)."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from dataclasses import dataclass
+from typing import Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -47,7 +46,7 @@ class ChannelKey:
         self.key_id = key_id(self.public)
 
     @classmethod
-    def generate(cls) -> ChannelKey:
+    def generate(cls) -> Self:
         return cls(X25519PrivateKey.generate())
 
     def accept(self, enc: bytes, *, info: bytes = _INFO) -> RequestKeys:

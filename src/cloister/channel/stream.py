@@ -2,8 +2,6 @@
 derived from the response export, `enc` and the salt. A frame's plaintext is kind u8 ‖ u32 true length ‖ data ‖ zeros up
 to a bucket. HEAD comes first and once, then DATA, then END."""
 
-from __future__ import annotations
-
 import secrets
 import struct
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """The `cloister` command. Nothing heavy is imported at a command's top, so that `--help` answers at once."""
 
-from __future__ import annotations
-
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 

@@ -1,12 +1,10 @@
 """A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP on request."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx2
@@ -50,7 +48,7 @@ class Conversation:
         self.on_wait: Callable[[str], None] = lambda reason: None
         self._waited = 0.0
 
-    def __enter__(self) -> Conversation:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:

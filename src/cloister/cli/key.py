@@ -1,7 +1,5 @@
 """`cloister key`: API keys for tenants. A key is shown once; a server keeps its digest only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

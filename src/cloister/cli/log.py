@@ -1,7 +1,5 @@
 """`cloister log`: a public log of releases in a plain folder, its witnesses and its auditors."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated

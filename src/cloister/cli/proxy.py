@@ -1,7 +1,5 @@
 """`cloister proxy`: a local OpenAI endpoint that seals requests of programs and opens a verified node's answers."""
 
-from __future__ import annotations
-
 import typer
 
 from cloister.addresses import HttpAddress

@@ -1,7 +1,5 @@
 """`cloister vault`: vaults on another machine than the server's, and the key that both machines share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from time import monotonic
 from typing import Annotated

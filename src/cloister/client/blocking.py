@@ -1,7 +1,5 @@
 """An asynchronous httpx2 transport for programs without an event loop: the loop runs in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import weakref

@@ -1,8 +1,6 @@
 """The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out. Web
 pages whose host name leads here (DNS rebinding) are refused."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections import deque
@@ -134,7 +132,7 @@ Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 class Downstream(asyncio.Protocol):
     """Answers one request after the other. `begun`: the answer's head is out, so that no other can be given."""
 
-    def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
+    def __init__(self, handle: Handle, lost: Callable[["Downstream"], None]) -> None:
         self._handle = handle
         self._lost = lost
         self._transport: asyncio.Transport | None = None

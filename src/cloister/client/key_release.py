@@ -1,8 +1,6 @@
 """The provider's half of Petridish §5: verify the node, then release the key of its sealed weights, under seal, to the
 channel key that the verified evidence is bound to."""
 
-from __future__ import annotations
-
 import httpx2
 
 from cloister.addresses import HttpAddress

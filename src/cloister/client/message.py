@@ -2,11 +2,9 @@
 sealed one by one for the vault alone. An answer is whole only with its authenticated end. A refusal in the clear may be
 forged: only its status and a known code are passed on."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import NamedTuple, Self, get_args
 
 import msgspec
 
@@ -222,7 +220,7 @@ class Refusal:
     final: bool = False  # The refusal is not authenticated, so its headers ask programs not to send the request again.
 
     @classmethod
-    def of(cls, error: CloisterError, status: int = 400) -> Refusal:
+    def of(cls, error: CloisterError, status: int = 400) -> Self:
         param = error.param if isinstance(error, InvalidRequest) else None
         return cls(status, str(error), error.code, param=param, final=isinstance(error, ChannelBroken))
 

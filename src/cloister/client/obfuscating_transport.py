@@ -2,8 +2,6 @@
 can be observed from outside does not depend on which is real: heads, words, ends and failures are handed over when all
 have come (`obfuscation.positions`), headers are those that all share, all are read to their end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -125,7 +123,7 @@ _NOT_HANDED = frozenset(("content-length", "transfer-encoding", "connection", "c
 
 
 class _Answer:
-    def __init__(self, number: int, exchange: Exchange) -> None:
+    def __init__(self, number: int, exchange: "Exchange") -> None:
         self._number, self._exchange = number, exchange
         self.head: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
         self.whole = bytearray()

@@ -2,8 +2,6 @@
 bypass the seal is refused. `obfuscate` sends a prompt with secrets among made-up ones, with `insecure_plaintext` to any
 server, in the clear."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 

@@ -2,8 +2,6 @@
 Every user and program of this machine can reach it. So secrets are remembered by caller (API key): no
 program finds out by its own requests whether a word is another's secret."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -2,8 +2,6 @@
 may be forged to have a request served twice. So the request is sent again only if new evidence shows that the node
 could not open it, and not at all at a level that hides a prompt among others: new substitutes would be drawn."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 

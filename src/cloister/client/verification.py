@@ -2,8 +2,6 @@
 accepted by name, by a log, or through Sigstore; only a development node's log key may be taken on first use, and is
 pinned then."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -2,13 +2,11 @@
 the prompt for the vault, and picks the real answer out of λ+1 ("winnowing", §3.2). Timing does not show which is
 real."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import msgspec
 
@@ -61,7 +59,7 @@ class Winnower:
         self._waiting: deque[tuple[int, bytes]] = deque()  # for when every stream has this number of events
 
     @classmethod
-    def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Winnower, bytes]:
+    def hiding(cls, secrets: IndexSecrets, headers: Headers, fields: Fields, prompt: bytes) -> tuple[Self, bytes]:
         """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret."""
         secret = secrets.of(headers, fields, prompt)
         hidden: dict[str, Any] = {"index_secret": b64encode(secret).decode()}

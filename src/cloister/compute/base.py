@@ -1,8 +1,6 @@
 """The contracts of a device: kernels, cache, both ends of a link, and the device itself, which makes them.
 A cache and a link's ends belong to one device: only its kernels look inside them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

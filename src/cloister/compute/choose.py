@@ -1,7 +1,5 @@
 """The device of this machine."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """The paged KV cache in the host's memory: blocks of 16 positions, in each of them keys and values of every layer.
 Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them."""
 
-from __future__ import annotations
-
 import math
 import mmap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What kernels compute with: packed weights, layers, angles of rotation, and how to draw a token. Plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

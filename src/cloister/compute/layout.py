@@ -1,8 +1,6 @@
 """The rows of one step, laid out for the kernels: which token, where in its sequence, where in the cache.
 A row knows its sequence only through its block table."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

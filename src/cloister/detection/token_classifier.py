@@ -22,7 +22,6 @@ from cloister.messages.controller_detector import Category
 SECONDS = 4.0  # for one text; a detector that is silent for 10 s is ended
 _WINDOW = 512  # tokens that the model sees at once, at most; a quarter of them overlaps with the next window's
 _PIECE, _OVERLAP = 2048, 256  # characters that are tokenised at once, and of their neighbours
-_UNREAD = CATEGORIES.index(Category.SECRET)
 _PARTS = {"PER": "NAME", "NAME": "NAME", "LOC": "LOCATION", "ADDR": "LOCATION", "ORG": "ORGANISATION", "DATE": "TIME"}
 
 
@@ -106,7 +105,7 @@ def _loaded(folder: Path, config: dict[str, Any], weights: bytes) -> Any:
 
 
 def _kind_of(label: str) -> int:
-    """By a part of its name, for those who ask why: all that is not "O" is private."""
+    """Only shown: all that is not "O" is private."""
     return CATEGORIES.index(Category[next((name for part, name in _PARTS.items() if part in label.upper()), "TRAIT")])
 
 
@@ -117,4 +116,4 @@ def _by_words(text: str, best: NDArray[np.int64]) -> Tags:
     scores = (np.maximum(highest, 0) >> 8).astype(np.int32).view(np.float32)
     for word in np.flatnonzero(highest < 0).tolist():
         scores[word] = any(each.isalnum() for each in text[starts[word] : ends[word]])
-    return Tags(starts, ends, scores, np.where(highest < 0, _UNREAD, highest & 255))
+    return Tags(starts, ends, scores, np.where(highest < 0, CATEGORIES.index(Category.SECRET), highest & 255))

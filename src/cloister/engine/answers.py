@@ -1,8 +1,6 @@
-"""Answers become pages of the next turn's prompt (SafeKV §VI, insert after decoding). An answer is decoded as a segment
-of its own, so that levels agree (compute.layout.Layout); in a prompt its keys and values have other bits. So it is
-computed again, as a prompt, while the engine has no request. Until then a turn holds tokens, but no block."""
-
-from __future__ import annotations
+"""Answers become pages of the next turn's prompt (SafeKV §VI: insert after decoding). An answer is decoded as a separate
+segment, so that levels agree (compute.layout.Layout); in a prompt its keys have other bits. So it is computed again, as
+a prompt, while the engine has no request. Until then a turn holds tokens, but no block."""
 
 from collections import Counter
 from collections.abc import Sequence as Items

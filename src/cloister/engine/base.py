@@ -43,7 +43,7 @@ class Engine(ABC):
 
     @property
     def only_spare(self) -> bool:
-        """No request needs the next step: whoever else wants the cores goes first."""
+        """No request needs the next step: a vault that waits for cores goes first."""
         return False
 
     @abstractmethod

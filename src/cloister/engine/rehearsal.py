@@ -1,7 +1,5 @@
 """Uses every kernel once before a process is sealed: a driver loads kernels at their first call, from files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 

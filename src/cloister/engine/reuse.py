@@ -1,7 +1,5 @@
 """Between sequences and the prefix cache: what they take from it and give to it, and counts by policy."""
 
-from __future__ import annotations
-
 from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.levels import PolicyName

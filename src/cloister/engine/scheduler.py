@@ -12,8 +12,6 @@ others enters at once, stays within an equal share, and displaces only tenants a
 so two tenants cannot displace each other in turn. A full link has given some sequence a row. And any single sequence
 fits the pool."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

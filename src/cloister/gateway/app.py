@@ -1,7 +1,5 @@
 """The gateway's application: the API, the chat page (`page/`) and, where there is a carrier, the secure channel."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The endpoints that generate nothing: models, sessions, what the provider sees of a request, health, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Literal
 

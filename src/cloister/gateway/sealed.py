@@ -1,7 +1,5 @@
 """POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge, as bytes of some length."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from typing import Annotated

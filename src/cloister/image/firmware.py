@@ -1,8 +1,6 @@
 """OVMF and the table that ends 32 bytes before its end (edk2, OvmfPkg/ResetVector). Entries are read backwards: data,
 length (of the whole entry), GUID."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 the same bytes anywhere. Names are sorted, nothing has an owner or a time. Reading one back compares source and /init
 with the release, not the rest of the root folder."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -2,8 +2,6 @@
 zeros: digest ← SHA-384(digest ‖ SHA-384(page) ‖ length, type, permissions ‖ address). First the firmware's pages, then
 those its table asks for, then each processor's first registers, which monitors set differently."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator

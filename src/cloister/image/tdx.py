@@ -2,8 +2,6 @@
 TDH.MR.EXTEND), RTMR1 (for OVMF before edk2-stable202505) and RTMR2. RTMR0 depends on QEMU's version and every device:
 it is taken from the event log of such a machine, whose quote was verified."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator

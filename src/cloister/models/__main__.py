@@ -1,7 +1,5 @@
 """Make sure that the default model is there, converted and whole: the last step of `make setup`."""
 
-from __future__ import annotations
-
 import sys
 
 from cloister.errors import CloisterError

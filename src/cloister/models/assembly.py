@@ -2,8 +2,6 @@
 Refused: matrices anywhere else (fused experts, convolutions), whose products would not be batch-invariant; tensors that
 the model does not use, or that transformers would compute from several stored ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

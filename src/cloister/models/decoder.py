@@ -1,8 +1,6 @@
 """The contract of a loaded model: what a decoder offers, and the named parts it is built from. It knows neither
 sequences nor sampling, nor whether parts are packed now or come from a sealed memory file (`sealed.py`)."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

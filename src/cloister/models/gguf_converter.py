@@ -1,7 +1,5 @@
 """The converter: `python -m cloister.models.gguf_converter FD` fills a folder with a GGUF file's model and ends."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GGUF file seen as a Hugging Face model: transformers maps names and layouts, `gguf` reads the quantised formats."""
 
-from __future__ import annotations
-
 import json
 import logging
 import struct

@@ -2,8 +2,6 @@
 (`llama_vocab::impl::load` and `tokenize`). Corrects what transformers leaves out (begin and end tokens, the space
 before a text) and removes tokens that the model has no row for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cached_property

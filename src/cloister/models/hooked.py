@@ -2,8 +2,6 @@
 One spare row comes last: torch's elementwise loops treat a tensor's last few elements differently. oneDNN is off: it
 writes machine code for every new shape, which a sealed process may not, and its results depend on the shape."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Iterator

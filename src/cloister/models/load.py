@@ -2,8 +2,6 @@
 decoder serves before two sequences had the same logits, bit for bit, alone and together: a model that mixes rows would
 tell one tenant what another wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

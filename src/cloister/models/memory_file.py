@@ -1,7 +1,5 @@
 """A file in memory that can be sealed: then no one, not even its maker, can change or resize it. Imports no torch."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import mmap

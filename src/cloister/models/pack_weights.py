@@ -1,8 +1,6 @@
 """The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into a memory file and ends. It sees
 a model and settings, never a prompt. Its caller seals the file."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Quantised folders, refused by their method's name: read without scales, such weights answer nonsense. GGUF files are
 dequantised when they are converted (gguf_file.py)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

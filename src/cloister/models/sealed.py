@@ -5,8 +5,6 @@ index: JSON, from names to dtypes, shapes and offsets. It belongs to one kind of
 it is no exchange format. Tensors are views of the mapping, and a write through one ends the process.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import mmap

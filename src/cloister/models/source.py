@@ -1,8 +1,6 @@
 """From what a user calls a model to a folder on this machine: a folder, a GGUF file, a local name, a hub id, or the
 default. Reads no weights, and imports neither torch nor transformers."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict, dataclass, replace

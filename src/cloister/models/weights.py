@@ -1,8 +1,6 @@
 """A model's tensors by name, over mapped safetensors files; reads and writes such files without the `safetensors`
 package, which wants all tensors in memory at once. Does not know architectures."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,8 +1,6 @@
 """Which tokens a layer lets a token see: all before it, or the nearest ones. transformers describes a mask as a
 function of two positions: we call it at chosen ones, however long the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

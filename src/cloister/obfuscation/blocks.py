@@ -6,8 +6,6 @@ probability 1/C(m−1, λ) whichever member is real, so T reveals nothing new, h
 takes the model's probabilities as its prior still prefers the likeliest of T; ε bounds by how much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cloister.obfuscation.gqs import Candidate, Value

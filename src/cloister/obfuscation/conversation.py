@@ -1,8 +1,6 @@
 """Each variant's answers by a hash of the real conversation, so that it goes on with its own: with the real one's in
 all of them, the server would know which is real. The last few hundred are kept, fewer of long ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import OrderedDict

@@ -1,8 +1,6 @@
 """Secrets outside the replaced texts (stop strings, names, metadata) would be the same in all λ+1 prompts and tell the
 real one: such a request is refused before anything is sent. Errors name the field and no word of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any

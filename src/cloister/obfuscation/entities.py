@@ -1,7 +1,5 @@
 """Every mention of a secret is one, in any text and capitals, whole or in part (`parts`): all get one substitute."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

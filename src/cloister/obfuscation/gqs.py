@@ -11,8 +11,6 @@ not know the real one, and goes on with its cohort: the result is an equivalence
 Secrets are sampled together as one long one. `Fitting` must depend on tokens alone, or the classes are none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -87,7 +85,7 @@ class _Beams:
     def __len__(self) -> int:
         return len(self.value)
 
-    def apart(self) -> _Beams:
+    def apart(self) -> "_Beams":
         lineage = np.arange(len(self), dtype=np.int64)
         return _Beams(self.done, self.value, self.logprob, self.begun, lineage, self.parent, self.token, self.real)
 

@@ -1,8 +1,6 @@
 """Which of λ+1 is real: a pseudorandom function of a secret that only the user's machine and a vault have (§3.2, §5.3).
 HMAC-SHA256 under a key derived by HKDF (RFC 5869). Each request has its own `context`: orders are independent."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

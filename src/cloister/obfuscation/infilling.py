@@ -4,11 +4,10 @@ A secret is sampled word by word. No word, nor how one begins, is in two of the 
 would be the real one's. All of this is the same for every value of a class, or the search would differ (`gqs`).
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +153,7 @@ class _Place:
     others: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, tokenizer: SamplingTokenizer, texts: Sequence[TaggedText], entity: Entity) -> _Place:
+    def of(cls, tokenizer: SamplingTokenizer, texts: Sequence[TaggedText], entity: Entity) -> Self:
         mention = entity.mentions[0]
         text, span = texts[mention.text].text, mention.span
         lead = " " if text[: span.start].endswith(" ") else ""

@@ -1,7 +1,5 @@
 """What sampling asks of a model and of its tokenizer. The project's decoder has it (`engine/continuations.py`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol

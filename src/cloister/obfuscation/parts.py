@@ -5,8 +5,6 @@
 * Every other word of a secret outside the marks ("Will", initials alone) is refused, with what to do.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

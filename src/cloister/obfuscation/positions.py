@@ -1,8 +1,6 @@
 """How far λ+1 streams may be read: position p once every stream has one, or has ended. Otherwise a server that stops
 streams at different times would learn from the reader's next step which one is real."""
 
-from __future__ import annotations
-
 import math
 
 

@@ -1,7 +1,5 @@
 """How near the probabilities of variants must be to each other, and how that is measured (§5.1): ε, λ_max."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

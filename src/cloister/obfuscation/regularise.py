@@ -1,8 +1,6 @@
 """Optional (§7.1): an odd spelling has few substitutes, so a secret's capitals and spaces are made regular before
 sampling. Misspelt words stay (the paper asks a hosted model, which a secret must not reach). The answer may change."""
 
-from __future__ import annotations
-
 import re
 
 from cloister.obfuscation.tags import Category, Span, TaggedText

@@ -2,8 +2,6 @@
 variant's conversation its own answers: what came again among others that did not would be the real one. A conversation
 whose earlier answers are not known here is refused. No sockets; memory ends with this object."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -60,7 +58,7 @@ class Obfuscation:
         self._answers = Answers()
         self._lock, self._sampling = threading.Lock(), threading.Lock()
 
-    def another(self) -> Obfuscation:
+    def another(self) -> "Obfuscation":
         """Neither user knows anything of what the other said, but they sample in turns."""
         by = self._by if self._new_sampler is None else self._new_sampler()
         other = Obfuscation(by, detector=self._detector, regular=self._regular, new_sampler=self._new_sampler)

@@ -1,8 +1,6 @@
 """Substitutes by Greedy Quantized Sampling: λ values that would each have found the others and the secret, or an alert
 where there are too few (§5.1). The same secret and prompt give the same substitutes in the same order."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The kinds of characters in words. All λ+1 variants have the secret's shape, so it does not show which is real."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

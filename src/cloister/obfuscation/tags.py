@@ -2,8 +2,6 @@
 exact, come in pairs and do not nest; others are refused. A detector only adds secrets. `redacted` wraps a text safely:
 a pasted `</redacted>` would end the mark early."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """λ+1 texts of which one is real, with substitutes that are sampled (`sampler`) or given (§3.3, offloaded sampling).
 Given ones are checked for their shape alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -81,7 +81,7 @@ class PrefixKey:
     policy: PolicyName
     paging: Paging
     tokens: bytes
-    labelled_as: PrefixKey | None = None  # a prompt's key has its label; the same with its answer has none of its own
+    labelled_as: PrefixKey | None = None  # the key of the prompt alone, whose label bounds what is public here
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,6 @@ One thread encrypts, writes, reads and decrypts in the order of the calls, so a 
 every error. Blocks in flight are bounded; they are plain before encryption, and after decryption until they are taken.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -2,8 +2,6 @@
 when n + Laplace(1/ε) > T. The noise belongs to the page for ever: a keyed PRF of its content, which neither eviction
 nor a restart draws again. One account changes n by at most 1, so what sharing shows of it is ε-private."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """The tier in the host's memory, for a pool in a GPU's memory. Blocks are plain, as in the pool (adr/0009)."""
 
-from __future__ import annotations
-
 import mmap
 
 from cloister.prefix.node import Namespace

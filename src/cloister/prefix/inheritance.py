@@ -2,8 +2,6 @@
 heir gets a node in the same blocks, so the hits of one reveal nothing to the others. SafeKV (§V-C) gives a demoted node
 to the tenant that brought it; then three other tenants could take a common prefix from all its users."""
 
-from __future__ import annotations
-
 from cloister.prefix.node import Namespace, Node
 from cloister.prefix.tree import Tree
 from cloister.prefix.tree_blocks import LOST, TreeBlocks

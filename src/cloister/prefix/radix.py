@@ -3,8 +3,6 @@ A page without a label is private, and a late label costs hits only. A request f
 own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
 eviction or demotion."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage

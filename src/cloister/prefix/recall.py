@@ -1,7 +1,5 @@
 """Brings pages back from the tiers below the pool when a request finds them (SafeKV §VI-A)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from cloister.prefix.base import Counts, Pool

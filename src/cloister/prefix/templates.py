@@ -1,7 +1,5 @@
 """Pages that are public by registration: for all accounts, or for some. No text: a template is token ids."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import takewhile

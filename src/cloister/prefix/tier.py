@@ -1,7 +1,5 @@
 """Tiers below the pool: copies of blocks that left it. A lost block is a miss. Only `settle` waits for a device."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum

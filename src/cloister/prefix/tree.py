@@ -2,8 +2,6 @@
 Every path is public nodes first, then private nodes of one namespace, so a request that may not see a page cannot reach
 the pages below it. A node that changes leaves its eviction queue; the caller puts it back (EvictionOrder.push)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cloister.prefix.node import Namespace, Node

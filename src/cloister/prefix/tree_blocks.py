@@ -2,8 +2,6 @@
 node that it is in. Several nodes share a block only after a demotion; each is another tenant's. The pool wipes a block
 when its last reference goes, so never while a sequence reads it."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Entry of the sealed API process: `python -m cloister.sealed_api FD`, started by the controller."""
 
-from __future__ import annotations
-
 import os
 import socket
 

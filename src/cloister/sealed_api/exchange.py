@@ -1,8 +1,6 @@
 """Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out. An
 answer may be WINDOW_BYTES ahead of its reader. Keys are overwritten as soon as they have been used."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -35,7 +33,7 @@ def now_ms() -> int:
 class Exchange:
     """One sealed request. It calls `wants_out` when there is something to `flush`."""
 
-    def __init__(self, serve: Serve, wants_out: Callable[[Exchange], None]) -> None:
+    def __init__(self, serve: Serve, wants_out: Callable[["Exchange"], None]) -> None:
         self.number, self._prompts, self._enc = serve.request_id, serve.prompts, serve.enc
         self._request_key, self._response_key = serve.request_key, serve.response_key
         self._request: bytes | None = serve.request

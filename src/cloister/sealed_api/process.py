@@ -1,7 +1,5 @@
 """The sealed API: reads its files, rehearses, leaves the host, seals itself off, and answers until the end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

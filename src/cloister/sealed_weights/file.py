@@ -2,8 +2,6 @@
 note) ‖ chunks, AES-256-GCM under a key derived from content key, salt and header. A chunk's nonce is its number and
 whether it is the last. Every chunk is authenticated before any byte of it is used."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -13,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Self
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -195,7 +193,7 @@ class WeightsBundle:
             raise ModelCorrupt(f"The sealed weights have {size} bytes, not {expected}.", hint=_HINT)
 
     @classmethod
-    def open(cls, path: Path, provider: VerifierKey) -> WeightsBundle:
+    def open(cls, path: Path, provider: VerifierKey) -> Self:
         try:
             file = path.open("rb")
         except OSError as reason:

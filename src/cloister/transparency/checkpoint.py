@@ -1,7 +1,5 @@
 """C2SP checkpoints (a log's name, size and root, as a signed note), and what a verifier trusts."""
 
-from __future__ import annotations
-
 import base64
 import re
 from dataclasses import dataclass

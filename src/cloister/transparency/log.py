@@ -1,10 +1,9 @@
 """A log in a plain folder that any static web server can host: `checkpoint` (written last), `vkey`, `tile/…` (C2SP
 tlog-tiles), `manifest/<hex>` (see `proof`). Nothing in it is secret; the signing key is handed in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, only_one, write_whole
@@ -28,7 +27,7 @@ class Log:
         self.tiles = Tiles(folder, signed.checkpoint.size)
 
     @classmethod
-    def create(cls, folder: Path, key: SigningKey) -> Log:
+    def create(cls, folder: Path, key: SigningKey) -> Self:
         """An empty log; the key's name is its origin."""
         with needed(f"No log can be made in {folder}"):
             make_folder(folder)
@@ -40,7 +39,7 @@ class Log:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: Path) -> Log:
+    def open(cls, folder: Path) -> Self:
         """The log in this folder. Checking its checkpoint against the key beside it shows damage, not deceit."""
         try:
             key = VerifierKey.parse(_read(folder, _KEY, notes.MAX_KEY_CHARACTERS).removesuffix("\n"))
@@ -101,7 +100,7 @@ class Log:
             raise EvidenceInvalid(f"The log never had {since} entries: it has {self.checkpoint.size}.")
         return consistency_proof(self.tiles.subtree, since, self.checkpoint.size)
 
-    def _become(self, other: Log) -> None:
+    def _become(self, other: "Log") -> None:
         self.signed, self.tiles = other.signed, other.tiles
 
 

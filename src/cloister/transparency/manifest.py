@@ -2,8 +2,6 @@
 anywhere; its lock file of packages; and its entry in a log. A node's report is bound to `measurement`, the manifest's
 SHA-256."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -2,8 +2,6 @@
 `tile/entries/…` entries, each after its length in two bytes. Tiles beyond the size given are leftovers of a crash:
 overwritten, never read."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -247,7 +245,7 @@ class Tiles:
             raise EvidenceInvalid("The log has no such tile.")
         return min(width, TILE_WIDTH)
 
-    def extended(self, entries: Sequence[bytes]) -> Tiles:
+    def extended(self, entries: Sequence[bytes]) -> "Tiles":
         """Each file is on the disk before the next. They count only once a checkpoint covers them."""
         if any(len(entry) > MAX_ENTRY_BYTES for entry in entries):
             raise EvidenceInvalid(f"A log entry may have at most {MAX_ENTRY_BYTES} bytes.")

@@ -1,8 +1,6 @@
 """C2SP signed notes and their keys: Ed25519 for logs (0x01), timestamped cosignatures for witnesses (0x04). Keys are
 written `name+hash+base64` and `PRIVATE+KEY+name+hash+base64`."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -11,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
+from typing import Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -123,7 +122,7 @@ class VerifierKey:
         return _written(self.name, self.key_id, self.algorithm, self.public)
 
     @classmethod
-    def parse(cls, text: str) -> VerifierKey:
+    def parse(cls, text: str) -> Self:
         name, written, algorithm, public = _read(text)
         key = cls(name, algorithm, public)
         if key.key_id.hex() != written:
@@ -163,13 +162,13 @@ class SigningKey:
     seed: bytes = field(repr=False)
 
     @classmethod
-    def generate(cls, name: str, algorithm: Algorithm = Algorithm.ED25519) -> SigningKey:
+    def generate(cls, name: str, algorithm: Algorithm = Algorithm.ED25519) -> Self:
         if not is_name(name) or len(name) > MAX_KEY_CHARACTERS // 2:
             raise EvidenceInvalid("A key's name has no spaces and no plus.", hint="Like: example.com/releases")
         return cls(name, algorithm, Ed25519PrivateKey.generate().private_bytes_raw())
 
     @classmethod
-    def parse(cls, text: str) -> SigningKey:
+    def parse(cls, text: str) -> Self:
         """The key, or EvidenceInvalid; neither shows the text."""
         if not text.startswith(_PRIVATE):
             raise EvidenceInvalid("This is not a signing key.")
@@ -199,7 +198,7 @@ class SigningKey:
         return Signature(self.name, self.verifier.key_id, value)
 
 
-def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519) -> SigningKey:
+def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519) -> Self:
     """A fresh key in a new file; an existing file is never overwritten."""
     key = SigningKey.generate(name, algorithm)
     write_private(path, (key.private_text() + "\n").encode())

@@ -2,8 +2,6 @@
 entry names version and measurement; the manifest, too large for C2SP's 64 KiB, lies beside it. Where Sigstore is
 accepted and there is no checkpoint, the checks `sigstore …` take the place of `log …`."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Collection, Iterable, Sequence

@@ -2,8 +2,6 @@
 Without it a log could be forked or rolled back between two visits. What cannot be read is not guessed. A checkpoint
 must be verified before it is remembered."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

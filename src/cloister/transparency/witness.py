@@ -1,8 +1,6 @@
 """Witnesses and auditors of a log. A witness signs a checkpoint only if it continues the last one that it signed, and
 stores it before its signature leaves (C2SP tlog-cosignature, tlog-witness). An auditor recomputes the whole log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path

@@ -1,169 +1,146 @@
-"""`cloister bench sharing`: what the prefix cache saves by policy; with --attack, what other tenants learn from it."""
+"""`cloister bench sharing`: what sharing computed prompts saves on natural traffic, policy by policy."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from cloister.cli.options import settings_command
 from cloister.config import option
-from cloister.levels import PolicyName
-from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers
+
+Found = dict[str, list[int]]  # by policy, of each prompt
 
 if TYPE_CHECKING:
+    from cloister_bench.sharing.offline import Reader
     from cloister_bench.sharing.results import Results
-
-ATTACKED = "none,partition,safekv,global"
-FLOODED_TOKENS = 4096  # no eviction of the victim's prompt between two looks
+    from cloister_bench.sharing.workloads import Workload
 
 
 class SharingOptions(Output):
-    attack: bool = option(False, "Attack the cache instead, as other tenants would.")
+    http: bool = option(False, "Also serve the model under each policy, and send it the last round's requests.")
     policies: str | None = option(None, "Which policies, with commas between.", show_default="all")
     workloads: str | None = option(None, "Which workloads, with commas between.", show_default="all that have data")
-    rounds: int = option(1, "How often each workload is sent; the median counts.", ge=1)
-    trials: int = option(50, "With --attack: secrets to attack under each policy.", ge=1)
-    adaptive_trials: int = option(20, "With --attack: secrets for the attacker that continues part by part.", ge=0)
-    candidates: int = option(4, "How many the attacker must choose from.", ge=2, le=64)
-    kv_cache_mib: int | None = option(
-        None,
-        "With --attack: the server's KV cache, small enough to be flooded.",
-        ge=1,
-        show_default=f"room for {FLOODED_TOKENS} tokens",
+    tenants: str = option("8,24,200", "Numbers of tenants, with commas between.")
+    rounds: int = option(1, "How often each workload is drawn.", ge=1)
+    requests: int = option(800, "Chats, or requests of a trace.", ge=1)
+    rate: float = option(16.0, "Requests a second, in the mean.", gt=0)
+    kv_cache_mib: int = option(1024, "The server's KV cache.", ge=1)
+    data: Path | None = option(
+        None, "Folder with chat/, injection/, longctx/ and pii/.", metavar="DIR", show_default="a small sample"
     )
-    data: Path | None = option(None, "Folder with chat/ (traces) and pii/.", metavar="DIR", show_default="none")
-    model: str | None = option(None, "The model to serve.", show_default="the default model")
-    seed: int = option(1, "What secrets and texts are drawn from.")
-    quick: bool = option(False, "A few requests of each: to see that it works.")
+    model: str | None = option(None, "Its tokens are counted, and it is served.", show_default="the default model")
+    seed: int = option(1, "What texts, tenants and times are drawn from.")
+    quick: bool = option(False, "40 requests of each: to see that it works.")
 
 
 @settings_command(SharingOptions)
 def bench_sharing(options: SharingOptions) -> None:
-    """Measure what sharing computed prompts saves, policy by policy, or attack it.
+    """Measure what sharing computed prompts saves on natural traffic, policy by policy.
 
-    A server is started for each policy: `safekv` is asked for by the level `shared`, the others by `--prefix-policy`.
-    Workloads: single requests with something private, conversations, one long system prompt for 32 tenants, and the
-    traces of Mooncake and Azure, scaled down.
+    Tenants are apps, each with one of ten system prompts (Zipf). They send chats of two questions (first-chats: one of
+    each tenant; chat: minutes of them) or the requests of scaled traces (azure, mooncake). Texts are drawn by --seed
+    and by nothing else. Tokens, detector, votes and cache are the real ones; without --http no model runs. A policy's
+    gain is (found - partition) / (global - partition). What others learn: `cloister bench sharing-attack`.
 
-    Attackers have their own keys, know what stands before and after a secret, and choose the victim's among
-    candidates: by the time to the first token, or by `cached_tokens`. The adaptive one finds a secret part by part,
-    with several identities, and floods the cache between two looks.
+    With --http a server is started for each policy; what tenants found is read from its totals, as an operator.
 
     Examples:
 
-      cloister bench sharing --data ../shared/data --json sharing-policies.json --plot-dir plots
+      cloister bench sharing --data ../shared/data --rounds 3 --json sharing.json --plot-dir plots
 
-      cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
+      cloister bench sharing --http --workloads chat --tenants 24 --requests 100 --rate 2 --data ../shared/data
     """
+    from cloister.models.source import find_model
+    from cloister.prompts.tokenizer import Tokenizer
+    from cloister_bench.sharing.offline import VARIANTS, Reader
     from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
-    from cloister_bench.sharing.workloads import QUICK, TRACES, WORKLOADS, Scale
+    from cloister_bench.sharing.workloads import TRACES, WORKLOADS, Scale, read_texts
+    from cloister_bench.spd.deployment import kv_bytes
 
-    attack, model = options.attack, options.model
-    names = options.policies or (ATTACKED if attack else ",".join(_POLICIES))
-    chosen = known_names(names, "policy", _POLICIES)
     possible = [name for name in WORKLOADS if options.data is not None or name not in TRACES]
-    workloads = known_names(options.workloads or ",".join(possible), "workload", tuple(WORKLOADS))
+    folder = find_model(options.model)
     plan = Plan(
-        min(options.trials, 2) if options.quick else options.trials,
-        options.candidates,
+        known_names(options.policies or ",".join(VARIANTS), "policy", tuple(VARIANTS)),
+        known_names(options.workloads or ",".join(possible), "workload", tuple(WORKLOADS)),
+        tuple(numbers(options.tenants)),
+        options.rounds,
         options.seed,
-        chosen,
-        min(options.adaptive_trials, 1) if options.quick else options.adaptive_trials,
-        workloads=() if attack else workloads,
-        rounds=options.rounds,
-        scale=QUICK if options.quick else Scale(),
+        (options.kv_cache_mib << 20) // (kv_bytes(folder.config, 16) or 1 << 20),
+        "the built-in sample" if options.data is None else "the data folder",
+        Scale(min(options.requests, 40) if options.quick else options.requests, options.rate),
     )
-    results = Results(plan, model or "the default model")
+    results, texts, reader = Results(plan, folder.name), read_texts(options.data), Reader(Tokenizer(folder))
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         began = monotonic()
-        with TemporaryDirectory(prefix="cloister-sharing-") as folder:
-            bars.begin("policies", len(chosen))
-            for policy in chosen:
-                if attack:
-                    _attack(results, policy, model, Path(folder), options.kv_cache_mib, bars.say)
-                else:
-                    _replay(results, policy, model, Path(folder), options.data, bars.say, save)
+        for name, tenants in [(name, tenants) for name in plan.workloads for tenants in plan.tenants]:
+            for turn in range(plan.rounds):
+                draw = random.Random(f"{plan.seed} {name} {turn}")
+                workload = WORKLOADS[name](texts, plan.scale, draw, tenants)
+                found = _offline(results, workload, reader, bars)
                 results.seconds = monotonic() - began
-                bars.advance(policy)
                 save()
+            if options.http:
+                _serve(results, workload, reader, found, options, bars, save)
 
     measure_suite(results, measure, options, tables, FIGURES)
 
 
-_POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+def _offline(results: Results, workload: Workload, reader: Reader, bars: Bars) -> Found:
+    from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, replay
+
+    where, policies = (workload.name, workload.tenants), results.plan.policies
+    variants = {name: VARIANTS[name] for name in policies} | (EXPLAINED if "counted" in policies else {})
+    bars.begin(f"{workload.name}, {workload.tenants} tenants", len(workload.turns) + len(variants))
+    prompts = reader.read(workload, lambda: bars.advance("reading"))
+    results.tokens.setdefault(where, []).append(sum(len(one.order.prompt) for one in prompts))
+    results.findings = dict(reader.findings)
+    templates = reader.templates(workload)
+    found: Found = {}
+    for name, variant in variants.items():
+        found[name] = replay(prompts, templates, variant, results.plan.blocks)
+        results.found.setdefault((where, name), []).append(sum(found[name]))
+        bars.advance(name)
+    return found
 
 
-def flooded_mib(model: str | None) -> int:
-    from cloister.models.source import find_model
-    from cloister_bench.spd.deployment import kv_bytes
-
-    return max(1, (kv_bytes(find_model(model).config, FLOODED_TOKENS) or 32 << 20) >> 20)
-
-
-def _attack(
-    results: Results, policy: str, model: str | None, folder: Path, kv_cache_mib: int | None, say: Callable[[str], None]
-) -> None:
-    from cloister_bench.sharing.adaptive import exposure, extensions
-    from cloister_bench.sharing.attack import attacks, reuse
-    from cloister_bench.sharing.deployment import Served
-
-    plan = results.plan
-    names = [f"attacker-{number}" for number in range(plan.identities + 1)]
-    others = [f"other-{number}" for number in range(4)]
-    writers = ["writer-0", "writer-1"]  # a probed tenant is read more strictly for a while
-    options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
-    with Served(policy, model, folder, ["victim", *names, *others, *writers], options) as server:
-        server.wait()
-        victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
-        say(f"{policy}, what is found")
-        results.reused[policy] = reuse(victim, attacker, plan.seed)
-        say(f"{policy}, hits before demotion")
-        alone, *three = (server.caller(name) for name in others)
-        results.exposed[policy] = {
-            1: exposure(server.caller(writers[0]), [alone], plan.seed + 1),
-            3: exposure(server.caller(writers[1]), three, plan.seed + 2),
-        }
-        say(f"{policy}, candidates")
-        results.guesses[policy] = attacks(victim, attacker, plan.trials, plan.candidates, plan.seed)
-        say(f"{policy}, part by part")
-        results.extended[policy] = extensions(
-            victim,
-            identities,
-            plan.extensions,
-            plan.seed,
-            parts=plan.parts,
-            candidates=plan.candidates,
-            flood=plan.flood,
-        )
-
-
-def _replay(
+def _serve(
     results: Results,
-    policy: str,
-    model: str | None,
-    folder: Path,
-    data: Path | None,
-    say: Callable[[str], None],
+    workload: Workload,
+    reader: Reader,
+    offline: Found,
+    options: SharingOptions,
+    bars: Bars,
     save: Callable[[], None],
 ) -> None:
-    from cloister_bench.sharing.deployment import Served
-    from cloister_bench.sharing.replay import replay
-    from cloister_bench.sharing.workloads import WORKLOADS
+    from cloister.controller.template_file import tokenizer_digest
+    from cloister.models.source import find_model
+    from cloister_bench.sharing.offline import VARIANTS
+    from cloister_bench.sharing.replay import Answers, Served, compared, registered, replay
 
-    plan = results.plan
-    tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
-    with Served(policy, model, folder, tenants) as server:
-        server.wait()
-        for turn in range(plan.rounds):
-            for name in plan.workloads:
-                say(f"{policy}, {name}, round {turn + 1}")
-                workload = WORKLOADS[name](plan.scale, random.Random(f"{plan.seed} {name} {turn}"), data)
-                served = asyncio.run(replay(server.address, tenants, server.model, server.level, workload))
-                results.served.setdefault(name, {}).setdefault(policy, []).append(served)
-                save()
+    model, tenants = find_model(options.model).path, [f"tenant-{number}" for number in range(workload.tenants)]
+    about, before = {"workload": workload.name, "tenants": workload.tenants}, list(results.http)
+    sent: dict[str, Answers] = {}
+    reused: dict[str, int] = {}
+    for policy in results.plan.policies:
+        bars.begin(f"HTTP, {policy}, {workload.tenants} tenants", len(workload.turns))
+        with TemporaryDirectory(prefix="cloister-sharing-") as temporary:
+            folder, arguments = Path(temporary), ["--kv-cache-mib", str(options.kv_cache_mib)]
+            if VARIANTS[policy].registered:
+                arguments += registered(folder, reader.templates(workload, tokenizer_digest(model)))
+            with Served(VARIANTS[policy].policy, str(model), folder, tenants, arguments) as server:
+                server.wait()
+                one_more = partial(bars.advance, workload.name)
+                sent[policy] = asyncio.run(
+                    replay(server.address, tenants, server.model, server.level, workload, one_more)
+                )
+                reused[policy] = asyncio.run(server.found_tokens())
+        results.http[:] = [*before, *({**about, **row} for row in compared(sent, offline, reused))]
+        save()

@@ -127,7 +127,8 @@ def show_tables(tables: Sequence[Table]) -> None:
         shown = rich_table.Table(title=table.title, caption=table.caption)
         for place, head in enumerate(table.heads):
             is_number = place >= table.labels
-            shown.add_column(head, justify="right" if is_number else "left", no_wrap=is_number)
+            short = max((len(row[place]) for row in table.rows), default=0) < 24  # what wraps may shrink to nothing
+            shown.add_column(head, justify="right" if is_number else "left", no_wrap=is_number or short)
         for row in table.rows:
             shown.add_row(*(colours.get(cell, cell) for cell in row))
         if table.rows:

@@ -67,7 +67,8 @@ class Results(documents.Results):
         return {
             "overall": self._rates(self.blocks),
             "datasets": {name: self._rates(group) for name, group in self._by("dataset").items()},
-            "languages": {name: self._rates(group) for name, group in self._by("language").items()},
+            "languages": {name: self._rates(group) for name, group in self._by("language").items()}
+            | {"all but en": self._rates([block for block in self.blocks if block.language != "en"])},
             "categories": {kind: self._recall_of(kind) for kind in types},
             "texts": self._rates([_whole(blocks) for blocks in self.texts if blocks]),  # private if any block is
             "decided_by": self._decided(),
@@ -125,17 +126,21 @@ def _whole(blocks: Sequence[Block]) -> Block:
     )
 
 
-def _rates_table(title: str, rows: dict[str, Any]) -> Table:
+def _rates_table(title: str, rows: dict[str, Any], *tiers: str) -> Table:
+    """As wide as a terminal of 80 columns without columns for single `tiers`."""
     columns: dict[str, str | Cell] = {
         "": "name",
-        "tier 1": lambda row: row["tier 1"]["recall"]["share"],
-        "tier 2": lambda row: row["tier 2"]["recall"]["share"],
-        "both: recall": lambda row: rate_cell(row[ALL]["recall"]),
-        "blocks": lambda row: row[ALL]["recall"]["of"],
+        **{tier: partial(_recall_share, tier) for tier in tiers},
+        "recall": lambda row: rate_cell(row[ALL]["recall"]),
+        "of": lambda row: row[ALL]["recall"]["of"],
         "clean held": lambda row: rate_cell(row[ALL]["held_clean"]),
-        "clean blocks": lambda row: row[ALL]["held_clean"]["of"],
+        "of clean": lambda row: row[ALL]["held_clean"]["of"],
     }
     return Table.of(title, _named(rows), columns)
+
+
+def _recall_share(tier: str, row: Row) -> Any:
+    return row[tier]["recall"]["share"]
 
 
 def _named(rows: dict[str, Any]) -> list[Row]:
@@ -147,7 +152,7 @@ def tables(document: Document) -> list[Table]:
     sets = {"all": document["overall"], "whole texts": document["texts"], **document["datasets"]}
     times = {"": "name", "p50": "p50", "p95": "p95", "p99": "p99"}
     return [
-        _rates_table("Sets", sets),
+        _rates_table("Sets", sets, "tier 1", "tier 2"),
         _rates_table("Languages", document["languages"]),
         Table.of(
             "Recall by type",

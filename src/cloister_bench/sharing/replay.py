@@ -1,63 +1,100 @@
-"""Sends a workload to a server and notes when each first token came. Knows bodies and keys, not what policies are."""
+"""Over HTTP: one server for each policy at the level `shared`, with tenants' keys and an operator's. It gets the whole
+workload, and we note when each first token came."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
+from pathlib import Path
 
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 from cloister.addresses import HttpAddress
+from cloister.controller.template_file import sign_templates
+from cloister.errors import ServiceUnavailable
+from cloister.gateway.metrics import COARSE_S
+from cloister.keys import key_line
+from cloister.prefix.templates import Template
+from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 from cloister_bench import messages
+from cloister_bench.connection import get
 from cloister_bench.load import User
 from cloister_bench.messages import Answer, BrokenAnswer
 from cloister_bench.report import Percentiles
-from cloister_bench.sharing.workloads import Messages, Session, Workload
+from cloister_bench.servers import OwnServer
+from cloister_bench.sharing.workloads import Chat, Workload
+from cloister_bench.suite.documents import Row
 
 ANSWER_S = 300.0
+OPERATOR = "operator"
+Answers = Sequence[Answer | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """`tokens_per_s`: of prompts and answers together, as the paper counts; `found`: prompt tokens found computed."""
+class Served(OwnServer):
+    """Use it in a `with`. A tenant's name is its key."""
 
-    requests: int
-    errors: int
-    mean_ms: float | None
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    tokens_per_s: float
-    wall_s: float
-    prompt_tokens: int
-    found: int
+    level = "shared"
+
+    def __init__(
+        self, policy: str, model: str | None, folder: Path, tenants: Sequence[str], options: Sequence[str] = ()
+    ) -> None:
+        keys = folder / "keys.toml"
+        lines = ["[keys]", *(key_line(name, name) for name in tenants), key_line(OPERATOR, OPERATOR, operator=True)]
+        keys.write_text("\n".join(lines))
+        arguments = ["--keys", str(keys), "--mpc", "off", "--shared-policy", policy, *options]
+        super().__init__(model, folder, arguments, api_key=OPERATOR)
+
+    async def found_tokens(self) -> int:
+        """Prompt tokens that tenants found computed, in steps of 1,000: `usage` hides what others computed."""
+        await asyncio.sleep(COARSE_S + 1)  # totals may be that old
+        exchange = await get(self.address, "/metrics", OPERATOR)
+        if exchange.status != 200:
+            raise ServiceUnavailable(f"The server does not show its totals (HTTP {exchange.status}).")
+        families = text_string_to_metric_families(exchange.body.decode())
+        samples = (sample for family in families for sample in family.samples)
+        return int(sum(one.value for one in samples if one.name == "cloister_prefix_tokens_reused_total"))
 
 
-def summarise(answers: Sequence[Answer], errors: Counter[str]) -> Served:
-    firsts = [answer.first_token - answer.sent for answer in answers]
-    wall = max((a.last_token for a in answers), default=0.0) - min((a.sent for a in answers), default=0.0)
-    tokens = sum(answer.prompt_tokens + answer.output_tokens for answer in answers)
+def registered(folder: Path, templates: Sequence[Template]) -> list[str]:
+    """Options of a server that has these templates."""
+    new_key_file(folder / "templates.key", "bench.example")
+    key = read_key_file(folder / "templates.key", Algorithm.ED25519)
+    text = "".join(msgspec.json.encode(one).decode() + "\n" for one in templates)
+    (folder / "templates").write_text(sign_templates(text, key))
+    return ["--templates", str(folder / "templates"), "--templates-key", str(key.verifier)]
+
+
+def first_tokens(answers: Iterable[Answer | None], prefix: str = "") -> Row:
+    firsts = [answer.first_token - answer.sent for answer in answers if answer is not None]
     spread = Percentiles.of_seconds(firsts)
-    return Served(
-        requests=len(answers) + errors.total(),
-        errors=errors.total(),
-        mean_ms=round(1000 * sum(firsts) / len(firsts), 3) if firsts else None,
-        p50_ms=spread.p50,
-        p95_ms=spread.p95,
-        p99_ms=spread.p99,
-        tokens_per_s=round(tokens / wall, 3) if wall > 0 else 0.0,
-        wall_s=round(wall, 3),
-        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
-        found=sum(answer.cached_tokens for answer in answers),
-    )
+    mean = round(1000 * sum(firsts) / len(firsts), 3) if firsts else None
+    return {f"{prefix}mean_ms": mean, f"{prefix}p50_ms": spread.p50, f"{prefix}p95_ms": spread.p95}
 
 
-def body(model: str, level: str, said: Messages, output_tokens: int) -> bytes:
-    asked = {"model": model, "messages": said, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
-    streamed = {"stream": True, "stream_options": {"include_usage": True}, "protection": level}
-    return msgspec.json.encode({**asked, **streamed})
+def compared(sent: Mapping[str, Answers], offline: Mapping[str, Sequence[int]], reused: Mapping[str, int]) -> list[Row]:
+    """By policy. `shared`: requests of which it found, without a server, as much as `global` and more than `partition`;
+    for `none` and `partition`, those of `global`. `over_global`: mean first token over that of `global` on the same.
+    `tokens_per_s`: of prompts and answers, as the paper counts."""
+    rows = []
+    own, every = offline.get("partition", ()), offline.get("global", ())
+    for policy, answers in sent.items():
+        mine = every if policy in ("none", "partition") else offline[policy]
+        shared = [one > alone and one >= most for one, alone, most in zip(mine, own, every, strict=False)]
+        first = first_tokens(compress(answers, shared), "shared_")
+        best = first_tokens(compress(sent.get("global", ()), shared))["mean_ms"]
+        over = round(first["shared_mean_ms"] / best, 4) if first["shared_mean_ms"] and best else None
+        known = [answer for answer in answers if answer is not None]
+        wall = max((one.last_token for one in known), default=0.0) - min((one.sent for one in known), default=0.0)
+        prompts, outputs = (sum(getattr(one, of) for one in known) for of in ("prompt_tokens", "output_tokens"))
+        rows.append(
+            {"policy": policy, "requests": len(answers), "errors": len(answers) - len(known), **first_tokens(known)}
+            | {"shared": sum(shared), **first, "over_global": over, "wall_s": round(wall, 3), "prompt_tokens": prompts}
+            | {"tokens_per_s": round((prompts + outputs) / (wall or 1), 1)}
+            | {"share": round(reused[policy] / max(1, prompts), 4)}
+        )
+    return rows
 
 
 async def replay(
@@ -66,24 +103,27 @@ async def replay(
     model: str,
     level: str,
     workload: Workload,
-) -> Served:
+    on_answer: Callable[[], None] = lambda: None,
+) -> Answers:
+    """In the workload's order; None for a request that failed. A chat's next question waits for the answer."""
     load = messages.Workload(endpoint="chat", timeout_s=ANSWER_S)
-    room = asyncio.Semaphore(workload.users or len(workload.sessions) or 1)
-    answers: list[Answer] = []
-    errors: Counter[str] = Counter()
+    common = {"model": model, "protection": level, "temperature": 0, "ignore_eos": True, "stream": True}
+    common["stream_options"] = {"include_usage": True}
+    clock = asyncio.get_running_loop().time
+    answers: dict[tuple[int, int], Answer | None] = {}
+    began = clock()
 
-    async def serve(session: Session) -> None:
-        await asyncio.sleep(session.at)
-        async with room:
-            user = User(address, keys[session.tenant % len(keys)], load)
+    async def serve(number: int, chat: Chat) -> None:
+        user = User(address, keys[chat.tenant], load)
+        for turn, at in enumerate(chat.times):
+            await asyncio.sleep(began + at - clock())
+            asked = {**common, "messages": chat.messages(turn), "max_tokens": chat.output_tokens}
             try:
-                for said in session.turns:
-                    try:
-                        answers.append(await user.ask(body(model, level, said, session.output_tokens)))
-                    except BrokenAnswer as broken:
-                        errors[broken.kind] += 1
-            finally:
-                await user.leave()
+                answers[number, turn] = await user.ask(msgspec.json.encode(asked))
+            except BrokenAnswer:
+                answers[number, turn] = None
+            on_answer()
+        await user.leave()
 
-    await asyncio.gather(*map(serve, workload.sessions))
-    return summarise(answers, errors)
+    await asyncio.gather(*(serve(number, chat) for number, chat in enumerate(workload.chats)))
+    return [answers[one] for one in workload.turns]

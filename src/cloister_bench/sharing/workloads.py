@@ -1,5 +1,5 @@
-"""What tenants ask, made from a seed: the paper's three workloads (SafeKV §VII-C), and scaled traces of real traffic.
-Texts are sentences that a detector can read, about a third private; system prompts are marked as public."""
+"""Natural traffic of several tenants, drawn from a seed: real system prompts, questions and texts where a data folder
+has them, else a small sample of our own. No text is chosen by a detector, and none is marked."""
 
 from __future__ import annotations
 
@@ -9,182 +9,164 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from functools import partial
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any
 
 from cloister.errors import SetupError
-from cloister_bench.sharing.prompts import OPENING, nonce, private_sentence, sentences
+from cloister.files import needed
+from cloister_bench.words import read_words
 
-Messages = list[dict[str, Any]]
-PRIVATE_SHARE = 0.33
-ANSWER = "Here is what you asked for, in a few words: first the one, then the other, and nothing else after that."
+CHARACTERS = 4  # of a token, about: filler is cut by it
+SYSTEMS = 10
+PAUSE_S = 20.0  # between an answer and the next question, in the mean
+OUTPUT_TOKENS = 32
+AZURE_SHRINK = 4  # a trace's lengths are divided by it
+MOONCAKE_SHRINK, MOST_BLOCKS = 16, 48  # its blocks have 512 tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """Each is sent when the one before is answered, the first after `at` seconds."""
+class Chat:
+    """`times`: when each question is sent, in seconds. `answer` stands in for the model's to all but the last."""
 
     tenant: int
-    turns: tuple[Messages, ...]
-    output_tokens: int
-    at: float = 0.0
+    system: str
+    questions: tuple[str, ...]
+    times: tuple[float, ...]
+    output_tokens: int = OUTPUT_TOKENS
+    answer: str = ""
+
+    def messages(self, turn: int) -> list[dict[str, Any]]:
+        said = [("system", self.system)]
+        for question in self.questions[:turn]:
+            said += [("user", question), ("assistant", self.answer)]
+        return [{"role": role, "content": text} for role, text in (*said, ("user", self.questions[turn]))]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`users`: sessions under way at once; 0 where `at` says when each begins."""
-
     name: str
-    sessions: tuple[Session, ...]
-    users: int
+    tenants: int
+    chats: tuple[Chat, ...]
 
     @property
-    def requests(self) -> int:
-        return sum(len(session.turns) for session in self.sessions)
+    def systems(self) -> tuple[str, ...]:
+        """What an operator would register."""
+        return tuple(dict.fromkeys(chat.system for chat in self.chats))
+
+    @property
+    def turns(self) -> list[tuple[int, int]]:
+        """Chat and question, in the order in which they are sent."""
+        every = [(at, number, turn) for number, chat in enumerate(self.chats) for turn, at in enumerate(chat.times)]
+        return [(number, turn) for _, number, turn in sorted(every)]
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The first `trace_requests` over `trace_seconds`; a Mooncake block (512 tokens) is a sentence, at most 48."""
+    """`requests` of a trace, and as many chats; `rate` is the mean of requests a second."""
 
-    pii_requests: int = 48
-    chats: int = 12
-    chat_turns: int = 4
-    tenants: int = 32
-    system_tokens: int = 1024
-    system_turns: int = 2
-    output_tokens: int = 16
-    users: int = 4
-    trace_requests: int = 60
-    trace_seconds: float = 60.0
-    shrink: int = 32
-    azure_shrink: int = 4
+    requests: int = 800
+    rate: float = 16.0
 
 
-QUICK = Scale(4, 2, 2, 4, 64, 1, 4, 2, 6, 2.0, 64, 64)
-MOST_BLOCKS = 48
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """`questions`: each the turns of one chat. `data`: the folder with the traces."""
 
-Make = Callable[[Scale, random.Random, Path | None], Workload]
+    systems: tuple[str, ...]
+    questions: tuple[tuple[str, ...], ...]
+    filler: str
+    data: Path | None = None
 
+    def cut(self, draw: random.Random, tokens: int) -> str:
+        """A piece of text from a random place."""
+        length = max(1, tokens) * CHARACTERS
+        start = draw.randrange(max(1, len(self.filler) - length))
+        return self.filler[start : start + length].strip() or "…"
 
-def pii(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Single requests, short, each with something private: nothing to find, not even a model's own system prompt."""
-    questions = _pii_questions(data, draw)
-    sessions = tuple(
-        Session(number % scale.tenants, ([_own(draw), _user(next(questions))],), scale.output_tokens)
-        for number in range(scale.pii_requests)
-    )
-    return Workload("pii", sessions, scale.users)
+    def apps(self, draw: random.Random, tenants: int) -> list[str]:
+        """The system prompt of each tenant; the k-th has 1/k of the first one's tenants (Zipf)."""
+        systems = draw.sample(self.systems, min(SYSTEMS, len(self.systems)))
+        return draw.choices(systems, [1 / rank for rank in range(1, len(systems) + 1)], k=tenants)
 
-
-def chat(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Conversations that grow, under a short common system prompt; in some turns with private text."""
-    system = _system(draw, 96)
-    sessions = []
-    for number in range(scale.chats):
-        said: Messages = [system]
-        turns = []
-        for _ in range(scale.chat_turns):
-            private = private_sentence(draw) + " " if draw.random() < PRIVATE_SHARE else ""
-            said = [*said, _user(f"{private}{sentences(draw, 40)}")]
-            turns.append(said)
-            said = [*said, {"role": "assistant", "content": ANSWER}]
-        sessions.append(Session(number % scale.tenants, tuple(turns), scale.output_tokens))
-    return Workload("chat", tuple(sessions), scale.users)
+    def trace(self, name: str, requests: int) -> Iterator[str]:
+        if self.data is None:
+            raise SetupError(f"{name} is not part of this repository.", hint="Say where it is with --data.")
+        return islice(_lines(self.data / "chat" / name), requests)
 
 
-def system_prompt(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """One long system prompt for all tenants, and each one's own question, which holds something private."""
-    system = _system(draw, scale.system_tokens)
-    sessions = tuple(
-        Session(
-            tenant,
-            tuple(
-                [system, _user(f"{private_sentence(draw)} {sentences(draw, 28)}")] for _ in range(scale.system_turns)
-            ),
-            scale.output_tokens,
-        )
-        for tenant in range(scale.tenants)
-    )
-    return Workload("system-prompt", sessions, scale.users)
-
-
-def mooncake(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Blocks with one hash are one text. What shares more than its first block is a conversation, and a tenant's."""
-    rows = list(islice(_lines(data, "mooncake_conversation_trace.jsonl"), scale.trace_requests))
-    made = [json.loads(row) for row in rows]
-    sessions = []
-    for at, row in zip(_spread([row["timestamp"] for row in made], scale.trace_seconds), made, strict=True):
-        ids: list[int] = row["hash_ids"][:MOST_BLOCKS]
-        tenant = (ids[1] if len(ids) > 1 else ids[0]) % scale.tenants
-        text = " ".join(_block(number, private=place == 1) for place, number in enumerate(ids))
-        sessions.append(Session(tenant, ([_user(text)],), max(2, row["output_length"] // scale.shrink), at))
-    return Workload("mooncake", tuple(sessions), 0)
-
-
-def azure(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Requests of the Azure trace by their lengths and times; their texts are not known, so nothing is found twice."""
-    rows = list(islice(csv.DictReader(_lines(data, "AzureLLMInferenceTrace_conv.csv")), scale.trace_requests))
-    times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
-    sessions = []
-    for at, row in zip(_spread(times, scale.trace_seconds), rows, strict=True):
-        tokens = int(row["ContextTokens"]) // scale.azure_shrink
-        private = private_sentence(draw) + " " if draw.random() < PRIVATE_SHARE else ""
-        output = max(2, int(row["GeneratedTokens"]) // scale.azure_shrink)
-        prompt = [_own(draw), _user(f"{private}{sentences(draw, tokens)}")]
-        sessions.append(Session(draw.randrange(scale.tenants), (prompt,), output, at))
-    return Workload("azure", tuple(sessions), 0)
-
-
-WORKLOADS: dict[str, Make] = {
-    "pii": pii,
-    "chat": chat,
-    "system-prompt": system_prompt,
-    "mooncake": mooncake,
-    "azure": azure,
-}
-TRACES = frozenset(("mooncake", "azure"))
-
-
-def _user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def _system(draw: random.Random, tokens: int) -> dict[str, Any]:
-    return {"role": "system", "content": f"{OPENING} {sentences(draw, tokens)}", "public": True}
-
-
-def _own(draw: random.Random) -> dict[str, Any]:
-    return {"role": "system", "content": nonce(draw)}
-
-
-def _block(number: int, *, private: bool) -> str:
-    """The text of block `number`, the same for every tenant; a conversation's own first block may be private."""
-    draw = random.Random(number)
-    text = sentences(draw, 16)
-    return f"{private_sentence(draw)} {text}" if private and draw.random() < PRIVATE_SHARE else text
-
-
-def _spread(times: Sequence[float], seconds: float) -> list[float]:
-    first, length = min(times, default=0.0), max(times, default=0.0) - min(times, default=0.0)
-    return [(at - first) / length * seconds if length else 0.0 for at in times]
-
-
-def _pii_questions(data: Path | None, draw: random.Random) -> Iterator[str]:
-    if data is not None and (file := data / "pii" / "presidio_synth_dataset_v2.json").exists():
-        texts = [row["full_text"] for row in json.loads(file.read_text("utf-8")) if row["spans"]]
-        draw.shuffle(texts)
-        yield from texts
-    while True:
-        yield private_sentence(draw)
-
-
-def _lines(data: Path | None, name: str) -> Iterator[str]:
+def read_texts(data: Path | None) -> Texts:
+    """Questions with personal data (PUPA) are among them."""
     if data is None:
-        raise SetupError(f"{name} is not part of this repository.", hint="Say where it is with --data.")
-    try:
-        with (data / "chat" / name).open(encoding="utf-8") as file:
-            yield from file
-    except OSError as wrong:
-        raise SetupError(f"{name} cannot be read: {wrong.strerror}.", hint="See --data.") from None
+        systems, asked = (read_words("traffic")[name] for name in ("SYSTEMS", "QUESTIONS"))
+        return Texts(tuple(systems), tuple((one,) for one in asked), " ".join(systems + asked))
+    systems = [row["prompt"] for row in csv.DictReader(_lines(data / "injection/awesome_chatgpt_prompts.csv"))]
+    turns = [tuple(json.loads(line)["turns"]) for line in _lines(data / "chat/mt_bench_question.jsonl")]
+    asked = [json.loads(line)["prompt"] for line in _lines(data / "chat/arena_hard_v0.1_question.jsonl")]
+    asked += [row["user_query"] for row in csv.DictReader(_lines(data / "pii/pupa_tnb.csv"))]
+    asked += [json.loads(line)["question"] for line in _lines(data / "longctx/nq_open_oracle_500.jsonl")]
+    articles = json.loads("".join(_lines(data / "longctx/xquad_en.json")))["data"]
+    asked += [one["question"] for article in articles for part in article["paragraphs"] for one in part["qas"]]
+    filler = "".join(_lines(data / "longctx/wikitext2_raw_test.txt"))
+    return Texts(tuple(systems), (*turns, *((one,) for one in asked)), filler, data)
+
+
+def chats(texts: Texts, scale: Scale, draw: random.Random, tenants: int, *, first: bool = False) -> Workload:
+    """Of two questions, begun at random times (Poisson); with `first`, one chat for each tenant, so that none finds
+    a page that it computed itself. No first question comes twice before all came."""
+    callers = draw.sample(range(tenants), tenants) if first else draw.choices(range(tenants), k=scale.requests)
+    apps, made = texts.apps(draw, tenants), []
+    begins = accumulate(draw.expovariate(scale.rate / 2) for _ in callers)
+    questions = cycle(draw.sample(texts.questions, len(texts.questions)))
+    for at, tenant, asked in zip(begins, callers, questions, strict=False):
+        both = asked[:2] if len(asked) > 1 else (asked[0], draw.choice(texts.questions)[0])
+        times = at, at + draw.expovariate(1 / PAUSE_S)
+        made.append(Chat(tenant, apps[tenant], both, times, answer=texts.cut(draw, OUTPUT_TOKENS)))
+    return Workload("first-chats" if first else "chat", tenants, tuple(made))
+
+
+def azure(texts: Texts, scale: Scale, draw: random.Random, tenants: int) -> Workload:
+    """Lengths and rhythm of the trace; a request is its tenant's system prompt and a piece of text of that length."""
+    rows = list(csv.DictReader(texts.trace("AzureLLMInferenceTrace_conv.csv", scale.requests + 1)))
+    times = _spread([datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows], scale.rate)
+    apps, made = texts.apps(draw, tenants), []
+    for at, row in zip(times, rows, strict=True):
+        tenant, said, answered = draw.randrange(tenants), int(row["ContextTokens"]), int(row["GeneratedTokens"])
+        text = texts.cut(draw, said // AZURE_SHRINK)
+        made.append(Chat(tenant, apps[tenant], (text,), (at,), max(2, answered // AZURE_SHRINK)))
+    return Workload("azure", tenants, tuple(made))
+
+
+def mooncake(texts: Texts, scale: Scale, draw: random.Random, tenants: int) -> Workload:
+    """Blocks with one hash are one piece of text. The first is in every request: a system prompt. What has the second
+    in common is one tenant's: the trace does not say whose it is."""
+    rows = [json.loads(line) for line in texts.trace("mooncake_conversation_trace.jsonl", scale.requests)]
+    seed, size, made = draw.random(), 512 // MOONCAKE_SHRINK, []
+    system = draw.choice(texts.systems)[: size * CHARACTERS]
+    for at, row in zip(_spread([row["timestamp"] for row in rows], scale.rate), rows, strict=True):
+        blocks = row["hash_ids"][1:MOST_BLOCKS] or [0]
+        tenant = random.Random(f"{seed} tenant {blocks[0]}").randrange(tenants)
+        said = " ".join(texts.cut(random.Random(f"{seed} {one}"), size) for one in blocks)
+        made.append(Chat(tenant, system, (said,), (at,), max(2, row["output_length"] // MOONCAKE_SHRINK)))
+    return Workload("mooncake", tenants, tuple(made))
+
+
+WORKLOADS: dict[str, Callable[[Texts, Scale, random.Random, int], Workload]] = {
+    "first-chats": partial(chats, first=True),
+    "chat": chats,
+    "azure": azure,
+    "mooncake": mooncake,
+}
+TRACES = frozenset(("azure", "mooncake"))
+
+
+def _spread(times: Sequence[float], rate: float) -> list[float]:
+    """The trace's rhythm at another mean rate."""
+    first, length = min(times), max(times) - min(times)
+    return [(at - first) / length * len(times) / rate if length else 0.0 for at in times]
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with needed(f"{file.name} cannot be read", "See --data."), file.open(encoding="utf-8", newline="") as opened:
+        yield from opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,13 +53,20 @@ def test_the_threshold_reaches_its_recall_and_not_much_more(wanted: float) -> No
 
 def test_the_document_has_rates_by_tier_set_language_and_type_and_its_targets() -> None:
     results = Results(Plan(public_below=0.5), "test")
-    results.texts = [[block(True, 0.9, label=Label.PRIVATE)], [block(False, 0.1)]]
+    held = replace(block(False, 0.1, label=Label.PRIVATE), language="de")
+    results.texts = [[block(True, 0.9, label=Label.PRIVATE)], *([block(False, 0.1)] for _ in range(9)), [held]]
     results.blocks = [one for blocks in results.texts for one in blocks]
     document = results.document()
     assert (
         document["overall"][ALL]["recall"]["share"] == 1.0 and document["overall"]["tier 1"]["recall"]["share"] == 0.0
     )
-    assert document["categories"]["PERSON"][ALL]["of"] == 1 and set(document["languages"]) == {"en"}
+    assert document["categories"]["PERSON"][ALL]["of"] == 1
+    clean = {name: rates[ALL]["held_clean"] for name, rates in document["languages"].items()}
+    assert {name: (each["share"], each["of"]) for name, each in clean.items()} == {
+        "en": (0.0, 9),
+        "de": (1.0, 1),
+        "all but en": (1.0, 1),
+    }
     assert [row["met"] for row in document["targets"]][:2] == [True, True]
     assert document["decided_by"]["tier 2"] == 1.0
     json.dumps(document)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from cloister_bench.sharing.adaptive import MOST_HITS, Extension, exposure, extensions
 from cloister_bench.sharing.attack import Probe
 from cloister_bench.sharing.prompts import make_secret
-from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
-from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.sharing.caches import Caller, PagedCache
 
 
@@ -67,29 +64,3 @@ def test_a_page_that_a_stranger_has_of_its_own_is_no_hit() -> None:
     """Of two prompts that begin alike: what it computed itself is found, whoever else asks for the rest."""
     stranger = Scripted(16, 96, 96, 96, 16)
     assert exposure(Scripted(0, 0), [stranger], 1, settle=lambda seconds: None) == 3
-
-
-def test_the_document_has_intervals_a_blind_attacker_and_a_figure(tmp_path: Path) -> None:
-    results = Results(Plan(policies=("safekv", "global")), "m")
-    for policy in ("safekv", "global"):
-        results.extended[policy] = attacked(PagedCache(shared=policy == "global"), 20)
-        results.exposed[policy] = {1: 8 if policy == "safekv" else MOST_HITS, 3: None}
-    document = results.document()
-    told = document["adaptive"]["global"]
-    assert told["parts"]["share"] == 1.0 and told["parts"]["low"] > 0.9 and told["blind"]["share"] < 0.5
-    verdicts = {row["name"]: row["met"] for row in document["targets"]}
-    assert (
-        verdicts["adaptive attack under global, share of parts"] and verdicts["hits by other tenants before demotion"]
-    )
-    [table, _] = tables(document)
-    assert [row[-1] for row in table.rows] == ["8, -", f"{MOST_HITS}+, -"]
-    assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-adaptive.png"]
-
-
-def test_an_attack_that_was_not_tried_has_no_verdict() -> None:
-    results = Results(Plan(policies=("safekv",)), "m")
-    results.extended["safekv"], results.guesses["safekv"] = [], []
-    document = results.document()
-    assert document["adaptive"] == {} and document["attack"] == {}
-    row = next(row for row in document["targets"] if row["name"] == "adaptive attack under safekv, above guessing")
-    assert not row["met"] and row["reason"] == "not measured"

@@ -2,8 +2,6 @@
 that the paravisor left in the vTPM. TCG TPM 2.0 Library part 3, rev. 1.59 (docs/adr/0012): NV_ReadPublic (§31.6),
 NV_Read (§31.13), Quote (§18.4), PCR_Read (§22.4). The metadata service's answers are not trusted."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import errno

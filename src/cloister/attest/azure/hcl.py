@@ -2,8 +2,6 @@
 little-endian, the runtime data, JSON, then zeros) and of a TPM's quote (TCG TPM 2.0 Library part 2, §10.12; big-
 endian), taken apart; checks only their form."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import struct
@@ -58,7 +56,7 @@ class Reader:
     def sized(self) -> bytes:
         return self.take(self.number(2))
 
-    def nested(self) -> Reader:
+    def nested(self) -> "Reader":
         return Reader(self.sized(), self._wrong)
 
     def selection(self) -> tuple[int, ...]:

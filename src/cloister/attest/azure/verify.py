@@ -1,8 +1,6 @@
 """Whether evidence of an Azure confidential VM proves what a policy asks for: JSON with the HCL report, the TPM quote,
 and VCEK or TD quote, or an HCL report alone. `attest.snp` and `attest.tdx` judge the hardware's report."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Mapping, Sequence

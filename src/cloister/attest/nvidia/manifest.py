@@ -1,8 +1,6 @@
 """NVIDIA's reference integrity manifests (RIM): the golden measurements of one driver or one VBIOS. SWID tags (ISO/IEC
 19770-2, TCG RIM) under one enveloped XML signature; only what the signature covers is read."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 (docs/adr/0012). It may answer slowly or not at all: call it in a process that may be killed. Its answers are not
 verified here."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_uint, c_uint8, c_void_p

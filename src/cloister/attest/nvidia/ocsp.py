@@ -1,8 +1,6 @@
 """OCSP responses that were fetched before (RFC 6960 §2.2, §4.2.2.2): one counts if the certificate's issuer signed it,
 or a responder that this issuer named; without `nextUpdate` for a day. Nothing is fetched here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What all GPUs of a machine show for one nonce. `nvml` asks the driver and needs no package; this module does."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 

@@ -2,8 +2,6 @@
 GET_MEASUREMENTS request with the asker's nonce, then the MEASUREMENTS response; the signature covers both, up to
 itself. The opaque data is NVIDIA's list of (type, size, value). All numbers are little-endian."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -1,8 +1,6 @@
 """Certificates and revocation lists of AMD's keys: PEM, DER, or the table a host hands its guests (GHCB specification),
 and which of them lead from a report's signer up to AMD's root. Whether one is trusted is not decided here."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,15 +1,13 @@
 """A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23), and the policy
 for an SEV-SNP machine. Verifies nothing."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from types import MappingProxyType
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
@@ -61,13 +59,13 @@ class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
     fmc: Level = 0
 
     @classmethod
-    def unpack(cls, packed: bytes, product: Product) -> Tcb:
+    def unpack(cls, packed: bytes, product: Product) -> Self:
         """The eight bytes of a report (TCB_VERSION, ABI specification §2.2)."""
         if product == "Turin":
             return cls(fmc=packed[0], bootloader=packed[1], tee=packed[2], snp=packed[3], microcode=packed[7])
         return cls(bootloader=packed[0], tee=packed[1], snp=packed[6], microcode=packed[7])
 
-    def below(self, floor: Tcb) -> list[str]:
+    def below(self, floor: Self) -> list[str]:
         least = asdict(floor)
         return [f"{name} {mine} < {least[name]}" for name, mine in asdict(self).items() if mine < least[name]]
 
@@ -185,7 +183,7 @@ _MICROCODE: Final[Mapping[tuple[int, int, int], int]] = {
 """By family, model and stepping, which reports name since version 3. Other processors have a floor of firmware only."""
 
 
-def shipped_floor(report: Report, product: Product) -> Tcb:
+def shipped_floor(report: Report, product: Product) -> Self:
     floor = _FLOORS[product]
     family, model, stepping = report.cpuid
     microcode = _MICROCODE.get((family, model, stepping)) if report.has_cpuid else None

@@ -1,8 +1,6 @@
 """The verdict on an SEV-SNP report. A check that needs a missing certificate is skipped and required: nothing
 passes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 

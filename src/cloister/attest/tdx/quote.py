@@ -1,8 +1,6 @@
 """The bytes of a TDX quote, taken apart (Intel TDX DCAP Quoting Library API, appendix A; little-endian), and the policy
 for a TDX node. Checks only the bytes' form."""
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

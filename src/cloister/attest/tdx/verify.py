@@ -2,8 +2,6 @@
 enclave and revocations; dcap-qvl judges it at a time that is passed in. Without it those checks are skipped and nothing
 passes. A TD without SEPT_VE_DISABLE gets no status from dcap-qvl: `read_levels` reads it."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -3,8 +3,6 @@ The file's name has a hash of the sources, the flags, the compiler and the proce
 PATH, the `ziglang` package's is used, if installed. The file is read once, into sealed memory, and loaded from there:
 what was measured is what runs. A process held to a release (process/release_code.py) loads only a library it names."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Both ends of a link on the CPU. The waiting and copying is in link.h."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from ctypes import CDLL, POINTER, addressof, byref, pointer
@@ -19,7 +17,7 @@ VERDICTS = {1: "vault_lost", 2: "vault_timeout", 3: "link_malformed"}
 LOST = 1
 SLOTS = 64
 _Pointer = POINTER(AskedStruct)
-_started: list[CpuAnswerer] = []  # kept for the life of the process: their threads read memory these objects own
+_started: list["CpuAnswerer"] = []  # kept for the life of the process: their threads read memory these objects own
 
 
 class _Link:

@@ -1,8 +1,6 @@
 """The CPU behind the contract: the C kernels and their device.
 Pointers go to C only from tensors this module has checked for dtype, contiguity and size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
 from typing import Any, TypeVar

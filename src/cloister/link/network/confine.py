@@ -1,8 +1,6 @@
 """The seal of a bridge, which reads from the network: no file, no new connection, no new process.
 It stays in its parent's namespaces, where it connected."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

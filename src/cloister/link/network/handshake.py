@@ -1,8 +1,6 @@
 """What two bridges say once TLS stands. Both sides must have the same model and version, or a vault's answers would be
 wrong without an error."""
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 

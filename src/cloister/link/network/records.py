@@ -8,8 +8,6 @@
 Both ends follow link.h: each keeps its own count of questions, and copies what it received before it trusts a number in
 it. They always say that they sleep, so that the other side always wakes them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 """The server bridge: `python -m cloister.link.network.server_bridge FD`, started by the controller for a remote vault.
 It acts as the vault on a local link. Prompts pass through it unread; it overwrites the buffers that held one."""
 
-from __future__ import annotations
-
 import socket
 
 from cloister.errors import CloisterError, ProtocolError, VaultLost

@@ -1,8 +1,6 @@
 """The vault bridge: forked by the doorkeeper for each peer that has proved to know the key.
 It acts as the service on a new vault's link, and as the controller on its control socket, except for the cores."""
 
-from __future__ import annotations
-
 import select
 import socket
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`python -m cloister.process.sandbox`: which layers this machine offers, as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

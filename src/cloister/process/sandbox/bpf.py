@@ -2,8 +2,6 @@
 rule whose tests all pass decides for `granted`, else the answer is `otherwise`; calls without a rule get the
 default."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

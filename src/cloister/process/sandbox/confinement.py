@@ -2,8 +2,6 @@
 executing files, starting processes, connecting, signalling. An attacker in it can answer users wrongly, but change
 neither the code nor the keys of another process."""
 
-from __future__ import annotations
-
 import os
 
 from cloister.errors import SandboxIncomplete

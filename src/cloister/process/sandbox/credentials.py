@@ -1,8 +1,6 @@
 """Ids, capabilities, no_new_privs, Landlock, the signal at the parent's end. Linux keeps all of these per thread, and
 new threads inherit them: a process settles them before it has any."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,7 +1,5 @@
 """Landlock (landlock(7)): a ruleset that handles every right and grants none, and one that leaves reading."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Collection

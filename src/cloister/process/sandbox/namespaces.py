@@ -3,8 +3,6 @@ unprivileged process may return to a pid namespace only if its user namespace ow
 of a new one, and the process that was started stays as its keeper. A step that fails is missing in the report of
 `seal`."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,8 +1,6 @@
 """What a sealed process keeps: the descriptors of its profile and /dev/null, no environment, limited memory. It can get
 no process, thread, file or core, and its memory is not swapped out where the user may lock memory."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

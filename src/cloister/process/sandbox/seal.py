@@ -1,8 +1,6 @@
 """The last step of a child: all layers that are left, in the one order that works; the filter comes last. Every layer
 is checked after it was applied; one that does not hold is missing, and missing means refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Which system calls a sealed process may make. What computing needs is allowed, a plain attack ends the process, and
 everything else gets EPERM, so that a library's harmless attempt fails without killing it."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
