@@ -4,25 +4,22 @@ and by first-token times."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import httpx2
 
-from cloister.keys import key_line
-from cloister.levels import LEVELS
-from cloister_bench.servers import OwnServer
-from cloister_bench.sharing.attack_offline import ALL_SHARED_NAME, NO_GRID_NAME
-from cloister_bench.sharing.attackers import Case, score
+from cloister_bench.sharing.attackers import ALL_SHARED_NAME, NO_GRID_NAME, Case, score
 from cloister_bench.sharing.families import CANDIDATES, Family, Trial, trials
+from cloister_bench.sharing.replay import Served
 from cloister_bench.sharing.world import PAGE, Reader, Setting
 from cloister_bench.streamed import events
 
 HTTP_SETTINGS = ("counted", "partition", "safekv", "global", ALL_SHARED_NAME, NO_GRID_NAME)
-LEVEL: str = next(level.name for level in LEVELS.values() if level.examined)
 Rates = dict[str, list[float]]  # [trials, right] by signal
 
 
@@ -34,7 +31,7 @@ class Probe:
 
 
 class Caller:
-    def __init__(self, url: str, model: str, key: str, level: str) -> None:
+    def __init__(self, url: str, model: str, level: str, key: str) -> None:
         self._http = httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
         self._body = {"model": model, "max_tokens": 1, "temperature": 0, "protection": level, "stream": True}
         self._body["stream_options"] = {"include_usage": True}
@@ -53,21 +50,6 @@ class Caller:
         self._http.close()
 
 
-class AttackedNode(OwnServer):
-    """Use it in a `with`. A tenant's name is its key, and every tenant is an account."""
-
-    def __init__(self, setting: Setting, model: str | None, folder: Path, tenants: Sequence[str]) -> None:
-        keys = folder / "keys.toml"
-        keys.write_text("\n".join(["[keys]", *(key_line(name, name) for name in tenants)]))
-        arguments = ["--keys", keys, "--mpc", "off", "--detector" if setting.veto else "--no-detector"]
-        arguments += ["--shared-policy", setting.policy, "--quantise-ttft", setting.grid_ms]
-        arguments += ["--share-epsilon", setting.epsilon, "--share-threshold", setting.threshold]
-        super().__init__(model, folder, list(map(str, arguments)), api_key=tenants[0])
-
-    def caller(self, tenant: str) -> Caller:
-        return Caller(str(self.address), self.model, tenant, LEVEL)
-
-
 def attack_over_http(
     setting: Setting, model: str | None, folder: Path, families: Sequence[Family], reader: Reader, count: int, seed: int
 ) -> Rates:
@@ -75,18 +57,21 @@ def attack_over_http(
     rates: Rates = {}
     draw = random.Random(f"{seed} over http")
     names = [f"{role}-{number}" for number in range(count) for role in ("victim", "attacker")]
-    with AttackedNode(setting, model, folder, names) as node:
+    options = ["--detector" if setting.veto else "--no-detector", "--quantise-ttft", str(setting.grid_ms)]
+    options += ["--share-epsilon", str(setting.epsilon), "--share-threshold", str(setting.threshold)]
+    with Served(setting.policy, model, folder, names, options) as node:
         node.wait()
+        ask_as = partial(Caller, str(node.address), node.model, node.level)
         for number in range(count):
             drawn = trials(families[number % len(families)], CANDIDATES, seed * 1000 + number)
-            attack_one(node, reader, draw.choice(list(drawn)), number, rates)
+            attack_one(ask_as, reader, draw.choice(list(drawn)), number, rates)
     return rates
 
 
-def attack_one(node: AttackedNode, reader: Reader, trial: Trial, number: int, rates: Rates) -> None:
+def attack_one(ask_as: Callable[[str], Caller], reader: Reader, trial: Trial, number: int, rates: Rates) -> None:
     order = random.Random(number).sample(range(len(trial.candidates)), len(trial.candidates))
     case = Case.of(reader, trial, order)
-    victim, attacker = node.caller(f"victim-{number}"), node.caller(f"attacker-{number}")
+    victim, attacker = ask_as(f"victim-{number}"), ask_as(f"attacker-{number}")
     attacker.ask(trial.other)  # from now on it has the common beginning of its own
     victim.ask(trial.candidates[trial.true])
     found, speed = [0.0] * len(order), [0.0] * len(order)

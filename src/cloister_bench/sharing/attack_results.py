@@ -8,8 +8,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from cloister.prefix.evidence import attack_gain
-from cloister_bench.sharing.attack_offline import NO_GRID_NAME, NO_NOISE_NAME, NO_VETO_NAME, Rates
-from cloister_bench.sharing.attackers import CROWD, IDENTITIES, MARKING, SIGNALS, SPARE, VOTERS, voters
+from cloister_bench.sharing.attackers import (
+    CROWD,
+    IDENTITIES,
+    MARKING,
+    NO_GRID_NAME,
+    NO_NOISE_NAME,
+    NO_VETO_NAME,
+    SIGNALS,
+    SPARE,
+    VOTERS,
+    Rates,
+    voters,
+)
 from cloister_bench.sharing.families import CANDIDATES
 from cloister_bench.sharing.world import Setting
 from cloister_bench.suite import documents

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,8 @@ import pytest
 from cloister.errors import SetupError
 from cloister.prefix.evidence import attack_gain
 from cloister_bench.sharing.attack import Probe, attack_one
-from cloister_bench.sharing.attack_offline import Attacked, attack_family, attacked
 from cloister_bench.sharing.attack_results import FIGURES, GUESSING, Plan, Results, tables
-from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, SIGNALS, score
+from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, SIGNALS, Attacked, attack_family, attacked, score
 from cloister_bench.sharing.families import AFTER, BEFORE, Family, free_families, read_families, trials
 from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Setting, Tokens, World
 from cloister_bench.suite.documents import draw_figures, wilson
@@ -184,31 +184,25 @@ def test_the_document_has_every_policy_its_targets_and_a_figure(tmp_path: Path) 
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-attack.png"]
 
 
-class Node:
-    """Answers over a World, as a server would over HTTP."""
+class Caller:
+    """Asks a World, as the real one asks a server."""
 
-    def __init__(self, policy: Any) -> None:
-        self._world = World(Setting(policy), Words(), bytes(32))
+    def __init__(self, world: World, tenant: str) -> None:
+        self._world, self._tenant = world, tenant
 
-    def caller(self, tenant: str) -> Any:
-        world = self._world
+    def ask(self, prompt: str) -> Probe:
+        tokens = Words().tokens(prompt)
+        seen = self._world.ask(self._tenant, tokens)
+        return Probe((len(tokens) - PAGE * seen.found) / 1000, PAGE * seen.reported, len(tokens))
 
-        class Caller:
-            def ask(self, prompt: str) -> Probe:
-                tokens = Words().tokens(prompt)
-                seen = world.ask(tenant, tokens)
-                return Probe((len(tokens) - PAGE * seen.found) / 1000, PAGE * seen.reported, len(tokens))
-
-            def close(self) -> None: ...
-
-        return Caller()
+    def close(self) -> None: ...
 
 
-def over_http(policy: str) -> Iterator[float]:
+def over_http(policy: Any) -> Iterator[float]:
     rates: dict[str, list[float]] = {}
-    node = Node(policy)
+    world = World(Setting(policy), Words(), bytes(32))
     for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
-        attack_one(node, Words(), trial, number, rates)  # type: ignore[arg-type]
+        attack_one(partial(Caller, world), Words(), trial, number, rates)  # type: ignore[arg-type]
     return (rates[signal][1] / rates[signal][0] for signal in ("count", "time"))
 
 
