@@ -29,7 +29,7 @@ from cloister.messages.types import Partition, SamplingParams
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.prompts.reading import PromptReading
-from cloister.service.process import prepare as prepare_service
+from cloister.service.prepare import prepare as prepare_service
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
 from tests.models.small_llama import llama_config, llama_weights

@@ -12,7 +12,7 @@ from cloister.config import EngineSettings
 from cloister.prefix.host import HostTier
 from cloister.prefix.node import Namespace, Tenant
 from cloister.prefix.tier import State
-from cloister.service.process import tiers
+from cloister.service.prepare import tiers
 from tests.compute.fake_device import FakeDevice
 
 SIZE = 8

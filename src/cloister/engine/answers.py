@@ -1,4 +1,4 @@
-"""Answers become pages of the next turn's prompt (SafeKV §VI: insert after decoding). An answer is decoded as a separate
+"""Answers become pages of the next turn's prompt (SafeKV §VI: insert after decoding). An answer is decoded as another
 segment, so that levels agree (compute.layout.Layout); in a prompt its keys have other bits. So it is computed again, as
 a prompt, while the engine has no request. Until then a turn holds tokens, but no block."""
 
