@@ -53,7 +53,7 @@ class Caller:
 def attack_over_http(
     setting: Setting, model: str | None, folder: Path, families: Sequence[Family], reader: Reader, count: int, seed: int
 ) -> Rates:
-    """Secrets of all families in turn, each of a draw of its own."""
+    """Secrets of all families in turn, each from a new draw."""
     rates: Rates = {}
     draw = random.Random(f"{seed} over http")
     names = [f"{role}-{number}" for number in range(count) for role in ("victim", "attacker")]
@@ -72,7 +72,7 @@ def attack_one(ask_as: Callable[[str], Caller], reader: Reader, trial: Trial, nu
     order = random.Random(number).sample(range(len(trial.candidates)), len(trial.candidates))
     case = Case.of(reader, trial, order)
     victim, attacker = ask_as(f"victim-{number}"), ask_as(f"attacker-{number}")
-    attacker.ask(trial.other)  # from now on it has the common beginning of its own
+    attacker.ask(trial.other)  # from now on the common beginning is its own too
     victim.ask(trial.candidates[trial.true])
     found, speed = [0.0] * len(order), [0.0] * len(order)
     for one, prompt, own in case.in_order():

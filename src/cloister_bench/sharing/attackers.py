@@ -70,7 +70,7 @@ def _common_pages(one: Tokens, other: Tokens) -> int:
 
 
 class Notes:
-    """What attackers saw beyond pages of their own, as shares of a candidate's other pages."""
+    """What attackers saw beyond their own pages, as shares of a candidate's other pages."""
 
     def __init__(self, setting: Setting, case: Case) -> None:
         self._setting, self._case = setting, case
@@ -122,7 +122,7 @@ def _page_by_page(setting: Setting, case: Case) -> Script:
 
 def _in_advance(setting: Setting, case: Case) -> Script:
     """All but one vote before the victim comes, the last one looks for what has changed since. After a restart no
-    identity has copies of its own, so that the second to ask sees the counts, without a new vote."""
+    identity has a copy, so that the second to ask sees the counts, without a new vote."""
     before = [Look(f"voter-{number}", weight=-(number == VOTERS - 1)) for number in range(1, VOTERS)]
     again = (RESTART, Look("voter-1", weight=0), Look("voter-2", "over restarts"))
     return [*before, VICTIM, Look("last", "in advance"), *again, *again]
@@ -130,16 +130,16 @@ def _in_advance(setting: Setting, case: Case) -> Script:
 
 def _popular(setting: Setting, case: Case) -> Script:
     """A crowd sent the text, which does not make it fit to be known: only the veto holds it."""
-    return [*(f"member-{number}" for number in range(CROWD)), Look("stranger", f"sent by {CROWD}")]
+    return [*(f"member-{number}" for number in range(CROWD)), Look("outsider", f"sent by {CROWD}")]
 
 
 SCRIPTS: dict[str, Callable[[Setting, Case], Script]] = {
-    "plain": lambda setting, case: [VICTIM, Look("stranger", "plain")],
+    "plain": lambda setting, case: [VICTIM, Look("outsider", "plain")],
     "voting": _voting,
     "page by page": _page_by_page,
     "in advance": _in_advance,
     "popular": _popular,
-    MARKING: lambda setting, case: [VICTIM, Look("stranger", MARKING)],  # both mark theirs public for their own account
+    MARKING: lambda setting, case: [VICTIM, Look("outsider", MARKING)],  # both mark theirs public for their own account
 }
 
 
