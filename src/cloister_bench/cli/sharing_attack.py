@@ -52,9 +52,9 @@ def bench_sharing_attack(options: AttackOptions) -> None:
     """
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
-    from cloister_bench.sharing.attack_http import HTTP_SETTINGS, attack_over_http
-    from cloister_bench.sharing.attack_offline import add_rates, attack_families, attacked, chunks
+    from cloister_bench.sharing.attack import HTTP_SETTINGS, attack_over_http
     from cloister_bench.sharing.attack_results import FIGURES, Plan, Results, tables
+    from cloister_bench.sharing.attackers import add_rates, attack_families, attacked, chunks
     from cloister_bench.sharing.families import free_families, read_families
     from cloister_bench.sharing.world import Reader, Setting
 

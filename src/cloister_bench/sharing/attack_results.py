@@ -8,29 +8,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from cloister.prefix.evidence import attack_gain
-from cloister_bench.sharing.attack_offline import NO_GRID_NAME, NO_NOISE_NAME, NO_VETO_NAME, Rates
-from cloister_bench.sharing.attackers import CROWD, IDENTITIES, MARKING, SIGNALS, SPARE, VOTERS, voters
+from cloister_bench.sharing import attackers as by
+from cloister_bench.sharing.attackers import IDENTITIES, MARKING, SIGNALS, VOTERS, voters
 from cloister_bench.sharing.families import CANDIDATES
 from cloister_bench.sharing.world import Setting
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import (
-    Cell,
-    Document,
-    Drawing,
-    Row,
-    Table,
-    Target,
-    find,
-    rate_of,
-    targets_table,
-    wilson,
-)
+from cloister_bench.suite.documents import Document, Row, Table, Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GUESSING = 1 / CANDIDATES
-POPULAR = f"sent by {CROWD}"
+POPULAR = f"sent by {by.CROWD}"
 BEYOND = (*(voters(number) for number in IDENTITIES if number > VOTERS), POPULAR, MARKING)  # not what is promised
 SHOWN = ("plain", "7 voters", "over restarts", "12 voters", POPULAR)
 MOST_GAIN = 0.01
@@ -67,15 +56,18 @@ def _small(name: str, measured: Callable[[Document], float | None]) -> Target:
 
 
 TARGETS = (
-    *(_small(f"counted, up to {VOTERS} identities, gain by {by}", gain("counted", by, but=BEYOND)) for by in SIGNALS),
+    *(
+        _small(f"counted, up to {VOTERS} identities, gain by {one}", gain("counted", one, but=BEYOND))
+        for one in SIGNALS
+    ),
     *(_small(f"{name}, gain", gain(name, "clock", but=BEYOND)) for name in ("registered", "partition", "none")),
     _small("counted, gain from a prompt marked by its account", gain("counted", "count", MARKING)),
     Target("global, least gain of the plain attacker", 0.7, gain("global", "count", "plain", least=True)),
     Target("safekv, gain of the plain attacker", 0.2, gain("safekv", "count", "plain")),
-    Target("noise off: gain of voters", 0.1, gain(NO_NOISE_NAME, "clock")),
-    Target("grid off, T 0: gain by time", 0.2, gain(NO_GRID_NAME, "time")),
-    _small("grid off, T 0: gain by count", gain(NO_GRID_NAME, "count")),
-    Target("veto off: least gain from a popular text", 0.7, gain(NO_VETO_NAME, "clock", POPULAR, least=True)),
+    Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME, "clock")),
+    Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, "time")),
+    _small("grid off, T 0: gain by count", gain(by.NO_GRID_NAME, "count")),
+    Target("veto off: least gain from a popular text", 0.7, gain(by.NO_VETO_NAME, "clock", POPULAR, least=True)),
     _small("veto on: gain from popular identifiers", gain("counted", "clock", POPULAR, family="identifiers")),
 )
 
@@ -83,7 +75,7 @@ TARGETS = (
 @dataclass
 class Results(documents.Results):
     plan: Plan
-    offline: dict[str, Rates] = field(default_factory=dict)  # by family
+    offline: dict[str, by.Rates] = field(default_factory=dict)  # by family
     http: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # [trials, right] by setting and signal
     targets = TARGETS
 
@@ -92,12 +84,12 @@ class Results(documents.Results):
         for family, rates in self.offline.items():
             for (policy, attacker), (of, *right) in rates.items():
                 shares = {signal: round(one / of, 5) for signal, one in zip(SIGNALS, right, strict=True)}
-                low, high = wilson(right[-1], int(of))  # of the exact clock
+                low, high = documents.wilson(right[-1], int(of))  # of the exact clock
                 row = {"family": family, "policy": policy, "attacker": attacker, "of": int(of), **shares}
                 offline.append({**row, "low": round(low, 4), "high": round(high, 4)})
         for policy, signals in self.http.items():
             for signal, (of, one) in signals.items():
-                http.append({"policy": policy, "signal": signal, **rate_of(one, int(of))})
+                http.append({"policy": policy, "signal": signal, **documents.rate_of(one, int(of))})
         return {"guessing": GUESSING, "offline": offline, "http": http}
 
     def remarks(self) -> Document:
@@ -113,34 +105,37 @@ def tables(document: Document) -> list[Table]:
     means = {f"by {signal}": signal for signal in SIGNALS}
     columns = {"policy": "policy", "attacker": "attacker", "trials": "of", **means, "most": "most", "in": "in"}
     families: dict[str, Row] = {}
+    shown = {one: one for one in ("family", *SHOWN)}
     for row in rows:
         if row["policy"] == "counted" and row["attacker"] in SHOWN:
             found = families.setdefault(row["family"], {"family": row["family"], **dict.fromkeys(SHOWN, "-")})
             found[row["attacker"]] = f"{row['clock']:.4f} ±{(row['high'] - row['low']) / 2:.3f}"
-    http: dict[str, str | Cell] = {"policy": "policy", "by": "signal", "trials": "of", "found": documents.rate_cell}
+    http: dict[str, str | documents.Cell] = {
+        "policy": "policy",
+        "by": "signal",
+        "trials": "of",
+        "found": documents.rate_cell,
+    }
     every = [
         Table.of(f"Secrets found, mean of all families, and most (guessing: {GUESSING})", summed, columns, 2),
-        Table.of(
-            "Secrets found under counted, by an exact clock",
-            families.values(),
-            {one: one for one in ("family", *SHOWN)},
-        ),
+        Table.of("Secrets found under counted, by an exact clock", families.values(), shown),
         Table.of("Over HTTP", document["http"], http, 2),
     ]
-    return [*(table for table in every if table.rows), targets_table(document["targets"])]
+    return [*(table for table in every if table.rows), documents.targets_table(document["targets"])]
 
 
 def _summed(rows: list[Row]) -> Row:
     means = {signal: round(fmean(row[signal] for row in rows), 4) for signal in SIGNALS}
     most, family = max((max(row[signal] for signal in SIGNALS), row["family"]) for row in rows)
-    return {**rows[0], **means, "of": sum(row["of"] for row in rows), "most": f"{most:.4f}", "in": family}
+    named = {"most": f"{most:.4f}", "in": family if most > GUESSING else "-"}
+    return {**rows[0], **means, **named, "of": sum(row["of"] for row in rows)}
 
 
 def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
     rows: list[Row] = document["offline"]
-    for policy, style in (("counted", "o-"), (NO_NOISE_NAME, "s--")):
+    for policy, style in (("counted", "o-"), (by.NO_NOISE_NAME, "s--")):
         shares: dict[int, list[float]] = {}
-        for number in (*IDENTITIES, document["plan"]["setting"]["threshold"] + SPARE):
+        for number in (*IDENTITIES, document["plan"]["setting"]["threshold"] + by.SPARE):
             if found := [row["clock"] for row in rows if (row["policy"], row["attacker"]) == (policy, voters(number))]:
                 shares[number] = found
         axes[0].plot(list(shares), list(map(fmean, shares.values())), style, label=f"{policy}, mean of families")
@@ -149,7 +144,7 @@ def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
     families = list(dict.fromkeys(row["family"] for row in rows))
     series, errors = {}, {}
     for policy, attacker in (("counted", voters(VOTERS)), ("safekv", "plain"), ("global", "plain")):
-        each = [find(rows, family=one, policy=policy, attacker=attacker) or NOT_TRIED for one in families]
+        each = [documents.find(rows, family=one, policy=policy, attacker=attacker) or NOT_TRIED for one in families]
         series[f"{policy}, {attacker}"] = [row["clock"] for row in each]
         low, high = [row["clock"] - row["low"] for row in each], [row["high"] - row["clock"] for row in each]
         errors[f"{policy}, {attacker}"] = [[max(0.0, one) for one in side] for side in (low, high)]
@@ -161,4 +156,4 @@ def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
     return "one of four secrets, by an exact clock"
 
 
-FIGURES = {"sharing-attack": Drawing(lambda document: document if document["offline"] else None, draw_attack, (1, 2))}
+FIGURES = {"sharing-attack": documents.Drawing(lambda one: one if one["offline"] else None, draw_attack, (1, 2))}
