@@ -13,8 +13,8 @@ from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
 from cloister.models.source import find_model
 from cloister.models.weights import open_weights
+from cloister.obfuscation.gqs import Distance, Quantization
 from cloister.obfuscation.index import Prf, new_secret
-from cloister.obfuscation.quantization import Distance, Quantization
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.tags import Detector

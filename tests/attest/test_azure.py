@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure.hcl import read_hcl, read_tpm_quote
+from cloister.attest.azure.verify import AzurePolicy, verify_azure
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import Launch, TdxPolicy
 from cloister.checks import Outcome, Verdict

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 from cloister.attest import machine as machine_module
 from cloister.attest import node as node_module
 from cloister.attest.attester import NoFirmware, SoftwareAttester
-from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure import attester as azure_module
 from cloister.attest.azure.attester import ENDORSED_S, MAX_ANSWER_BYTES, AzureAttester, Metadata, Tpm, TpmDevice
+from cloister.attest.azure.verify import AzurePolicy, verify_azure
 from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.attest.machine import find_attester
 from cloister.attest.node import verify_node

@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure.attester import AzureAttester, NoSuchHandle, Tpm
 from cloister.attest.azure.hcl import quote_nonce, read_tpm_quote
+from cloister.attest.azure.verify import AzurePolicy, verify_azure
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.checks import Verdict

@@ -27,7 +27,7 @@ from cloister.attest.evidence import (
     write_evidence,
 )
 from cloister.attest.node import verify_node
-from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
+from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.tdx import TdxPolicy

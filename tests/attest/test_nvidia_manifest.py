@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.nvidia.manifest import Manifest, verify_manifest
+from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeManifests, swid_tag

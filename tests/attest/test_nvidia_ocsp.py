@@ -13,8 +13,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.nvidia.ocsp import read_responses
+from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeManifests, ocsp_answer, p384, swid_tag

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
+from cloister.attest.nvidia.reports import GpuPolicy, verify_gpu_reports
 from cloister.attest.nvidia.spdm import read_bundle, read_report
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid

@@ -11,8 +11,7 @@ import pytest
 from cryptography import x509
 
 from cloister.attest.chain import key_fingerprint
-from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
-from cloister.attest.nvidia.reports import NVIDIA_ROOTS
+from cloister.attest.nvidia.reports import NVIDIA_ROOTS, GpuPolicy, verify_gpu_reports
 from cloister.errors import EvidenceInvalid
 
 AT = datetime(2025, 6, 11, tzinfo=UTC)

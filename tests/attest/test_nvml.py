@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
 from cloister.attest.nvidia import nvml as nvml_module
 from cloister.attest.nvidia.nvml import Nvml
 from cloister.attest.nvidia.reporter import MAX_GPUS, GpuReporter
+from cloister.attest.nvidia.reports import GpuPolicy, verify_gpu_reports
 from cloister.attest.nvidia.spdm import read_bundle
 from cloister.errors import GpuNotConfidential, NoGpu, SetupError
 from tests.attest.fake_driver import NOT_SUPPORTED, Driver, built_library, running_driver

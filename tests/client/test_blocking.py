@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from cloister.client.blocking import BlockingTransport
+from cloister.client.sealed_transport import BlockingTransport
 
 
 class Pieces(httpx2.AsyncByteStream):

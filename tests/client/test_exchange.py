@@ -23,7 +23,7 @@ from cloister.client.downstream import Request
 from cloister.client.obfuscating_transport import COMMENT, AsyncObfuscatingTransport
 from cloister.client.proxy import Proxy
 from cloister.errors import ServiceUnavailable
-from cloister.obfuscation.positions import Positions
+from cloister.obfuscation.index import Positions
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.variants import GivenSubstitutes
 from tests.client.wire import END, ERROR, LAST, SILENCE, WORD, Wire, event, settle

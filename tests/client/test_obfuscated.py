@@ -15,9 +15,9 @@ import openai
 import pytest
 
 import cloister
-from cloister.client.blocking import BlockingTransport
 from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire, spoken
 from cloister.client.proxy import Proxy
+from cloister.client.sealed_transport import BlockingTransport
 from cloister.detection.redaction import shipped_redaction
 from cloister.errors import InvalidRequest, ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation

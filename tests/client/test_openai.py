@@ -15,9 +15,8 @@ import pytest
 
 import cloister
 from cloister.attest.policy import Policy
-from cloister.client.blocking import BlockingTransport
 from cloister.client.openai import AsyncClient, Client
-from cloister.client.sealed_transport import AsyncSealedTransport
+from cloister.client.sealed_transport import AsyncSealedTransport, BlockingTransport
 from cloister.errors import SetupError, VerificationFailed
 from tests.client.fake_node import KEY, MODEL, FakeNode
 

@@ -13,8 +13,7 @@ from cloister.client.message import split_prompts
 from cloister.client.winnow import IndexSecrets, Winnower
 from cloister.errors import ChannelBroken, ObfuscationRefused
 from cloister.messages.prompts import ChatPrompt, ObfuscationSecrets, TextPrompt
-from cloister.obfuscation.index import REQUEST, Prf
-from cloister.obfuscation.positions import Positions
+from cloister.obfuscation.index import REQUEST, Positions, Prf
 from cloister.prompts.json_prompt import read_given
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -175,4 +174,4 @@ def test_the_secret_is_nowhere_but_in_the_prompt() -> None:
     fields, prompt, winnower = split(messages=MESSAGES, protection="obfuscated", obfuscation={"fakes": 3})
     secret = secrets_of(prompt).index_secret
     written = json.loads(prompt)["hidden"]["index_secret"]
-    assert b64decode(written) == secret and written not in json.dumps(fields) and repr(winnower) == "Winnower(…)"
+    assert b64decode(written) == secret and written not in json.dumps(fields) and "Winnower object" in repr(winnower)

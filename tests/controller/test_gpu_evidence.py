@@ -16,7 +16,7 @@ from cloister.attest import node as node_module
 from cloister.attest.attester import Attestation, Tee
 from cloister.attest.evidence import HOST_DOMAIN, GpuEvidence, NodeEvidence, Statement, gpu_nonce, read_statement
 from cloister.attest.node import verify_node
-from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
+from cloister.attest.nvidia.reports import GpuPolicy, verify_gpu_reports
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.checks import Verdict

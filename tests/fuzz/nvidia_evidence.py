@@ -14,7 +14,7 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["cloister.attest.nvidia"]):
-    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
+    from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
     from cloister.errors import EvidenceInvalid
 
 from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeManifests, ocsp_answer, swid_tag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cloister.models.plain_config import Config, PlainConfig
+from cloister.models.source import Config, PlainConfig
 
 
 def llama_config(vocabulary: int, hidden: int, heads: int, kv_heads: int, *, tied: bool = False) -> PlainConfig:

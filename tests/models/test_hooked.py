@@ -19,10 +19,9 @@ from cloister.compute.reference import ReferenceKernels
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelUnsupported
 from cloister.models.decoder import Decoder, RawParts
-from cloister.models.hooked import HookedDecoder
+from cloister.models.hooked import HookedDecoder, Window, Windows
 from cloister.models.load import check_decoder
 from cloister.models.source import open_folder
-from cloister.models.windows import Window, Windows
 from tests.models.architectures import CONFIGS, GROUPED, device_of, load_from_files, random_model, save_random_model
 
 KERNELS = ReferenceKernels(torch.float32)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from cloister.models.plain_config import PlainConfig, read_plainly
-from cloister.models.source import ModelFolder
+from cloister.models.source import ModelFolder, PlainConfig, read_plainly
 
 LEFT_OUT = ("head_dim", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings", "rope_parameters")
 OTHERS: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import masking_utils
 
-from cloister.models.windows import Window, Windows
+from cloister.models.hooked import Window, Windows
 from tests.examples import examples
 
 

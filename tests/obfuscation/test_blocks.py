@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.obfuscation.blocks import block_with, blocks_of, drawn, runs_of
-from cloister.obfuscation.gqs import Candidate, Value
+from cloister.obfuscation.gqs import Candidate, Distance, Quantization, Value
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.quantization import Distance, Quantization
 from cloister_bench.obfuscation.rerun import log_likelihood
 from tests.examples import examples
 

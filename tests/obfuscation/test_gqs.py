@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import PromptTooLong, SetupError
-from cloister.obfuscation.gqs import Sampled, Slot, finished, sampling
-from cloister.obfuscation.quantization import Quantization
+from cloister.obfuscation.gqs import Quantization, Sampled, Slot, finished, sampling
 from tests.examples import examples
 from tests.obfuscation.fake_model import RuleModel
 

@@ -9,7 +9,7 @@ import pytest
 from cloister.errors import InvalidRequest
 from cloister.obfuscation.entities import entities_of
 from cloister.obfuscation.infilling import Infilling, words_of
-from cloister.obfuscation.shape import TokenShapes
+from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.tags import parse_redacted
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from cloister.errors import TagsInvalid, TooFewCandidates
 from cloister.obfuscation.entities import add_mentions, entities_of
+from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.parts import is_telling, words_in
-from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.sampler import Sampler, SamplingGoal
 from cloister.obfuscation.tags import TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, make_variants

@@ -8,12 +8,11 @@ import random
 import pytest
 
 from cloister.obfuscation.entities import entities_of
-from cloister.obfuscation.gqs import Candidate, Sampled, finished
+from cloister.obfuscation.gqs import Candidate, Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.quantization import Quantization
+from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.sampler import Sampler, SamplingGoal, class_of
-from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
 from cloister_bench.obfuscation.adversaries import right

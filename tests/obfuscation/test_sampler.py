@@ -7,10 +7,10 @@ import math
 import pytest
 
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
+from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.quantization import Quantization
+from cloister.obfuscation.language_model import TokenShapes, shape_of
 from cloister.obfuscation.sampler import Sampler, SamplingGoal
-from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Substitutes, Variants, make_variants
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cloister.errors import CloisterError, TagsInvalid
 from cloister.obfuscation.entities import MAX_SECRETS, add_mentions
-from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import (
     Category,
     Span,
@@ -19,6 +18,7 @@ from cloister.obfuscation.tags import (
     auto_redact,
     parse_redacted,
     redacted,
+    regularise,
 )
 
 

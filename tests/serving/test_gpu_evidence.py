@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from cloister.attest import node as node_module
-from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
+from cloister.attest.nvidia.reports import GpuPolicy, verify_gpu_reports
 from cloister.attest.policy import Policy
 from cloister.client.verification import examine
 from cloister.models.source import ModelFolder

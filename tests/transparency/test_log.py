@@ -57,7 +57,7 @@ def test_every_entry_and_every_past_can_be_proved(tmp_path: Path) -> None:
     for number in range(9):
         leaf = leaf_hash(f"entry {number}".encode())
         assert verify_inclusion(number, 9, leaf, now.inclusion(number), now.checkpoint.root)
-        assert now.find(f"entry {number}".encode()) == number
+        assert now.tiles.find(f"entry {number}".encode()) == number
     for earlier in past[1:]:
         proof = now.consistency(earlier.size)
         assert verify_consistency(earlier.size, 9, earlier.root, now.checkpoint.root, proof)
@@ -209,7 +209,9 @@ def test_several_writers_lose_nothing(tmp_path: Path) -> None:
         writer.join()
     log = Log.open(folder)
     assert log.checkpoint.size == 30
-    assert all(log.find(entry_of(manifest(number, branch=name))) is not None for number in range(10) for name in "abc")
+    assert all(
+        log.tiles.find(entry_of(manifest(number, branch=name))) is not None for number in range(10) for name in "abc"
+    )
     assert audit(folder, trusted=ReleaseTrust((str(KEY.verifier),))).passed
 
 

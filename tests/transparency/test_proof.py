@@ -352,7 +352,7 @@ def test_an_expired_release_is_refused_after_its_last_day(log: Log) -> None:
 
 def test_a_revoked_release_is_refused_however_it_is_shown(log: Log) -> None:
     """A node that goes on with a revoked release makes its proof itself: it cannot leave the revocation out."""
-    index = log.find(entry_of(MINE))
+    index = log.tiles.find(entry_of(MINE))
     assert index is not None and shown(log).passed
     revoke(log, measurement(MINE), KEY)
     publish(log, manifest(8), KEY)

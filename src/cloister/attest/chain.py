@@ -28,8 +28,9 @@ def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
         raise EvidenceInvalid(f"A certificate chain may have at most {MAX_CHAIN_BYTES} bytes.")
     try:
         certificates = tuple(x509.load_pem_x509_certificates(pem))
-        for certificate in certificates:
-            _read_whole(certificate)
+        for one in certificates:  # the library parses on access: access now, while errors are caught, what is needed
+            _ = one.subject, one.issuer, one.not_valid_before_utc, one.not_valid_after_utc
+            _ = one.extensions, one.public_key(), one.signature_hash_algorithm, one.signature
     except Exception as wrong:  # the library has more ways to refuse a certificate than it names
         raise EvidenceInvalid(f"The certificate chain does not decode ({type(wrong).__name__}).") from None
     if not _is_canonical(pem, certificates):
@@ -47,12 +48,6 @@ def _is_canonical(pem: bytes, certificates: Sequence[x509.Certificate]) -> bool:
         if before.strip(b" \t\n"):
             return False
     return not rest.strip(b" \t\n\0")
-
-
-def _read_whole(certificate: x509.Certificate) -> None:
-    """The library parses on access: access now, while errors are caught, all that is used later."""
-    _ = certificate.subject, certificate.issuer, certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    _ = certificate.extensions, certificate.public_key(), certificate.signature_hash_algorithm, certificate.signature
 
 
 def ecdsa_signed(

@@ -6,11 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from cloister.attest.attester import Tee, verify_software
-from cloister.attest.azure import verify_azure
 from cloister.attest.azure.hcl import quote_nonce
+from cloister.attest.azure.verify import verify_azure
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
-from cloister.attest.nvidia import References, verify_gpu_reports
-from cloister.attest.nvidia.reports import SWITCH
+from cloister.attest.nvidia.reports import SWITCH, References, verify_gpu_reports
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx
@@ -43,7 +42,11 @@ def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: P
     found.claim(started=statement.started, measurement=evidence.measurement.hex())
     found.claim(missing_layers=list(statement.missing_layers))
     _check_weights(found, statement, policy)
-    _check_settings(found, statement, policy)
+    settings, words = statement.settings, statement.settings.in_words()
+    found.claim(settings=settings.as_json(), settings_hash=settings.hash.hex())
+    whole = settings.hash == statement.settings_hash
+    found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
+    policy.settings.check(found, settings)
     _check_code(found, statement, evidence.tee)
     _check_sandbox(found, evidence, statement, policy)
     _check_freshness(found, statement, at)
@@ -99,14 +102,6 @@ def _check_weights(found: Examination, statement: Statement, policy: Policy) -> 
     else:
         known = digest in {pin.lower() for pin in policy.weights}
         found.check(name, known, f"{digest} is not among the policy's weights", digest)
-
-
-def _check_settings(found: Examination, statement: Statement, policy: Policy) -> None:
-    settings, words = statement.settings, statement.settings.in_words()
-    found.claim(settings=settings.as_json(), settings_hash=settings.hash.hex())
-    whole = settings.hash == statement.settings_hash
-    found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
-    policy.settings.check(found, settings)
 
 
 def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes, at: datetime, policy: Policy) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.attest.azure import AzurePolicy
+from cloister.attest.azure.verify import AzurePolicy
 from cloister.attest.evidence import Pin, SettingsPolicy
-from cloister.attest.nvidia import GpuPolicy
+from cloister.attest.nvidia.reports import GpuPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import EvidenceInvalid, SetupError

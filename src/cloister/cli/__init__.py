@@ -20,24 +20,14 @@ from cloister.cli.verify import verify
 from cloister.cli.weights import models, weights
 from cloister.errors import SetupError
 
-GROUP = "cloister.commands"
-
-
 EXTENSIONS = {
     "bench": "Measure servers: Cloister's, or others that have OpenAI's API.",
     "mpc": "Generate on secret shares: parties, provider and client of the level mpc.",
 }  # commands of other distributions of this repository
 
 
-def command_of(name: str) -> Any:
-    """The extension's command group; where its distribution is absent, a command that says what to install."""
-    found = tuple(entry_points(group=GROUP, name=name))
-    command = typer.main.get_command(found[0].load() if found else _absent(name))
-    command.name = name
-    return command
-
-
 def _absent(name: str) -> typer.Typer:
+    """A command that says what to install."""
     app = typer.Typer()
     any_words = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -54,7 +44,12 @@ class Commands(FriendlyGroup):
         return [*super().list_commands(ctx), *EXTENSIONS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return command_of(cmd_name) if cmd_name in EXTENSIONS else super().get_command(ctx, cmd_name)
+        if cmd_name not in EXTENSIONS:
+            return super().get_command(ctx, cmd_name)
+        found = tuple(entry_points(group="cloister.commands", name=cmd_name))
+        command = typer.main.get_command(found[0].load() if found else _absent(cmd_name))
+        command.name = cmd_name
+        return command
 
 
 def version() -> None:

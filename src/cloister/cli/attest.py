@@ -1,28 +1,25 @@
 """`cloister attest`: check anyone's attestation evidence, from files alone."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 import typer
 from pydantic import BaseModel
 
+from cloister.checks import Verdict
 from cloister.cli.options import checks_table, print_error, settings_command
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded
-
-if TYPE_CHECKING:
-    from cloister.checks import Verdict
 
 MAX_FILE_BYTES = 4 << 20
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -46,18 +43,9 @@ def unpack(data: bytes) -> bytes:
         return bytes.fromhex(digits.decode())
     if packed and not packed.strip(_BASE64_DIGITS):
         letters = packed.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
-        try:
+        with suppress(binascii.Error):
             return base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
-        except binascii.Error:
-            return data
     return data
-
-
-def read_nonce(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        raise SetupError("--nonce takes hexadecimal digits, two for each byte.") from None
 
 
 def read_time(text: str | None) -> datetime:
@@ -101,7 +89,6 @@ def read_policy(path: Path | None, names: Sequence[str], kind: type[_Policy], *,
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
 _KINDS = {**{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")}, **{"sev-snp": "snp", "gpu": "nvidia"}}
-_KINDS_HINT = "--kind takes snp, tdx, azure or nvidia."
 
 attest = typer.Typer(no_args_is_help=True)
 
@@ -111,31 +98,26 @@ def _group() -> None:
     """Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."""
 
 
+_EVIDENCE_HELP = (
+    "Report or quote: binary, hex or base64. For nvidia also JSON of several reports. For azure an HCL report, or JSON "
+    "with it, the vTPM's quote, and VCEK or TD quote."
+)
+_CERTS_HELP = (
+    "snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. nvidia: a report's chain as PEM."
+)
+_COLLATERAL_HELP = (
+    "tdx: Intel's, as JSON. snp: AMD's revocation list. azure: either. nvidia: manifests (XML) and OCSP (DER)."
+)
+_NONCE_HELP = "What the evidence must answer: the report data, without zeros at its end."
+
+
 class EvidenceFiles(BaseModel):
     kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
-    evidence: Path = option(
-        ...,
-        "Report or quote: binary, hex or base64. For nvidia also JSON of several reports. For azure an HCL "
-        "report, or JSON with it, the vTPM's quote, and VCEK or TD quote.",
-        metavar="FILE",
-    )
-    certs: list[Path] | None = option(
-        None,
-        "snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. nvidia: a report's chain as "
-        "PEM.",
-        metavar="FILE…",
-    )
-    more_certs: list[Path] | None = option(
-        None, "Several files may follow one --certs.", argument=True, metavar="[CERTS]...", hidden=True
-    )
-    collateral: list[Path] | None = option(
-        None,
-        "tdx: Intel's, as JSON. snp: AMD's revocation list. azure: either. nvidia: manifests (XML) and OCSP (DER).",
-        metavar="FILE",
-    )
-    nonce: str | None = option(
-        None, "What the evidence must answer: the report data, without zeros at its end.", metavar="HEX"
-    )
+    evidence: Path = option(..., _EVIDENCE_HELP, metavar="FILE")
+    certs: list[Path] | None = option(None, _CERTS_HELP, metavar="FILE…")
+    more_certs: list[Path] | None = option(None, "More for --certs.", argument=True, metavar="[CERTS]...", hidden=True)
+    collateral: list[Path] | None = option(None, _COLLATERAL_HELP, metavar="FILE")
+    nonce: str | None = option(None, _NONCE_HELP, metavar="HEX")
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
     policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
@@ -152,7 +134,10 @@ class EvidenceFiles(BaseModel):
         return read_file(self.collateral[0]) if self.collateral else None
 
     def asked_nonce(self) -> bytes | None:
-        return None if self.nonce is None else read_nonce(self.nonce)
+        try:
+            return None if self.nonce is None else bytes.fromhex(self.nonce.removeprefix("0x"))
+        except ValueError:
+            raise SetupError("--nonce takes hexadecimal digits, two for each byte.") from None
 
     def report_data(self) -> bytes | None:
         """The 64 bytes a report must carry: a shorter nonce stands at their beginning."""
@@ -181,7 +166,10 @@ def check(files: EvidenceFiles) -> None:
         moment = read_time(files.at)
         verdict = _verify(files, moment)
     except CloisterError as wrong:
-        _report_error(wrong, files.as_json)
+        if files.as_json:
+            error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
+            typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
+        print_error(wrong)
         raise typer.Exit(WRONG_USE) from None
     if files.as_json:
         typer.echo(json.dumps({"kind": _KINDS[files.kind], "at": moment.isoformat(), **verdict.as_json()}, indent=2))
@@ -194,7 +182,8 @@ def check(files: EvidenceFiles) -> None:
 def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
     kind = _KINDS.get(files.kind)
     if kind is None:
-        raise SetupError(f"Evidence of kind {files.kind!r} is not known.", hint=_KINDS_HINT)
+        hint = "--kind takes snp, tdx, azure or nvidia."
+        raise SetupError(f"Evidence of kind {files.kind!r} is not known.", hint=hint)
     data = read_file(files.evidence)
     if kind in ("snp", "tdx") and unpack(data).startswith(b"HCLA"):
         kind = "azure"
@@ -208,8 +197,7 @@ def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 
     collateral = files.one_collateral()
     report, table = unwrap_report(_raw_report(data))
-    given = [*files.certificates(), *([] if collateral is None else [collateral])]
-    pieces = [*map(unpack, given), table]
+    pieces = [*map(unpack, (*files.certificates(), collateral or b"")), table]
     policy = read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy)
     return verify_snp(report, pieces, at=at, policy=policy, report_data=files.report_data())
 
@@ -226,7 +214,7 @@ def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 
 def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
-    from cloister.attest.azure import AzurePolicy, verify_azure
+    from cloister.attest.azure.verify import AzurePolicy, verify_azure
     from cloister.attest.snp import SnpPolicy
     from cloister.attest.tdx import TdxPolicy
 
@@ -246,7 +234,7 @@ def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 
 
 def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
+    from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
 
     policy = read_policy(files.policy, ("gpu", "nvidia"), GpuPolicy)
     nonce, certificates = files.asked_nonce(), files.certificates()
@@ -264,13 +252,6 @@ def _raw_report(data: bytes) -> bytes:
         hint = azure if b'"hcl_report"' in text else other
         raise EvidenceInvalid("This is JSON or a token, not the report or quote itself.", hint=hint)
     return unpack(data)
-
-
-def _report_error(wrong: CloisterError, as_json: bool) -> None:
-    if as_json:
-        error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
-        typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
-    print_error(wrong)
 
 
 def _print(verdict: Verdict, at: datetime) -> None:

@@ -16,31 +16,21 @@ if TYPE_CHECKING:
     from cloister.cli.conversation import Conversation
 
 
+_PROMPT_HELP = 'What to say; "-" reads standard input: other users can see a process\'s arguments. Else a chat begins.'
+_LEVEL_HELP = "What the provider may see: everything (open), the answer (partitioned) or nothing (isolated, mpc)."
+_KEY_HELP = "API key. Better in the environment: other users of this machine can see a process's arguments."
+
+
 class ChatOptions(NodePolicy):
-    prompt: str | None = option(
-        None,
-        'What to say; "-" reads standard input: other users can see a process\'s arguments. Else a chat begins.',
-        argument=True,
-        show_default=False,
-    )
+    prompt: str | None = option(None, _PROMPT_HELP, argument=True, show_default=False)
     url: str = option(DEFAULT_URL, "Where the server listens; `/v1` may be left out.")
     model: str | None = option(None, "Which model.", show_default="the server's first")
     system: str | None = option(None, "A system prompt.", show_default=False)
     max_tokens: int | None = option(None, "Tokens in an answer at most.", ge=1, show_default="the server's")
     temperature: float = option(0.2, "0 takes the likeliest token; a small model talks nonsense at 1.", ge=0, le=2)
     seed: int | None = option(None, "The same seed draws the same answer.", show_default="random")
-    protection: str | None = option(
-        None,
-        "What the provider may see: everything (open), the answer (partitioned) or nothing (isolated, mpc).",
-        metavar="LEVEL",
-        show_default="the server's choice: partitioned",
-    )
-    api_key: str = option(
-        DEVELOPMENT_KEY,
-        "API key. Better in the environment: other users of this machine can see a process's arguments.",
-        envvar="CLOISTER_API_KEY",
-        show_default="the development key",
-    )
+    protection: str | None = option(None, _LEVEL_HELP, metavar="LEVEL", show_default="the server's choice: partitioned")
+    api_key: str = option(DEVELOPMENT_KEY, _KEY_HELP, envvar="CLOISTER_API_KEY", show_default="the development key")
     insecure_plaintext: bool = option(False, "Verify and seal nothing: everyone on the way can read it all.")
     as_json: bool = option(False, "Print one JSON document instead of streaming.", name="json")
 

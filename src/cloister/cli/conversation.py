@@ -4,14 +4,14 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx2
 
 from cloister.addresses import HttpAddress
-from cloister.client.blocking import BlockingTransport
-from cloister.client.sealed_transport import AsyncSealedTransport
+from cloister.client.sealed_transport import AsyncSealedTransport, BlockingTransport
 from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, StartingUp, Unauthorized
 from cloister.levels import OPEN
@@ -58,11 +58,9 @@ class Conversation:
             self._client.close()
 
     def forget(self) -> None:
-        try:
+        with suppress(httpx2.TransportError, CloisterError):  # a server that stopped or restarted has forgotten, too
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
-        except (httpx2.TransportError, CloisterError):
-            pass  # a server that stopped or restarted has forgotten, too
         self._messages, self._session, self._session_kept = list(self._system), secrets.token_hex(16), False
 
     @property
@@ -138,22 +136,18 @@ class Conversation:
             raise self._refusal(response)
         if body is not None:
             self._check_level(response)
-        try:
-            document = response.json()
-        except ValueError:
-            document = None
-        if not isinstance(document, dict):
-            raise self._not_openai()
-        return document
+        with suppress(ValueError):
+            if isinstance(document := response.json(), dict):
+                return document
+        raise self._not_openai()
 
     def _waits(self, response: httpx2.Response) -> bool:
         """Whether the server is starting something that the request needs. If so, this has waited: ask again."""
         try:
             error = response.json()["error"] if response.status_code == 503 else {}
-            starting = error.get("code") == StartingUp.code and self._waited < PATIENCE_S
+            if error.get("code") != StartingUp.code or self._waited >= PATIENCE_S:
+                return False
         except (ValueError, KeyError, TypeError, AttributeError):
-            return False
-        if not starting:
             return False
         if not self._waited:
             self.on_wait(_one_line(error.get("message")))

@@ -56,11 +56,11 @@ def obfuscate(options: ObfuscateOptions) -> None:
       cloister obfuscate letter.txt --distance relative --epsilon 2 --json
       cloister obfuscate letter.txt --auto-redact
     """
-    from cloister.obfuscation.regularise import regularise
-    from cloister.obfuscation.tags import auto_redact, parse_redacted
+    from cloister.obfuscation.tags import auto_redact, parse_redacted, regularise
     from cloister.obfuscation.variants import make_variants
 
-    marked = parse_redacted(_text_of(options.file), param=options.file)
+    named = Path(options.file), 'Give a text file, or "-" for standard input.'
+    marked = parse_redacted(sys.stdin.read() if options.file == "-" else _read(*named), param=options.file)
     if options.auto_redact:
         from cloister.detection.redaction import shipped_redaction
 
@@ -80,7 +80,7 @@ def obfuscate(options: ObfuscateOptions) -> None:
 
 
 def _substituting(options: ObfuscateOptions) -> Substituting:
-    from cloister.obfuscation.quantization import Quantization
+    from cloister.obfuscation.gqs import Quantization
     from cloister.obfuscation.sampler import SamplingGoal
 
     quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
@@ -98,12 +98,6 @@ def _substituting(options: ObfuscateOptions) -> Substituting:
     if not isinstance(values, list) or not all(isinstance(variant, list) for variant in values):
         raise SetupError(f"{file} is no JSON list of lists.", hint='Like: [["Ann", "Ghent"], ["Jo", "Lund"]]')
     return GivenSubstitutes(values)
-
-
-def _text_of(file: str) -> str:
-    if file == "-":
-        return sys.stdin.read()
-    return _read(Path(file), 'Give a text file, or "-" for standard input.')
 
 
 def _read(path: Path, hint: str) -> str:
@@ -126,7 +120,6 @@ def _print(made: Variants) -> None:
         gap = report["largest_gap"]
         typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
         likeliest, chance = f"{report['posterior_of_likeliest']:.1%}", f"{1 / len(made):.1%}"
-        typer.echo(
-            f"By the sampling model the likeliest is the real one with {likeliest} (by chance {chance}).", err=True
-        )
+        guess = f"the likeliest is the real one with {likeliest} (by chance {chance})."
+        typer.echo(f"By the sampling model {guess}", err=True)
         typer.echo("A better model or a human reader may guess better.", err=True)

@@ -119,11 +119,6 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 FAILURE_EXIT, USAGE_EXIT, INTERRUPTED_EXIT = 1, 2, 130
 
 
-def exit_code(error: CloisterError) -> int:
-    """2 for wrong use, as shells expect; 1 for a failure."""
-    return USAGE_EXIT if isinstance(error, SetupError | InvalidRequest) else FAILURE_EXIT
-
-
 def print_error(error: CloisterError) -> None:
     typer.secho(f"Error: {error.message}", fg="red", err=True)
     if error.hint:
@@ -138,7 +133,7 @@ class FriendlyGroup(TyperGroup):
             return super().invoke(ctx)
         except CloisterError as error:
             print_error(error)
-            raise typer.Exit(exit_code(error)) from None
+            raise typer.Exit(USAGE_EXIT if isinstance(error, SetupError | InvalidRequest) else FAILURE_EXIT) from None
         except KeyboardInterrupt:
             typer.echo("Stopped.", err=True)
             raise typer.Exit(INTERRUPTED_EXIT) from None

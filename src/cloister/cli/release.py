@@ -1,23 +1,18 @@
 """`cloister release`: what a release is made of, and whether this is it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
 
 from cloister.cli.options import AsJson, TrustedLog, print_result, read_file, report, settings_command
 from cloister.config import option
-from cloister.errors import EvidenceInvalid, SetupError
+from cloister.errors import SetupError
 from cloister.files import needed, read_bounded, write_whole
-
-if TYPE_CHECKING:
-    from cloister.image.firmware import Firmware
 
 release = typer.Typer(no_args_is_help=True, help="Release manifests: which bytes a release is made of.")
 _LOCK_HELP = "What it runs with, from `cloister release lock`. Nodes show no release without it."
@@ -54,9 +49,7 @@ def build(
 @release.command("lock")
 def lock(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the lock file.")],
-    kernels: Annotated[
-        bool, typer.Option("--kernels/--no-kernels", help="Build the kernels here and name them.")
-    ] = True,
+    kernels: Annotated[bool, typer.Option(help="Build the kernels here and name them.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Write what a release runs with: the packages installed here, Python, and the kernels built here, by their hashes.
@@ -67,25 +60,21 @@ def lock(
       cloister release lock --out packages.lock
       cloister release lock --no-kernels --out packages.lock --json
     """
+    from cloister.compute.choose import built_libraries
+    from cloister.files import sha256_of
     from cloister.process.release_code import changed_files, installed
     from cloister.transparency.manifest import Packages
 
     if wrong := changed_files():
         message = f"{len(wrong)} installed files are not as their packages say; the first is {wrong[0]}."
         raise SetupError(message, hint="Install these packages again.")
-    found = Packages(installed(), _kernels() if kernels else {})
+    built = {sha256_of(library): how for library, how in built_libraries().items()} if kernels else {}
+    found = Packages(installed(), built)
     with needed(f"The lock file cannot be written to {out}"):
         write_whole(out, found.encoded())
     shown = {"lock": str(out), "packages": found.packages, "kernels": found.kernels}
     counted = f"{len(found.packages)} packages and {len(found.kernels)} libraries of kernels"
     print_result(as_json, shown, f"{counted}; lock file in {out}.")
-
-
-def _kernels() -> dict[str, str]:
-    from cloister.compute.choose import built_libraries
-    from cloister.files import sha256_of
-
-    return {sha256_of(library): how for library, how in built_libraries().items()}
 
 
 class CheckOptions(TrustedLog):
@@ -133,9 +122,6 @@ def check(options: CheckOptions) -> None:
     report(found.verdict(), as_json=options.as_json)
 
 
-MAX_KERNEL_BYTES = 256 << 20
-
-
 @release.command("image")
 def image(
     manifest: Annotated[Path, typer.Argument(help="The release's manifest: `cloister release build`.")],
@@ -153,15 +139,12 @@ def image(
     from cloister.image.initramfs import write_image
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
 
-    data = read_bounded(manifest, MAX_MANIFEST_BYTES, too_large=EvidenceInvalid)
+    data = read_file(manifest, MAX_MANIFEST_BYTES)
     with needed(f"The image cannot be written to {out}"), out.open("wb") as file:
         digest = write_image(root, source, data, file)
-    if as_json:
-        written = {"image": str(out), "sha256": digest, "bytes": out.stat().st_size}
-        typer.echo(json.dumps({**written, "release": measurement(data).hex()}))
-        return
-    typer.secho(f"Image of {out.stat().st_size >> 20} MiB in {out}.", dim=True, err=True)
-    typer.echo(f"sha256:{digest}")
+    size = out.stat().st_size
+    found = {"image": str(out), "sha256": digest, "bytes": size, "release": measurement(data).hex()}
+    print_result(as_json, found, f"sha256:{digest}", f"Image of {size >> 20} MiB in {out}.")
 
 
 class Launch(BaseModel):
@@ -195,17 +178,28 @@ def measure(launch: Launch) -> None:
       cloister release measure tdx --firmware OVMF.fd --kernel vmlinuz --initrd cloister.initrd --memory-mib 65536 \\
         --event-log ccel.bin --append 'console=ttyS0' --json
     """
+    from cloister.image import tdx
     from cloister.image.firmware import MAX_FIRMWARE_BYTES, Firmware
     from cloister.image.initramfs import release_in
+    from cloister.image.snp import Boot, launch_digest
 
     firmware = Firmware(read_bounded(launch.firmware, MAX_FIRMWARE_BYTES))
-    kernel = read_bounded(launch.kernel, MAX_KERNEL_BYTES)
+    kernel = read_bounded(launch.kernel, 256 << 20)
     snp = launch.tee == "sev-snp"
     with needed(f"{launch.initrd} cannot be read"), launch.initrd.open("rb") as file:
         named, measured = release_in(file)
         file.seek(0)
         digest, size = hashlib.file_digest(file, "sha256" if snp else "sha384").digest(), file.tell()
-    found = _guest(launch, firmware, kernel, digest) if snp else _trust_domain(launch, firmware, kernel, digest, size)
+    if snp:
+        machine: dict[str, Any] = {"processors": launch.vcpus, "processor": launch.vcpu_type, "monitor": launch.vmm}
+        boot = Boot(hashlib.sha256(kernel).digest(), digest, launch.append)
+        found = {"measurement": launch_digest(firmware, boot, features=launch.features, **machine)}
+    else:
+        found = {"mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first)}
+        if launch.event_log:
+            found["rtmr0"] = tdx.rtmr0_of(read_bounded(launch.event_log, tdx.MAX_LOG_BYTES))
+        found["rtmr1"] = tdx.rtmr1(kernel, size, launch.memory_mib << 20)
+        found["rtmr2"] = tdx.rtmr2(launch.append, digest)
     registers = {name: each.hex() for name, each in found.items()}
     if launch.as_json:
         shown = {"tee": launch.tee, "release": measured.hex(), "version": named.version}
@@ -220,21 +214,3 @@ def measure(launch: Launch) -> None:
         typer.echo(f'{name} = "{each}"')
     if "rtmr0" not in registers:
         typer.echo("# rtmr0: not computed; give --event-log, or compare a verified quote of such a machine")
-
-
-def _guest(launch: Launch, firmware: Firmware, kernel: bytes, initrd_digest: bytes) -> dict[str, bytes]:
-    from cloister.image.snp import Boot, launch_digest
-
-    boot = Boot(hashlib.sha256(kernel).digest(), initrd_digest, launch.append)
-    machine: dict[str, Any] = {"processors": launch.vcpus, "processor": launch.vcpu_type, "monitor": launch.vmm}
-    return {"measurement": launch_digest(firmware, boot, features=launch.features, **machine)}
-
-
-def _trust_domain(launch: Launch, firmware: Firmware, kernel: bytes, digest: bytes, size: int) -> dict[str, bytes]:
-    from cloister.image import tdx
-
-    found = {"mrtd": tdx.mrtd(firmware, pages_first=launch.pages_first)}
-    if launch.event_log:
-        found["rtmr0"] = tdx.rtmr0_of(read_bounded(launch.event_log, tdx.MAX_LOG_BYTES))
-    found["rtmr1"] = tdx.rtmr1(kernel, size, launch.memory_mib << 20)
-    return {**found, "rtmr2": tdx.rtmr2(launch.append, digest)}

@@ -1,11 +1,9 @@
 """`cloister models`: the models on this machine. `cloister weights`: a provider's weights, sealed at rest."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,41 +12,34 @@ from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import SetupError
 from cloister.files import needed
 
-if TYPE_CHECKING:
-    from cloister.models.source import KnownModel
-    from cloister.sealed_weights.file import WeightsHeader
-
 
 def models(
     verify: Annotated[bool, typer.Option("--verify", help="Compare every byte with what was recorded.")] = False,
     as_json: AsJsonTable = False,
 ) -> None:
     """List the models converted on this machine."""
+    from rich.console import Console
+    from rich.table import Table
+
     from cloister.models.source import known_models
 
     found = known_models(verify=verify)
     if as_json:
         _say({"models": [model.as_dict() for model in found]})
     else:
-        _print_table(found)
+        table = Table("Model", "Size", "Type", "State", "Path", box=None, pad_edge=False)
+        for model in found:
+            size = f"{model.bytes / 1e6:.0f} MB" if model.bytes else "–"
+            name = f"{model.name} (default)" if model.default else model.name
+            table.add_row(name, size, model.dtype or "–", model.state, str(model.path) if model.path else "–")
+        # A path must stay whole to be copied, also where the terminal is narrow or there is none.
+        console = Console()
+        wide = console.measure(table, options=console.options.update(width=10_000)).maximum
+        console.width = max(console.width, wide)
+        console.print(table)
     if any(model.state == "corrupt" for model in found):
         typer.echo("Remove the folder of a corrupt model: it is converted again at the next start.", err=True)
         raise typer.Exit(1)
-
-
-def _print_table(found: list[KnownModel]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("Model", "Size", "Type", "State", "Path", box=None, pad_edge=False)
-    for model in found:
-        size = f"{model.bytes / 1e6:.0f} MB" if model.bytes else "–"
-        name = f"{model.name} (default)" if model.default else model.name
-        table.add_row(name, size, model.dtype or "–", model.state, str(model.path) if model.path else "–")
-    # A path must stay whole to be copied, also where the terminal is narrow or there is none.
-    console = Console()
-    console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
-    console.print(table)
 
 
 weights = typer.Typer(no_args_is_help=True, help="A provider's weights, encrypted and signed at rest.")
@@ -111,7 +102,7 @@ def seal(
     with needed(f"{out} cannot be written", "Name a file in a folder that you may write to."):
         header = seal_weights(files, folder.name, out, content_key, signer)
     if as_json:
-        _say({"file": str(out), **_described(header), "provider_key": str(signer.verifier)})
+        _say({"file": str(out), **header.described(), "provider_key": str(signer.verifier)})
     else:
         typer.echo(f"{header.model} is sealed in {out} ({header.total_bytes / 1e6:.0f} MB, {len(files)} files).")
         typer.echo(f"cloister serve --sealed-weights {out} --provider-key '{signer.verifier}'")
@@ -149,7 +140,7 @@ def unseal(
     finally:
         bundle.close()
     if as_json:
-        _say({"folder": str(out), **_described(bundle.header)})
+        _say({"folder": str(out), **bundle.header.described()})
     else:
         typer.echo(f"{bundle.header.model} is in {out}, as its provider signed it.")
 
@@ -181,11 +172,6 @@ def release(options: ReleaseOptions) -> None:
         typer.echo(f"It checks the weights next, and serves {model!r} if they are what their provider signed.")
         if note := software_note(verification):
             typer.secho(note, fg="yellow", err=True)
-
-
-def _described(header: WeightsHeader) -> dict[str, Any]:
-    files = [file.name for file in header.files]
-    return {"model": header.model, "bytes": header.total_bytes, "files": files, "sha256": header.digest.hex()}
 
 
 def _say(document: dict[str, Any]) -> None:

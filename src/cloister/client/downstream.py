@@ -5,6 +5,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from http.client import responses
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
@@ -35,12 +36,11 @@ class Request(NamedTuple):
         return [value for each, value in self.headers if each.lower() == name]
 
 
+@dataclass(eq=False)
 class Unreadable(Exception):
     """What came is no request, or too large a one; nothing after it can be read."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    refusal: Refusal
 
 
 class RequestReader:
@@ -67,20 +67,18 @@ class RequestReader:
         return whole
 
     def _parse(self, data: bytes) -> bytes:
+        """What is to be read again: an offered upgrade's head without the offer, which RFC 9110 §7.8 lets us ignore."""
         try:
             self._parser.feed_data(data)
+            return b""
         except httptools.HttpParserUpgrade as offer:
-            if self._parser.get_method() == b"CONNECT":
-                raise httptools.HttpParserError("this is no tunnel") from None
-            return self._without_offer() + data[offer.args[0] :]
-        return b""
-
-    def _without_offer(self) -> bytes:
-        """The head without the offered upgrade, which RFC 9110 §7.8 lets a server ignore, for a new parser."""
-        lines = [f"{self._parser.get_method().decode()} {self._path.decode('latin-1')} HTTP/1.1"]
+            method, rest = self._parser.get_method().decode(), data[offer.args[0] :]
+        if method == "CONNECT":
+            raise httptools.HttpParserError("this is no tunnel")
+        lines = [f"{method} {self._path.decode('latin-1')} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in self._headers if name.lower() != "upgrade"]
         self._parser = httptools.HttpRequestParser(self)
-        return "\r\n".join((*lines, "", "")).encode("latin-1")
+        return "\r\n".join((*lines, "", "")).encode("latin-1") + rest
 
     def on_message_begin(self) -> None:
         self._path, self._body = b"", bytearray()
@@ -206,7 +204,11 @@ class Downstream(asyncio.Protocol):
         try:
             self._waiting += self._reader.feed(data)
         except Unreadable as wrong:
-            self._give_up(wrong.refusal)
+            if self.task is None:  # no answer is under way: say why
+                self._request, self._keep_alive = _UNREAD, False
+                self.refuse(wrong.refusal)
+            if self._transport is not None:
+                self._transport.close()
             return
         if self._waiting and self.task is None:
             self._next()
@@ -238,14 +240,6 @@ class Downstream(asyncio.Protocol):
             self._next()
         else:
             self._transport.resume_reading()
-
-    def _give_up(self, refusal: Refusal) -> None:
-        """Nothing more can be read here: say why, unless an answer is under way, and close."""
-        if self.task is None:
-            self._request, self._keep_alive = _UNREAD, False
-            self.refuse(refusal)
-        if self._transport is not None:
-            self._transport.close()
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:

@@ -8,7 +8,7 @@ from cloister.attest.policy import Policy
 from cloister.channel.envelope import release_to
 from cloister.client.message import MAX_REFUSAL_BYTES, OUTER_HEADERS, is_sealed, read_refusal
 from cloister.client.verification import Verification, post, verify
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, ServiceUnavailable, SetupError
 
 ENDPOINT = "/v1/weights/key"
 WHOLE_S = 60.0
@@ -34,17 +34,14 @@ def _send(address: HttpAddress, channel_key: bytes, content_key: bytes) -> None:
     except httpx2.RequestError as wrong:
         hint = "Whether it has the key is not known: verify it, and release the key again."
         raise ServiceUnavailable(f"No proper answer came from {address} ({type(wrong).__name__}).", hint=hint) from None
-    if is_sealed(response.status_code, response.headers.get("content-type", "")):
+    status = response.status_code
+    if is_sealed(status, response.headers.get("content-type", "")):
         release.confirm(body)
-    else:
-        raise _refused(response.status_code, body)
-
-
-def _refused(status: int, body: bytes) -> CloisterError:
+        return
     if status in (404, 405):
-        return ServiceUnavailable("The node does not wait for a key: it serves already, or has no sealed weights.")
+        raise ServiceUnavailable("The node does not wait for a key: it serves already, or has no sealed weights.")
     refusal = read_refusal(status, "", body)
     if status == 400:
         hint = "Use the key that they were sealed with."
-        return SetupError("The node says that this is not the key of its weights.", hint=hint)
-    return ServiceUnavailable(refusal.message)
+        raise SetupError("The node says that this is not the key of its weights.", hint=hint)
+    raise ServiceUnavailable(refusal.message)

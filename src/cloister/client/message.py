@@ -110,7 +110,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes, secrets
         raise InvalidRequest("The body is not a JSON object.") from None
     refuse_repeated_names(body)
     levels = _levels(fields, headers)
-    if _are_read(levels):
+    if len(set(levels)) == 1 and levels[0] in get_args(ReadLevel):  # a contradiction is not for reading
         return Split(body)
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
@@ -147,11 +147,6 @@ def _levels(fields: _Fields, headers: Headers) -> list[str]:
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body[1:-1] if in_body[:1] == in_body[-1:] == '"' else in_body)
     return asked
-
-
-def _are_read(levels: list[str]) -> bool:
-    """Only if every place names the same level: a request that contradicts itself is not for reading."""
-    return len(set(levels)) == 1 and levels[0] in get_args(ReadLevel)
 
 
 def _prompts(value: bytes) -> tuple[bytes, ...]:
@@ -264,16 +259,9 @@ def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
     return Refusal(status, message, known, later, final=True)
 
 
-class _ErrorBody(msgspec.Struct):
-    code: str | None = None
-
-
-class _Error(msgspec.Struct):
-    error: _ErrorBody
-
-
 def _code(body: bytes) -> str | None:
     try:
-        return msgspec.json.decode(body[:MAX_REFUSAL_BYTES], type=_Error).error.code
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        code = msgspec.json.decode(body[:MAX_REFUSAL_BYTES])["error"].get("code")
+    except (msgspec.MsgspecError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
+    return code if isinstance(code, str) else None

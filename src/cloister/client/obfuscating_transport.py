@@ -13,9 +13,10 @@ import httpx2
 
 from cloister.addresses import HttpAddress
 from cloister.client.message import Refusal
+from cloister.client.sealed_transport import refused
 from cloister.client.verification import tls_to
 from cloister.errors import InvalidRequest
-from cloister.obfuscation.positions import Positions
+from cloister.obfuscation.index import Positions
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
 
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -57,10 +58,9 @@ class EventStream:
 
     def _event(self, event: bytes) -> None:
         content = _data(event)
-        said: dict[str, Any] = {} if content in (b"", _DONE) else _object(content)
-        if said.get("error"):
+        error, choices = (None, []) if content in (b"", _DONE) else _read(content)
+        if error:
             self.error = self.error or event
-        choices = _choices(said)
         self._ending |= content == _DONE or any(choice.get("finish_reason") for choice in choices)
         self.rest += event
         if any(map(_says, choices)):
@@ -74,21 +74,18 @@ def _data(event: bytes) -> bytes:
     return b"\n".join(lines).strip()
 
 
-def _object(content: bytes) -> dict[str, Any]:
+def _read(content: bytes) -> tuple[Any, list[dict[str, Any]]]:
+    """An event's error and its choices."""
     try:
         said = json.loads(content)
     except (ValueError, RecursionError):
         raise MalformedStream("an event is not JSON") from None
     if not isinstance(said, dict):
         raise MalformedStream("an event is not a JSON object")
-    return said
-
-
-def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
     choices = said.get("choices") or []
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise MalformedStream("an event has choices that are none")
-    return choices
+    return said.get("error"), choices
 
 
 def _says(choice: dict[str, Any]) -> bool:
@@ -190,10 +187,12 @@ class Exchange:
         self._bytes = 0
 
     async def run(self, wire: httpx2.AsyncBaseTransport, request: httpx2.Request) -> None:
-        pairs = zip(self._answers, self._sent.bodies, strict=True)
-        requests = [(answer, _with_body(request, body)) for answer, body in pairs]
+        headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_HANDED]
+        more: dict[str, Any] = {"headers": headers, "extensions": dict(request.extensions)}
+        requests = [httpx2.Request(request.method, request.url, content=body, **more) for body in self._sent.bodies]
+        pairs = zip(self._answers, requests, strict=True)
         try:
-            await asyncio.gather(*(answer.take(wire, each) for answer, each in requests))
+            await asyncio.gather(*(answer.take(wire, each) for answer, each in pairs))
             if self._failure is None:
                 self._obfuscation.remember(self._sent, [answer.texts() for answer in self._answers])
         finally:
@@ -210,10 +209,10 @@ class Exchange:
         if refused := [answer for answer in self._answers if answer.refused]:
             # The first in the order of sending: which one was refused does not matter.
             head = refused[0].head.result()
-            return _made(head, head.headers.multi_items(), _Whole(bytes(refused[0].whole)), request)
+            return _made(head, head.headers.multi_items(), httpx2.ByteStream(bytes(refused[0].whole)), request)
         if len({answer.kind for answer in self._answers}) > 1:
             raise httpx2.RemoteProtocolError("The answers have different statuses or media types.")
-        return self._response(request, _Whole(bytes(self._real.whole)))
+        return self._response(request, httpx2.ByteStream(bytes(self._real.whole)))
 
     def count(self, size: int) -> None:
         self._bytes += size
@@ -275,20 +274,6 @@ class _Handed(httpx2.AsyncByteStream):
             yield piece
 
 
-class _Whole(httpx2.AsyncByteStream):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self._content
-
-
-def _with_body(request: httpx2.Request, body: bytes) -> httpx2.Request:
-    headers = [(name, value) for name, value in request.headers.multi_items() if name.lower() not in _NOT_HANDED]
-    more = dict(request.extensions)
-    return httpx2.Request(request.method, request.url, headers=headers, content=body, extensions=more)
-
-
 def _made(
     head: httpx2.Response, headers: list[tuple[str, str]], body: httpx2.AsyncByteStream, request: httpx2.Request
 ) -> httpx2.Response:
@@ -310,8 +295,7 @@ class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
             with self._memory(request) as obfuscation:
                 sent = await asyncio.to_thread(obfuscation.obfuscate, request.url.path, content)
         except InvalidRequest as wrong:
-            refusal = Refusal.of(wrong)
-            return httpx2.Response(refusal.status, headers=refusal.headers, content=refusal.body, request=request)
+            return refused(Refusal.of(wrong), request)
         if sent is None:
             return await self._wire.handle_async_request(request)
         exchange = Exchange(sent, obfuscation)

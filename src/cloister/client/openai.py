@@ -10,14 +10,11 @@ import openai
 
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy, load_policy
-from cloister.client.blocking import BlockingTransport
 from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
-from cloister.client.sealed_transport import AsyncSealedTransport
+from cloister.client.sealed_transport import AsyncSealedTransport, BlockingTransport
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
 from cloister.obfuscation.requests import Obfuscation
-
-_TIMEOUT = openai.DEFAULT_TIMEOUT
 
 
 class _OfBothFamilies(openai.APIConnectionError, CloisterError):
@@ -69,7 +66,7 @@ class _Verified:
         allow_software_tee: bool = False,
         obfuscate: Obfuscation | None = None,
         insecure_plaintext: bool = False,
-        timeout: Any = _TIMEOUT,
+        timeout: Any = openai.DEFAULT_TIMEOUT,
         http_client: httpx2.Client | httpx2.AsyncClient | None = None,
         websocket_base_url: object = None,
         **options: Any,
@@ -77,7 +74,12 @@ class _Verified:
         """`policy` is a file or a Policy; None: the default. Every option not named here is OpenAI's own."""
         _refuse_websockets(websocket_base_url)
         if http_client is None and insecure_plaintext:
-            _check_plain(obfuscate, policy, allow_software_tee)
+            if obfuscate is None:
+                hint = "In the clear, `openai.OpenAI` does the same."
+                raise SetupError("insecure_plaintext is for obfuscated prompts alone.", hint=hint)
+            if policy is not None or allow_software_tee:
+                hint = "Leave out the policy, or insecure_plaintext."
+                raise SetupError("insecure_plaintext verifies nothing.", hint=hint)
             http_client = self._http_kind(str(base_url), timeout, obfuscate)
         elif http_client is None:
             node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
@@ -85,9 +87,14 @@ class _Verified:
         if not isinstance(http_client, self._http_kind):
             raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
         self._node = http_client.node
-        url = str(base_url) if self._node is None else _same_server(self._node, base_url)
-        if self._node is None and httpx2.URL(url).host != http_client.base_url.host:
-            raise SetupError("A copy of a client speaks to the same server.", hint="Make a new client for another one.")
+        url = str(base_url)
+        if self._node is None:
+            same = httpx2.URL(url).host == http_client.base_url.host
+        else:
+            same, url = HttpAddress.parse(url) == self._node.address, self._node.address.url("/v1")
+        if not same:
+            what = "server" if self._node is None else "node"
+            raise SetupError(f"A copy of a client speaks to the same {what}.", hint="Make a new client for another.")
         super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)  # type: ignore[call-arg]
 
     def copy(self, **options: Any) -> Self:
@@ -150,17 +157,3 @@ def _websockets() -> SetupError:
 def _only_to(server: VerifiedNode | str) -> dict[str, Any]:
     base_url = server if isinstance(server, str) else server.address.url("/v1/")
     return {"base_url": base_url, "trust_env": False, "follow_redirects": False}
-
-
-def _check_plain(obfuscate: Obfuscation | None, policy: object, allow_software_tee: bool) -> None:
-    if obfuscate is None:
-        hint = "In the clear, `openai.OpenAI` does the same."
-        raise SetupError("insecure_plaintext is for obfuscated prompts alone.", hint=hint)
-    if policy is not None or allow_software_tee:
-        raise SetupError("insecure_plaintext verifies nothing.", hint="Leave out the policy, or insecure_plaintext.")
-
-
-def _same_server(node: VerifiedNode, base_url: str | httpx2.URL) -> str:
-    if HttpAddress.parse(str(base_url)) != node.address:
-        raise SetupError("A copy of a client speaks to the same node.", hint="Make a new client for another one.")
-    return node.address.url("/v1")

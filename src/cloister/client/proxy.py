@@ -16,11 +16,10 @@ import httpx2
 
 from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
-from cloister.client.blocking import raw_pieces
 from cloister.client.downstream import Downstream, Request
 from cloister.client.message import Refusal, end_to_end
 from cloister.client.obfuscating_transport import AsyncObfuscatingTransport, plain_wire
-from cloister.client.sealed_transport import AsyncSealedTransport
+from cloister.client.sealed_transport import AsyncSealedTransport, raw_pieces
 from cloister.client.verification import VerifiedNode
 from cloister.client.winnow import CREDENTIALS
 from cloister.errors import CloisterError, InvalidRequest, ObfuscationRefused, ServiceUnavailable, SetupError
@@ -33,10 +32,6 @@ MOST_CALLERS = 256
 class _Caller:
     obfuscation: Obfuscation
     asking: int = 0
-
-    @property
-    def forgettable(self) -> bool:
-        return not self.asking and not self.obfuscation.remembers
 
 
 class Callers:
@@ -65,7 +60,8 @@ class Callers:
     def _caller(self, name: bytes) -> _Caller:
         if name not in self._known:
             if len(self._known) >= self._most:
-                self._known = {each: one for each, one in self._known.items() if not one.forgettable}
+                needed = ((each, one) for each, one in self._known.items() if one.asking or one.obfuscation.remembers)
+                self._known = dict(needed)
             if len(self._known) >= self._most:
                 message = f"This proxy remembers the secrets of {self._most} API keys and may forget none of them."
                 raise ObfuscationRefused(message, hint="Use one of those keys, or start the proxy again.")

@@ -2,8 +2,12 @@
 may be forged to have a request served twice. So the request is sent again only if new evidence shows that the node
 could not open it, and not at all at a level that hides a prompt among others: new substitutes would be drawn."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -29,30 +33,22 @@ DENIED = (ChannelKeyUnknown, MessageExpired)  # Refusals in the clear that evide
 def check_denial(denial: ChannelBroken, message: SealedMessage, before: Verification, now: Verification) -> None:
     """Return if the evidence of `now` proves the denial of a message sealed by that of `before`; raise otherwise."""
     if isinstance(denial, MessageExpired):
-        if not _was_invalid(message, before, now):
+        # Evidence takes time to arrive, which attackers can prolong: the clock was up to `took_s` after `earliest_s`.
+        earliest_s = (now.node_ms() - before.node_ms()) / 1000
+        too_old = earliest_s > message.validity.for_ms / 1000 + CLOCKS_MAY_DIFFER_S
+        not_yet = earliest_s + now.took_s < -CLOCKS_MAY_DIFFER_S
+        if not too_old and not not_yet:
             said = "A refusal says that the sealed request came too late. By the node's clock it was sent in time."
             hint = "Messages are held back on the way, or the node is overloaded. It was not sent again."
             raise MessageExpired(said, hint=hint)
     elif now.channel_key == before.channel_key:
-        raise ChannelKeyUnknown(
-            "A refusal says that the node does not hold its channel key. By its evidence it does.",
-            hint="Messages are refused on the way, in the node's name. The request may have been served; it was not "
-            "sent again.",
-        )
+        said = "A refusal says that the node does not hold its channel key. By its evidence it does."
+        hint = "Messages are refused on the way, in the node's name. The request may have been served"
+        raise ChannelKeyUnknown(said, hint=f"{hint}; it was not sent again.")
     elif message.winnower is not None:
-        raise ChannelKeyUnknown(
-            "The node has another channel key: it started again, and what its sessions remembered is gone. The request "
-            "was not sent again.",
-            hint="The node was verified again. Send the request again, in a new session.",
-        )
-
-
-def _was_invalid(message: SealedMessage, before: Verification, now: Verification) -> bool:
-    """Evidence takes time to arrive, which attackers can prolong: the clock was up to `took_s` after `earliest_s`."""
-    earliest_s = (now.node_ms() - before.node_ms()) / 1000
-    too_old = earliest_s > message.validity.for_ms / 1000 + CLOCKS_MAY_DIFFER_S
-    not_yet = earliest_s + now.took_s < -CLOCKS_MAY_DIFFER_S
-    return too_old or not_yet
+        said = "The node has another channel key: it started again, and what its sessions remembered is gone."
+        hint = "The node was verified again. Send the request again, in a new session."
+        raise ChannelKeyUnknown(f"{said} The request was not sent again.", hint=hint)
 
 
 def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
@@ -118,7 +114,7 @@ class OpenedStream(httpx2.AsyncByteStream):
         """The response, once enough was taken: a sealed head, or of a refusal a little, and only to find its code."""
         if not self._sealed and self._whole:
             retry_after = self._outer.headers.get("retry-after", "")
-            return _refused(messages.read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
+            return refused(messages.read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
         if (head := self._answer.head) is None:
             return None
         headers = [(name, value) for name, value in head.headers if name.lower() not in messages.HOP_BY_HOP]
@@ -152,8 +148,12 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
                 now = await self._node.verified_beside(after=verification)
                 check_denial(denial, message, verification, now)
                 return await self._exchange(*self._sealed(request, now), request)
+        except InvalidRequest as wrong:
+            return refused(Refusal.of(wrong), request)
+        except ServiceUnavailable as gone:
+            raise httpx2.ConnectError(str(gone), request=request) from None
         except CloisterError as error:
-            return self._instead(error, request)
+            raise self._raising(error, request) from None
 
     async def aclose(self) -> None:
         await self._wire.aclose()
@@ -178,13 +178,70 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
         to, outer = address.url(messages.ENDPOINT), messages.OUTER_HEADERS
         return httpx2.Request("POST", to, headers=outer, content=message.envelope, extensions=timeout), message
 
-    def _instead(self, error: CloisterError, request: httpx2.Request) -> httpx2.Response:
-        if isinstance(error, InvalidRequest):
-            return _refused(Refusal.of(error), request)
-        if isinstance(error, ServiceUnavailable):
-            raise httpx2.ConnectError(str(error), request=request) from None
-        raise self._raising(error, request) from None
 
-
-def _refused(refusal: Refusal, request: httpx2.Request) -> httpx2.Response:
+def refused(refusal: Refusal, request: httpx2.Request) -> httpx2.Response:
     return httpx2.Response(refusal.status, headers=refusal.headers, content=refusal.body, request=request)
+
+
+Result = TypeVar("Result")
+
+
+class BlockingTransport(httpx2.BaseTransport):
+    def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
+        self._transport = transport
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="client", daemon=True)
+        self._thread.start()
+        # A client that is dropped without `close` ends its thread.
+        self._dropped = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.read()
+        content, more = request.content, request.extensions
+        copy = httpx2.Request(request.method, request.url, headers=request.headers, content=content, extensions=more)
+        answer = self.wait(self._transport.handle_async_request(copy))
+        stream = _BlockingStream(answer, self)
+        return httpx2.Response(answer.status_code, headers=answer.headers, stream=stream, request=request)
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self.wait(self._transport.aclose())
+        self._dropped()
+        self._thread.join()
+        self._loop.close()
+
+    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of work in the loop; a caller that is interrupted ends the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class _BlockingStream(httpx2.SyncByteStream):
+    def __init__(self, answer: httpx2.Response, transport: BlockingTransport) -> None:
+        self._answer, self._transport = answer, transport
+
+    def __iter__(self) -> Iterator[bytes]:
+        pieces = raw_pieces(self._answer)
+
+        async def following() -> bytes | None:
+            return await anext(pieces, None)
+
+        while (piece := self._transport.wait(following())) is not None:
+            yield piece
+
+    def close(self) -> None:
+        self._transport.wait(self._answer.aclose())
+
+
+async def raw_pieces(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """The body as it came, or whole where it did not come over a wire: a transport's own refusal."""
+    if answer.is_stream_consumed:
+        yield answer.content
+        return
+    async for piece in answer.aiter_raw():
+        yield piece

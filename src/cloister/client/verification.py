@@ -133,10 +133,8 @@ def next_step(verdict: Verdict) -> str:
     if "vault hosts" in broken:
         return "A policy says what vault hosts must prove, or trusts them unseen: docs/client.md."
     if "gpu evidence" in broken:
-        return (
-            "Its operator shows the GPUs with --gpu-evidence nvml, where they are in confidential mode; a policy may "
-            "let them go unseen: [gpu] allow_unseen (docs/attestation.md)."
-        )
+        shows = "Its operator shows the GPUs with --gpu-evidence nvml, where they are in confidential mode"
+        return f"{shows}; a policy may let them go unseen: [gpu] allow_unseen (docs/attestation.md)."
     if "weights digest" in broken or any(name.startswith("setting") for name in broken):
         return "Its operator chose otherwise than the policy demands: weights, or [settings] (docs/client.md)."
     if "sandbox" in broken:
@@ -190,7 +188,8 @@ class _Visit:
     def make(self) -> Verification:
         nonce = secrets.token_bytes(NONCE_BYTES)
         pinned = self._memory.pinned(str(self._address)) if self._policy.allow_software_tee else None
-        guess = self._likely_origin(pinned)
+        logs = self._policy.release.logs or ((pinned,) if pinned else ())
+        guess = VerifierKey.parse(logs[0]).name if logs else ""
         seen = self._memory.last(guess) if guess else None
         asked = monotonic()
         try:
@@ -207,10 +206,6 @@ class _Visit:
             found = Examination()
             found.failed("evidence", str(wrong))
             return Verification(str(self._address), datetime.now(UTC), nonce, found.verdict())
-
-    def _likely_origin(self, pinned: str | None) -> str:
-        logs = self._policy.release.logs or ((pinned,) if pinned else ())
-        return VerifierKey.parse(logs[0]).name if logs else ""
 
     def _may_be_trusted(self, origin: str) -> bool:
         """No other node need learn which logs this user has met."""
@@ -249,17 +244,9 @@ class _Visit:
 
 
 def seen_logs() -> SeenLogs:
-    """The memory in $CLOISTER_STATE, or in the user's state folder."""
-    return SeenLogs(state_folder() / "logs.json")
-
-
-def state_folder() -> Path:
-    """What a client must remember from one start to the next; unlike a cache, not to be thrown away."""
-    chosen = os.environ.get("CLOISTER_STATE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "cloister"
+    """The memory in $CLOISTER_STATE, or in the user's state folder: unlike a cache, not to be thrown away."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return SeenLogs(Path(os.environ.get("CLOISTER_STATE") or base / "cloister") / "logs.json")
 
 
 def learns_on_first_use(evidence: NodeEvidence, policy: Policy) -> bool:
@@ -278,8 +265,13 @@ def check_release(
     elif not policy.names_releases and not first_use:
         found.skipped("release", "the policy names neither measurements nor a log nor a signer: none can be accepted")
     trusted = _met_here(found, evidence, pinned) if first_use else policy.release
-    if trusted.logs or trusted.sigstore:
-        _check_public(found, evidence, at, trusted, seen)
+    if not trusted.logs and not trusted.sigstore:
+        return found.verdict()
+    if (proof := evidence.release) is None:
+        found.failed("release proof", "the node does not show that its release is public")
+    else:
+        shown = proof if trusted.logs else replace(proof, checkpoint="")
+        found.include(verify_release(shown, evidence.measurement, at=at, trusted=trusted, seen=seen))
     return found.verdict()
 
 
@@ -301,18 +293,6 @@ def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) ->
     return ReleaseTrust()
 
 
-def _check_public(
-    found: Examination, evidence: NodeEvidence, at: datetime, trusted: ReleaseTrust, seen: Checkpoint | None
-) -> None:
-    proof = evidence.release
-    if proof is None:
-        found.failed("release proof", "the node does not show that its release is public")
-        return
-    if not trusted.logs:
-        proof = replace(proof, checkpoint="")
-    found.include(verify_release(proof, evidence.measurement, at=at, trusted=trusted, seen=seen))
-
-
 Verifier = Callable[[HttpAddress, Policy], Verification]
 
 
@@ -328,13 +308,9 @@ class VerifiedNode:
         self._keep(verifier(self.address, policy))
 
     @property
-    def verification(self) -> Verification:
-        return self._verification
-
-    @property
     def fresh(self) -> Verification | None:
         """The last one if it is young enough to rely on."""
-        return self._verification if self._clock() < self._until else None
+        return self.verification if self._clock() < self._until else None
 
     def verified(self, *, after: Verification | None = None) -> Verification:
         """Made now if need be; another than `after`. If it raises, nothing may be sent."""
@@ -352,7 +328,7 @@ class VerifiedNode:
         usable_s, held_s = self.policy.max_age_s, verification.key_held_s
         if held_s is not None:  # one that promises little is not asked at every request
             usable_s = min(usable_s, max(held_s - KEY_MARGIN_S, KEY_MARGIN_S))
-        self._verification, self._until = verification, self._clock() + usable_s
+        self.verification, self._until = verification, self._clock() + usable_s
 
     async def verified_beside(self, *, after: Verification | None = None) -> Verification:
         kept = self.fresh

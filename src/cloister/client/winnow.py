@@ -14,8 +14,7 @@ from cloister.channel.envelope import InnerHead
 from cloister.errors import ChannelBroken, InvalidRequest
 from cloister.levels import LEVELS, MOST_FAKES, VaultLevel
 from cloister.obfuscation.elsewhere import Elsewhere, marked_secrets, refuse_biases, refuse_words, strings_in
-from cloister.obfuscation.index import REQUEST, Prf, new_secret
-from cloister.obfuscation.positions import Positions
+from cloister.obfuscation.index import REQUEST, Positions, Prf, new_secret
 from cloister.request_fields import SEQUENCES_HEADER, SESSION_HEADER
 
 _HIDING = frozenset(level for level in get_args(VaultLevel) if LEVELS[level].obfuscates)
@@ -44,9 +43,6 @@ class IndexSecrets:
         asked = [bytes(fields.get(name, b"null")) for name in ("session", "obfuscation")]
         return self._prf.secret(msgspec.msgpack.encode((named, asked, prompt)))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
 
 class Winnower:
     def __init__(self, secret: bytes) -> None:
@@ -63,7 +59,11 @@ class Winnower:
         """Substitutes are taken out of the fields. ObfuscationRefused where what is left says a secret."""
         secret = secrets.of(headers, fields, prompt)
         hidden: dict[str, Any] = {"index_secret": b64encode(secret).decode()}
-        options = _options(fields)
+        try:
+            given = msgspec.json.decode(fields.get("obfuscation", b"null"), type=dict[str, Any] | None)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise InvalidRequest("obfuscation: This is not a JSON object.", param="obfuscation") from None
+        options = given or {}
         if (substitutes := options.pop("substitutes", None)) is not None:
             hidden["substitutes"] = substitutes
             if isinstance(substitutes, list):
@@ -126,17 +126,6 @@ class Winnower:
         if choices := answer.get("choices"):
             answer["choices"] = [{**choice, "index": 0} for choice in choices if choice["index"] == self._authentic]
         return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
-
-def _options(fields: Fields) -> dict[str, Any]:
-    try:
-        options = msgspec.json.decode(fields.get("obfuscation", b"null"), type=dict[str, Any] | None)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest("obfuscation: This is not a JSON object.", param="obfuscation") from None
-    return options or {}
 
 
 def _checked(headers: Headers, fields: Fields, prompt: bytes, *, searched: bool) -> dict[str, list[str]]:

@@ -39,7 +39,8 @@ def choose_device(settings: EngineSettings) -> Device:
         return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
     if settings.kernels == "gpu" and (int8 or settings.dtype != "bf16"):
         raise SetupError("The GPU computes in bf16.", hint="Leave out --dtype fp32 and --weights int8.")
-    if settings.kernels == "gpu" or (_suits_gpu(settings) and not find.refusal()):
+    suits_gpu = (settings.kernels, settings.dtype, settings.weights) == ("auto", "bf16", "as-dtype")
+    if settings.kernels == "gpu" or (suits_gpu and not find.refusal()):
         return gpu_device()
     try:
         return CpuDevice(NativeKernels(dtype, settings.threads, int8=int8))
@@ -56,7 +57,3 @@ def gpu_device() -> Device:
     from cloister.compute.gpu.device import GpuDevice  # needs packages that a machine without a GPU may lack
 
     return GpuDevice()
-
-
-def _suits_gpu(settings: EngineSettings) -> bool:
-    return (settings.kernels, settings.dtype, settings.weights) == ("auto", "bf16", "as-dtype")

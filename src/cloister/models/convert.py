@@ -2,16 +2,12 @@
 process converts (gguf_converter.py): Python cannot interrupt the libraries, and Ctrl-C must end the command at once.
 The folder gets its name when every byte is on the disk; the next conversion removes a killed one's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,9 +19,6 @@ from cloister.process.blocking import BlockingEndpoint
 from cloister.process.child import run_module
 from cloister.process.hardening import ending_interrupts
 from cloister.terminal import error_console
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 FILE_NAME = "cloister-manifest.json"
 CONVERTER = "cloister.models.gguf_converter"
@@ -73,79 +66,31 @@ def convert_gguf(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
     with writing_to(target.parent), ending_interrupts():
         target.parent.mkdir(parents=True, exist_ok=True)
         with only_one(target.parent / f".{target.name}.lock"):
-            if not target.is_dir():
-                _convert(gguf, target, name=name, sha256=sha256)
+            if target.is_dir():
+                return
+            for abandoned in target.parent.glob(f".partial-{target.name}-*"):
+                shutil.rmtree(abandoned, ignore_errors=True)
+            partial = target.parent / f".partial-{target.name}-{os.getpid()}"
+            partial.mkdir()
+            try:
+                _have_converted(Convert(name, str(gguf), sha256, str(partial)))
+                partial.rename(target)
+                sync(target.parent)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
 
 
 def writing_to(folder: Path) -> AbstractContextManager[None]:
     """A conversion that cannot write is a SetupError."""
-    return needed(
-        f"The converted model cannot be written to {folder}",
-        "Make room there, or name another folder in CLOISTER_CACHE.",
-    )
-
-
-def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
-    for abandoned in target.parent.glob(f".partial-{target.name}-*"):
-        shutil.rmtree(abandoned, ignore_errors=True)
-    partial = target.parent / f".partial-{target.name}-{os.getpid()}"
-    partial.mkdir()
-    try:
-        _have_converted(Convert(name, str(gguf), sha256, str(partial)))
-        partial.rename(target)
-        sync(target.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    hint = "Make room there, or name another folder in CLOISTER_CACHE."
+    return needed(f"The converted model cannot be written to {folder}", hint)
 
 
 def _have_converted(order: Convert) -> None:
     """Wait for the converter, and raise its error if it fails. It has ended on return, either way."""
     ours, theirs = socket.socketpair()
     what = f"Converting {order.name}"
-    with ours, _progress_bar(what) as bar:
-        task = bar.add_task(what, total=1.0)
-        converter = run_module(CONVERTER, theirs)
-        try:
-            said = _last_message(order, ours, lambda part: bar.update(task, completed=part))
-            if said is None:
-                _wait_for(converter)
-        finally:
-            converter.kill()
-            _wait_for(converter)
-    if isinstance(said, StartFailed):
-        raise why_not_started(said)
-    if said is None:
-        raise SetupError(
-            f"The process that converted {order.name} ended before it was done{_by_what(converter.returncode)}.",
-            hint="Make sure that memory is free, then try again.",
-        )
-
-
-def _last_message(
-    order: Convert, peer: socket.socket, progress: Callable[[float], None]
-) -> Converted | StartFailed | None:
-    """None if the converter closes the connection before."""
-    control: BlockingEndpoint[FromConverter] = BlockingEndpoint(peer, FromConverter)
-    try:
-        control.send(order)
-        while isinstance(said := control.next(), ConversionProgress):
-            progress(said.part)
-    except ConnectionError:
-        return None
-    return said
-
-
-def _wait_for(process: subprocess.Popen[bytes]) -> None:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE_S)
-
-
-def _by_what(status: int | None) -> str:
-    return f" (by signal {-status})" if status is not None and status < 0 else ""
-
-
-def _progress_bar(what: str) -> Progress:
     # Not loaded when this module is only imported, to open a model.
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -153,4 +98,31 @@ def _progress_bar(what: str) -> Progress:
     if not console.is_terminal:
         console.print(f"{what}…")
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with ours, Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=1.0)
+        converter = run_module(CONVERTER, theirs)
+        control: BlockingEndpoint[FromConverter] = BlockingEndpoint(ours, FromConverter)
+        said: FromConverter | None = None  # stays so if the converter closes the connection
+        try:
+            with suppress(ConnectionError):
+                control.send(order)
+                while isinstance(said := control.next(), ConversionProgress):
+                    bar.update(task, completed=said.part)
+            if not isinstance(said, Converted | StartFailed):
+                _wait_for(converter)
+        finally:
+            converter.kill()
+            _wait_for(converter)
+    if isinstance(said, StartFailed):
+        raise why_not_started(said)
+    if not isinstance(said, Converted):
+        status = converter.returncode
+        how = f" (by signal {-status})" if status is not None and status < 0 else ""
+        message = f"The process that converted {order.name} ended before it was done{how}."
+        hint = "Make sure that memory is free, then try again."
+        raise SetupError(message, hint=hint)
+
+
+def _wait_for(process: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE_S)

@@ -82,9 +82,6 @@ class RawParts(Parts):
     def names(self) -> set[str]:
         return set(self._weights)
 
-    def has(self, name: str) -> bool:
-        return name in self._weights
-
     def tensor(self, name: str) -> torch.Tensor:
         found = self._raw(name)
         if found.dtype not in COUNTS:
@@ -100,17 +97,13 @@ class RawParts(Parts):
         return self._kernels.pack(weight, bias, gate)
 
     def leftover(self) -> set[str]:
-        return {name for name in set(self._weights) - self._asked if not self._is_a_copy(name)}
+        used = [self._weights[other] for other in self._asked]
 
-    def _is_a_copy(self, name: str) -> bool:
-        """Whether it equals a tensor in use: files may hold tied weights twice."""
-        tensor = self._weights[name]
-        used = (self._weights[other] for other in self._asked)
-        return any(
-            other.dtype == tensor.dtype and other.shape == tensor.shape and torch.equal(other, tensor)
-            for other in used
-            if tensor.dim() > 1
-        )
+        def is_a_copy(one: torch.Tensor) -> bool:  # files may hold tied weights twice
+            others = (other for other in used if (other.dtype, other.shape) == (one.dtype, one.shape))
+            return one.dim() > 1 and any(torch.equal(other, one) for other in others)
+
+        return {name for name in set(self._weights) - self._asked if not is_a_copy(self._weights[name])}
 
     def _raw(self, name: str) -> torch.Tensor:
         try:
@@ -153,10 +146,8 @@ def _joined(*rows: torch.Tensor) -> torch.Tensor:
 def _check_floats(name: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in FLOATS:
         kind = str(tensor.dtype).removeprefix("torch.")
-        raise ModelUnsupported(
-            f"'{name}' is stored as {kind}: quantised weights are not served.",
-            hint="Serve the unquantised model (bf16, fp16 or fp32), or a GGUF file of it.",
-        )
+        hint = "Serve the unquantised model (bf16, fp16 or fp32), or a GGUF file of it."
+        raise ModelUnsupported(f"'{name}' is stored as {kind}: quantised weights are not served.", hint=hint)
 
 
 def check_leftover(parts: Parts, architecture: str, unused: Iterable[str] = ()) -> None:
@@ -171,10 +162,8 @@ def check_leftover(parts: Parts, architecture: str, unused: Iterable[str] = ()) 
 
 
 def refused(architecture: str, why: str) -> ModelUnsupported:
-    return ModelUnsupported(
-        f"Models of the architecture '{architecture}' are not served: {why}.",
-        hint="docs/architecture.md lists the architectures that are served.",
-    )
+    hint = "docs/architecture.md lists the architectures that are served."
+    return ModelUnsupported(f"Models of the architecture '{architecture}' are not served: {why}.", hint=hint)
 
 
 @contextmanager
@@ -192,6 +181,5 @@ def lacking(name: str) -> ModelCorrupt:
 
 
 def misshapen(name: str) -> ModelCorrupt:
-    return ModelCorrupt(
-        f"'{name}' has another shape than the model's configuration says.", hint="Fetch or convert the model again."
-    )
+    hint = "Fetch or convert the model again."
+    return ModelCorrupt(f"'{name}' has another shape than the model's configuration says.", hint=hint)

@@ -3,7 +3,6 @@ embedding reads the packed output layer. Rotary angles are transformers' own for
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from cloister.errors import ModelCorrupt, ModelUnsupported
 from cloister.models.decoder import Decoder, Parts, check_leftover, refused
 
 if TYPE_CHECKING:
-    from cloister.models.plain_config import Config
+    from cloister.models.source import Config
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -28,27 +27,20 @@ def check_rotary(config: Config) -> None:
     kinds = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
     for kind in kinds:
         if kind.get("rope_type") in LENGTH_DEPENDENT:
-            raise ModelUnsupported(
-                f"Rotary scaling '{kind['rope_type']}' depends on other requests' lengths and is not served.",
-                hint="Choose a model with default, linear, yarn or llama3 scaling.",
-            )
-
-
-Place = Callable[[torch.Tensor], torch.Tensor]
-
-
-def _stay(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+            message = f"Rotary scaling '{kind['rope_type']}' depends on other requests' lengths and is not served."
+            hint = "Choose a model with default, linear, yarn or llama3 scaling."
+            raise ModelUnsupported(message, hint=hint)
 
 
 class Rotary:
     """A table of angles for positions 0 .. max_context-1."""
 
-    def __init__(self, config: Config, dim: int, max_context: int, place: Place = _stay) -> None:
+    def __init__(self, config: Config, dim: int, max_context: int, device: Device) -> None:
         check_rotary(config)
         kind = config.rope_parameters["rope_type"]
         if kind == "default":
-            frequencies, scaling = _default_frequencies(config.rope_parameters["rope_theta"], dim), 1.0
+            exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim
+            frequencies, scaling = 1.0 / (config.rope_parameters["rope_theta"] ** exponents), 1.0
         else:
             from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -57,14 +49,10 @@ class Rotary:
                 raise refused(config.model_type, "only a part of its heads is rotated")
         angles = torch.arange(max_context)[:, None].float() * frequencies.float()
         both_halves = torch.cat((angles, angles), dim=-1)
-        cosine, sine = place(both_halves.cos()), place(both_halves.sin())
-        self._cosine, self._sine = cosine * scaling, sine * scaling
+        cosine, sine = device.place(both_halves.cos()), device.place(both_halves.sin())
+        self._cosine, self._sine, self.width = cosine * scaling, sine * scaling, cosine.shape[1]
         # Rotating further starts from a position that was scaled already.
         self._rotation_cosine, self._rotation_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
-
-    @property
-    def width(self) -> int:
-        return self._cosine.shape[1]
 
     def at(self, positions: torch.Tensor, rotations: torch.Tensor) -> Angles:
         further = self.rotation(rotations)
@@ -73,10 +61,6 @@ class Rotary:
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines that rotate a rotated vector further by these distances."""
         return self._rotation_cosine[positions], self._rotation_sine[positions]
-
-
-def _default_frequencies(theta: float, dim: int) -> torch.Tensor:
-    return 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim))
 
 
 def suits(config: Config) -> bool:
@@ -94,7 +78,7 @@ class FusedDecoder(Decoder):
         self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
-        self._rotary = Rotary(config, head_dim(config), max_context, device.place)
+        self._rotary = Rotary(config, head_dim(config), max_context, device)
         self._epsilon = float(config.rms_norm_eps)
         self._layers = [self._layer(config, parts, index) for index in range(config.num_hidden_layers)]
         self._norm = device.place(parts.tensor("model.norm.weight"))
@@ -126,15 +110,9 @@ class FusedDecoder(Decoder):
     def _layer(self, config: Config, parts: Parts, index: int) -> Layer:
         name = f"model.layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-        shape = LayerShape(
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            dim=head_dim(config),
-            rotary=self._rotary.width,
-            epsilon=self._epsilon,
-            scale=head_dim(config) ** -0.5,
-            window=_window(config, index),
-        )
+        heads = (config.num_attention_heads, config.num_key_value_heads, head_dim(config))
+        scale, window = head_dim(config) ** -0.5, _window(config, index)
+        shape = LayerShape(*heads, self._rotary.width, self._epsilon, scale, window)
         normed = config.model_type == "qwen3"
         _check_biases(config, parts, attention, mlp)
         layer = Layer(
@@ -160,10 +138,9 @@ class FusedDecoder(Decoder):
 def _check(packed: Packed, columns: int, k: int) -> None:
     """The kernels read and write by the configuration's sizes, so a weight must have exactly these."""
     if (packed.columns, packed.k) != (columns, k):
-        raise ModelCorrupt(
-            f"A weight is {packed.columns} × {packed.k} where the model's configuration says {columns} × {k}.",
-            hint="Fetch or convert the model again.",
-        )
+        message = f"A weight is {packed.columns} × {packed.k} where the model's configuration says {columns} × {k}."
+        hint = "Fetch or convert the model again."
+        raise ModelCorrupt(message, hint=hint)
 
 
 def _check_biases(config: Config, parts: Parts, attention: str, mlp: str) -> None:
@@ -175,10 +152,8 @@ def _check_biases(config: Config, parts: Parts, attention: str, mlp: str) -> Non
     wanted |= {f"{mlp}.{part}_proj": inner for part in ("gate", "up", "down")}
     for layer, has_bias in wanted.items():
         if parts.has(f"{layer}.bias") != has_bias:
-            raise refused(
-                config.model_type,
-                f"its weights {'lack' if has_bias else 'hold'} '{layer}.bias', against its configuration",
-            )
+            why = f"its weights {'lack' if has_bias else 'hold'} '{layer}.bias', against its configuration"
+            raise refused(config.model_type, why)
 
 
 def head_dim(config: Config) -> int:

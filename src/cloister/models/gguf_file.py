@@ -67,9 +67,11 @@ class GgufFile:
         with self._unsupported_if_it_fails("its tokenizer cannot be read"):
             tokenizer = GgufTokenizer(self.path, self.architecture, self._field)
             tokenizer.write(folder, getattr(self.config, "max_position_embeddings", None))
-            ends = self._end_tokens(tokenizer.ends)
-        generation = {"bos_token_id": self.config.bos_token_id, "eos_token_id": ends}
-        generation["pad_token_id"] = self.config.pad_token_id
+            ends, configured = tokenizer.ends, self.config.eos_token_id
+            if isinstance(configured, list):
+                ends = list(dict.fromkeys([*configured, *ends]))
+        generation = {"bos_token_id": self.config.bos_token_id, "pad_token_id": self.config.pad_token_id}
+        generation["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None
         present = {key: value for key, value in generation.items() if value is not None}
         (folder / "generation_config.json").write_text(json.dumps(present, indent=2) + "\n")
 
@@ -112,13 +114,6 @@ class GgufFile:
             progress(done / total)
         yield from merged.items()
 
-    def _end_tokens(self, known: list[int]) -> int | list[int] | None:
-        """One id alone is a number."""
-        configured = self.config.eos_token_id
-        if isinstance(configured, list):
-            known = list(dict.fromkeys([*configured, *known]))
-        return known[0] if len(known) == 1 else known or None
-
     def _carry_over(self, config: PreTrainedConfig) -> None:
         """Take over what transformers' map drops; refuse a field that the architecture does not have."""
         for key, name in _CARRIED.items():
@@ -155,9 +150,8 @@ class GgufFile:
         return None if field is None else field.contents()
 
     def _unsupported(self, why: str) -> ModelUnsupported:
-        return ModelUnsupported(
-            f"{self.path.name} (architecture {self.architecture}) cannot be served: {why}.", hint=_HINT
-        )
+        named = f"{self.path.name} (architecture {self.architecture})"
+        return ModelUnsupported(f"{named} cannot be served: {why}.", hint=_HINT)
 
     @contextmanager
     def _unsupported_if_it_fails(self, why: str) -> Iterator[None]:

@@ -75,15 +75,6 @@ class GgufTokenizer:
         return list(dict.fromkeys(token for token in [*said, *found] if token is not None))
 
     @property
-    def _begins(self) -> bool:
-        """Whether a raw text begins with the begin token: as the file says, else by llama.cpp's defaults. Gemma 4
-        always does, since files of it say otherwise by mistake."""
-        said = self._field("tokenizer.ggml.add_bos_token")
-        if said is None or self._kind == "gemma4":
-            return self._kind in ("llama", "gemma4") or self._split in _BEGIN_BY_DEFAULT
-        return bool(said)
-
-    @property
     def _spaced(self) -> bool:
         """Whether words get a space before them at the start and after special tokens (not so for Gemma)."""
         said = self._field("tokenizer.ggml.add_space_prefix")
@@ -113,20 +104,16 @@ class GgufTokenizer:
         """Tokens whose names in a text are those tokens: what the file marks, and what it names."""
         return self._named | {at for at, kind in enumerate(self._types) if kind in (_CONTROL, _USER_DEFINED)}
 
-    @cached_property
-    def _structural(self) -> set[int]:
-        """Special tokens for certain. Some files mark single words as control tokens by mistake: not in brackets."""
-        control = [at for at, kind in enumerate(self._types) if kind == _CONTROL]
-        bracketed = {at for at in control if self._names[at].startswith("<") and self._names[at].endswith(">")}
-        return self._named | bracketed
-
     def _correct_tokens(self, described: dict[str, Any]) -> None:
         """Remove tokens that are not the file's (they would lie behind the model's last row); make its begin and end
         tokens special, and control tokens that transformers takes for words (<｜User｜> of DeepSeek's distillates)."""
         added = {token["id"]: token for token in described["added_tokens"] if token["id"] < len(self._names)}
         vocabulary = described["model"]["vocab"]
         spelled = {token: name for name, token in vocabulary.items()}
-        for token in sorted(self._structural - added.keys()):
+        control = [at for at, kind in enumerate(self._types) if kind == _CONTROL]
+        # Some files mark single words as control tokens by mistake: not in brackets.
+        bracketed = {at for at in control if self._names[at].startswith("<") and self._names[at].endswith(">")}
+        for token in sorted((self._named | bracketed) - added.keys()):
             name = self._names[token]
             vocabulary[name] = vocabulary.pop(spelled[token])
             added[token] = {"id": token, "content": name, "single_word": False, "lstrip": False, "rstrip": False}
@@ -144,7 +131,7 @@ class GgufTokenizer:
         if self._split in _DIGIT_BY_DIGIT:
             digits = tokenizers.pre_tokenizers.Digits(individual_digits=True)
             words = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-            described["pre_tokenizer"] = _as_json(tokenizers.pre_tokenizers.Sequence([digits, words]))
+            described["pre_tokenizer"] = json.loads(tokenizers.pre_tokenizers.Sequence([digits, words]).__getstate__())
         if self._kind == "gpt2" and self._split in _WHOLE_WORDS_FIRST:
             described["model"]["ignore_merges"] = True
         if self._kind == "llama":
@@ -157,7 +144,11 @@ class GgufTokenizer:
             described["decoder"]["decoders"] = [*steps, *strip]
 
     def _add_begin_and_end(self, described: dict[str, Any]) -> None:
-        begin = self._wanted("bos", self._begins)
+        # As the file says, else by llama.cpp's defaults. Gemma 4 always begins: files of it say otherwise by mistake.
+        begins = self._field("tokenizer.ggml.add_bos_token")
+        if begins is None or self._kind == "gemma4":
+            begins = self._kind in ("llama", "gemma4") or self._split in _BEGIN_BY_DEFAULT
+        begin = self._wanted("bos", bool(begins))
         end = self._wanted("eos", bool(self._field("tokenizer.ggml.add_eos_token")))
         if begin is None and end is None:
             return
@@ -184,7 +175,3 @@ class GgufTokenizer:
             for token in (begin, end)
         )
         return [*before, {"Sequence": {"id": text, "type_id": which}}, *after]
-
-
-def _as_json(part: Any) -> Any:
-    return json.loads(part.__getstate__())

@@ -4,8 +4,9 @@ writes machine code for every new shape, which a sealed process may not, and its
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,12 +19,70 @@ from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, lay_out
 from cloister.models.assembly import Rows, assembled
 from cloister.models.decoder import Decoder, Parts, refused, refusing
 from cloister.models.fused import check_rotary, head_dim
-from cloister.models.windows import Window, Windows
 
 HARMLESS = frozenset(
     ("dropout", "is_causal", "position_ids", "cache_position", "output_attentions", "use_cache", "sliding_window")
 )  # off, or said by positions and masks
 DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}  # largest relative difference of logits; a bf16 cache rounds
+
+FAR = 1 << 20  # beyond any window: a window this long sees all
+
+Sees = Callable[[int, int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """In place of a mask: how many positions back a layer looks, 0 for all; None if neither causal nor sliding."""
+
+    length: int | None
+
+
+class Windows:
+    """Takes the place of transformers' mask makers; each kind of mask is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Window] = {}
+
+    def mask(self, *, mask_function: Callable[..., torch.Tensor], local_size: int | None = None, **_: Any) -> Window:
+        key = (_identity(mask_function), local_size)
+        if key not in self._known:
+            self._known[key] = Window(_length_of(_positions(mask_function)))
+        return self._known[key]
+
+
+def _identity(value: Any) -> Any:
+    """A mask function's code with the numbers and functions that it encloses: windows of different lengths share code.
+    Tensors do not count: they hold the batch's padding, of which we have none."""
+    if isinstance(value, torch.Tensor):
+        return torch.Tensor
+    if isinstance(value, tuple | list):
+        return tuple(map(_identity, value))
+    cells = getattr(value, "__closure__", None) or ()
+    return (getattr(value, "__code__", value), *(_identity(cell.cell_contents) for cell in cells))
+
+
+def _positions(mask_function: Callable[..., torch.Tensor]) -> Sees:
+    zero = torch.tensor(0)
+    return lambda at, seen: bool(mask_function(zero, zero, torch.tensor(at), torch.tensor(seen)))
+
+
+def _length_of(sees: Sees) -> int | None:
+    """0 where all is seen; None where the mask has another shape."""
+    if sees(FAR, 0):
+        window = 0
+    else:  # the least distance at which nothing is seen
+        window, beyond = 0, FAR
+        while beyond - window > 1:
+            middle = (window + beyond) // 2
+            window, beyond = (middle, beyond) if sees(FAR, FAR - middle) else (window, middle)
+        window = beyond
+    # Chunks look like windows from some positions and not from others.
+    for at in (0, 1, 7, FAR // 3, FAR, FAR + 1, FAR + window // 2):
+        edges = {0, 1, at // 2, at - window, at - window + 1, at - 1, at, at + 1, at + 2}
+        for seen in (edge for edge in edges if edge >= 0):
+            if sees(at, seen) != (seen <= at and (window == 0 or seen > at - window)):
+                return None
+    return window
 
 
 class HookedDecoder(Decoder):
@@ -51,7 +110,8 @@ class HookedDecoder(Decoder):
             check_rotary(shape)
             self._model = assembled(self._config, parts, device.kernels, self._rows)
             self._install(self._hook)
-            self._head = _without_base(self._model)
+            self._head = copy.copy(self._model)
+            self._head._modules = {**self._model._modules, self._model.base_model_prefix: _Given()}
         # The model tells these with its first step.
         self.scales, self.windows = [0.0] * self.cache_shape.layers, [0] * self.cache_shape.layers
 
@@ -62,7 +122,9 @@ class HookedDecoder(Decoder):
         tokens, positions = torch.cat((batch.tokens, spare)), torch.cat((batch.positions.long(), spare))
         try:
             with _without_onednn(), self._rows.expecting(batch.rows + 1):
-                out = self._model.base_model(**_inputs(tokens, positions))
+                # With a mask of ones transformers does not look for several sequences itself.
+                given = {"position_ids": positions[None], "attention_mask": torch.ones_like(tokens)[None]}
+                out = self._model.base_model(input_ids=tokens[None], **given, use_cache=False)
         finally:
             self._step = None
             tokens.zero_()
@@ -82,18 +144,14 @@ class HookedDecoder(Decoder):
     @torch.inference_mode()
     def check(self) -> None:
         with refusing(self.architecture):
-            ours, own = self._logits_of_both(self._some_tokens(2 * BLOCK_TOKENS + 5))
-        if ours.shape != own.shape or not bool(
-            ((ours - own).norm(dim=-1) <= DIFFERENCE[self.kernels.dtype] * own.norm(dim=-1)).all()
-        ):
+            # Without the padding token, which models skip when they count positions.
+            padding = self._config.get_text_config().pad_token_id
+            few = list(itertools.islice((token for token in range(1, self.vocabulary) if token != padding), 97))
+            count = min(2 * BLOCK_TOKENS + 5, self.max_context)
+            ours, own = self._logits_of_both(torch.tensor([few[place * 7 % len(few)] for place in range(count)]))
+        most = DIFFERENCE[self.kernels.dtype] * own.norm(dim=-1)
+        if ours.shape != own.shape or not bool(((ours - own).norm(dim=-1) <= most).all()):
             raise refused(self.architecture, "its logits are others with our attention than with its own")
-
-    def _some_tokens(self, count: int) -> torch.Tensor:
-        """Without the padding token, which models skip when they count positions."""
-        padding = self._config.get_text_config().pad_token_id
-        tokens = (token for token in range(1, self.vocabulary) if token != padding)
-        few = list(itertools.islice(tokens, 97))
-        return torch.tensor([few[place * 7 % len(few)] for place in range(min(count, self.max_context))])
 
     def _logits_of_both(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The model's own attention finds positions and mask itself."""
@@ -148,21 +206,9 @@ class HookedDecoder(Decoder):
         return torch.cat((attended, spare)).view(1, rows + 1, q.shape[1], -1), None
 
 
-def _inputs(tokens: torch.Tensor, positions: torch.Tensor) -> dict[str, Any]:
-    """With a mask of ones transformers does not look for several sequences itself."""
-    ones = torch.ones(1, len(tokens), dtype=torch.int64)
-    return {"input_ids": tokens[None], "position_ids": positions[None], "attention_mask": ones, "use_cache": False}
-
-
 class _Given(nn.Module):
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Given:
         return Given(last_hidden_state=inputs_embeds)
-
-
-def _without_base(model: Any) -> Any:
-    head = copy.copy(model)
-    head._modules = {**model._modules, model.base_model_prefix: _Given()}
-    return head
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from cloister.compute.layout import Chunk, lay_out
 from cloister.models import fused
 from cloister.models.decoder import Decoder, Parts, refused, refusing
 from cloister.models.fused import FusedDecoder
-from cloister.models.plain_config import read_plainly
-from cloister.models.source import ModelFolder
+from cloister.models.source import ModelFolder, read_plainly
 
 ONE, OTHER = (3, 1, 4, 1, 5, 9, 2), (2, 7, 1, 8, 2)
 
@@ -37,7 +36,15 @@ def check_decoder(decoder: Decoder) -> None:
 
 def build_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
     """`max_context` 0 means what the model allows."""
-    config: Any = read_plainly(folder.config) or _read_by_transformers(folder)
+    config: Any = read_plainly(folder.config)
+    if config is None:
+        from transformers import AutoConfig
+
+        try:
+            config = AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
+        except Exception as wrong:  # of whatever type its checks of a configuration raise
+            kind = folder.config.get("model_type", "unknown")
+            raise refused(str(kind), "transformers does not know it, or not this configuration of it") from wrong
     longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
     context = min(max_context, longest) if max_context else longest
     if fused.suits(config):
@@ -45,16 +52,6 @@ def build_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context
     from cloister.models.hooked import HookedDecoder  # imports the whole of transformers' modelling: seconds
 
     return HookedDecoder(config, parts, device, context)
-
-
-def _read_by_transformers(folder: ModelFolder) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
-    except Exception as wrong:  # of whatever type its checks of a configuration raise
-        kind = folder.config.get("model_type", "unknown")
-        raise refused(str(kind), "transformers does not know it, or not this configuration of it") from wrong
 
 
 def mixes_rows(decoder: Decoder) -> bool:

@@ -25,9 +25,8 @@ def create_memory_file(name: str) -> int:
                 raise
             return os.memfd_create(name, flags)
     except OSError as failure:
-        raise SetupError(
-            f"A memory file cannot be made: {failure.strerror}.", hint="Cloister needs Linux with memfd_create."
-        ) from failure
+        hint = "Cloister needs Linux with memfd_create."
+        raise SetupError(f"A memory file cannot be made: {failure.strerror}.", hint=hint) from failure
 
 
 def seal(fd: int) -> None:
@@ -35,10 +34,8 @@ def seal(fd: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except OSError as failure:
-        raise SetupError(
-            f"A memory file cannot be sealed: {failure.strerror}.",
-            hint="A process that still maps it for writing keeps it open; end it and start again.",
-        ) from failure
+        hint = "A process that still maps it for writing keeps it open; end it and start again."
+        raise SetupError(f"A memory file cannot be sealed: {failure.strerror}.", hint=hint) from failure
     check_sealed(fd)
 
 

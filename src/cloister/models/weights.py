@@ -20,18 +20,9 @@ INDEX_FILE = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100 * 1024 * 1024
 _LENGTH = struct.Struct("<Q")
 DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "BOOL": torch.bool, "U8": torch.uint8},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -107,19 +98,12 @@ class ShardWriter:
 
 def open_weights(folder: ModelFolder) -> dict[str, torch.Tensor]:
     """Views of the mapped files, nothing copied."""
-    index = folder.path / INDEX_FILE
-    if index.is_file():
-        return _indexed(index)
-    single = folder.path / SINGLE_FILE
-    if not single.is_file():
-        raise ModelNotFound(
-            f"{folder.path} holds neither {SINGLE_FILE} nor {INDEX_FILE}.",
-            hint="Only safetensors are read: fetch that form of the model, or give a GGUF file.",
-        )
-    return read_shard(single)
-
-
-def _indexed(index: Path) -> dict[str, torch.Tensor]:
+    index, single = folder.path / INDEX_FILE, folder.path / SINGLE_FILE
+    if not index.is_file():
+        if not single.is_file():
+            hint = "Only safetensors are read: fetch that form of the model, or give a GGUF file."
+            raise ModelNotFound(f"{folder.path} holds neither {SINGLE_FILE} nor {INDEX_FILE}.", hint=hint)
+        return read_shard(single)
     try:
         places = dict(json.loads(index.read_bytes())["weight_map"])
     except (ValueError, KeyError, TypeError) as wrong:

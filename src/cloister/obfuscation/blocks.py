@@ -8,9 +8,8 @@ takes the model's probabilities as its prior still prefers the likeliest of T; Î
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cloister.obfuscation.gqs import Candidate, Value
+from cloister.obfuscation.gqs import Candidate, Quantization, Value
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.quantization import Quantization
 
 Words = Callable[[tuple[Value, ...]], frozenset[str]]
 Block = list[Candidate]

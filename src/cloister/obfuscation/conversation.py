@@ -34,9 +34,6 @@ class Answers:
     def _forget(self, name: str) -> None:
         self._characters -= sum(map(len, self._known.pop(name, ())))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
 
 def _after(turn: str, answer: str) -> str:
     return hashlib.sha256(f"{turn}\0{answer.strip()}".encode("utf-8", "replace")).hexdigest()

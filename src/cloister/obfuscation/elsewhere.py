@@ -45,29 +45,22 @@ class Elsewhere:
         for name in names:
             self.check("session or cache_salt", name)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
 
 def refuse_words(stops: Iterable[str]) -> None:
     """Secrets are found later, in another process: no code here can know whether a word is one."""
     if any(_WORD.search(stop) for stop in stops):
-        raise ObfuscationRefused(
-            "With auto_redact a stop string may have no letters or digits: what the vault finds to be a secret, this "
-            "machine does not know, and stop strings are read outside the vault.",
-            param="stop",
-            hint="Stop at signs or line ends, or mark all secrets yourself and leave auto_redact out.",
-        )
+        unknown = "what the vault finds to be a secret, this machine does not know"
+        message = f"With auto_redact a stop string may have no letters or digits: {unknown}, and stop strings are read"
+        hint = "Stop at signs or line ends, or mark all secrets yourself and leave auto_redact out."
+        raise ObfuscationRefused(f"{message} outside the vault.", param="stop", hint=hint)
 
 
 def refuse_biases(biases: object) -> None:
     """Token ids say words, too, and who sends them need not have the tokenizer that could tell which."""
     if biases:
-        raise ObfuscationRefused(
-            "logit_bias: Tokens are the same for all variants, and could be a secret's.",
-            param="logit_bias",
-            hint="Leave logit_bias out where a prompt has secrets.",
-        )
+        message = "logit_bias: Tokens are the same for all variants, and could be a secret's."
+        hint = "Leave logit_bias out where a prompt has secrets."
+        raise ObfuscationRefused(message, param="logit_bias", hint=hint)
 
 
 def marked_secrets(given: Any) -> set[str]:
@@ -87,8 +80,6 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 def refused(field: str) -> ObfuscationRefused:
-    return ObfuscationRefused(
-        f"The field {field[:64]!r} says a secret, or a word of one, where nothing can stand in its place.",
-        param=field[:64],
-        hint="Say secrets in the texts of messages or prompts alone.",
-    )
+    message = f"The field {field[:64]!r} says a secret, or a word of one, where nothing can stand in its place."
+    hint = "Say secrets in the texts of messages or prompts alone."
+    return ObfuscationRefused(message, param=field[:64], hint=hint)

@@ -17,7 +17,7 @@ class Mention:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Entity:
     """First mention first. `secret` is spelt as that one, or as its substitutes are (`spelt_before`)."""
 
@@ -28,9 +28,6 @@ class Entity:
 
     def everywhere(self) -> tuple[Mention, ...]:
         return (*self.mentions, *(mention for mention, _ in self.parts))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
 
 
 def add_mentions(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[TaggedText]:
@@ -51,10 +48,8 @@ def _whole(texts: Sequence[TaggedText], known: Iterable[str]) -> list[TaggedText
     if not secrets:
         return list(texts)
     if len(secrets) > MAX_SECRETS:
-        raise TagsInvalid(
-            f"There are {len(secrets)} secrets; {MAX_SECRETS} can be hidden in one prompt.",
-            hint="Mark fewer, send less at once, or use the level 'isolated'.",
-        )
+        hint = "Mark fewer, send less at once, or use the level 'isolated'."
+        raise TagsInvalid(f"There are {len(secrets)} secrets; {MAX_SECRETS} can be hidden in one prompt.", hint=hint)
     words = "|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True))
     pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
 
@@ -78,10 +73,9 @@ def entities_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[
             else:
                 mentions.setdefault(text.secret(span).casefold(), []).append(Mention(place, span))
     if mentions and not any(each.isalnum() for text in texts for _, piece in outside(text) for each in piece):
-        raise TagsInvalid(
-            "The whole prompt is one secret: there is nothing by which a substitute could be chosen.",
-            hint="Mark only the words that must stay secret, or use the level 'isolated'.",
-        )
+        message = "The whole prompt is one secret: there is nothing by which a substitute could be chosen."
+        hint = "Mark only the words that must stay secret, or use the level 'isolated'."
+        raise TagsInvalid(message, hint=hint)
     spelt = {secret.casefold(): secret for secret in known}
     found = []
     for key in dict.fromkeys((*mentions, *parts)):

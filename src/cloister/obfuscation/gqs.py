@@ -11,17 +11,43 @@ not know the real one, and goes on with its cohort: the result is an equivalence
 Secrets are sampled together as one long one. `Fitting` must depend on tokens alone, or the classes are none.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from cloister.errors import PromptTooLong
+from cloister.errors import PromptTooLong, SetupError
 from cloister.obfuscation.language_model import Branches, LanguageModel, LogProbs
-from cloister.obfuscation.quantization import Quantization
+
+Distance = Literal["absolute", "relative"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """λ_max: candidates kept at each step. Distance: |P(fake) − P(real)| < ε as in the paper, or of ln P."""
+
+    epsilon: float = 0.1
+    lambda_max: int = 128
+    temperature: float = 1.0
+    distance: Distance = "absolute"
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0 or (self.distance == "absolute" and self.epsilon > 1):
+            raise SetupError("ε must be above 0, and at most 1 for an absolute distance.", hint="Try 0.1.")
+        if self.lambda_max < 1 or not 0 < self.temperature <= 10:
+            raise SetupError("λ_max is at least 1, the temperature above 0 and at most 10.", hint="Try 128 and 1.")
+
+    def holds(self, one: float, other: float) -> bool:
+        """Theorem 5.1 for two log-probabilities."""
+        return self.gap(one, other) < self.epsilon
+
+    def gap(self, one: float, other: float) -> float:
+        return abs(one - other) if self.distance == "relative" else abs(math.exp(one) - math.exp(other))
+
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -109,9 +135,6 @@ class _Ranked:
     token: Ints
     score: Floats
 
-    def rank_of(self, beam: int, token: int) -> int | None:
-        return next(iter(np.flatnonzero((self.beam == beam) & (self.token == token)).tolist()), None)
-
     def block_of(self, rank: int, width: int) -> int:
         """Which of the blocks of at most `width` ranks, all about as wide, has this rank."""
         count = -(-len(self.token) // width)
@@ -181,15 +204,18 @@ class _Search:
         width = each if each > 1 else max(LEAST_BLOCK, 2 * len(lineages) if differ else 0)
         own, real = int(beams.lineage[beams.real]), (beams.real, token)
         ranked = _ranked(beams, rows, lineages[own])
-        rank = ranked.rank_of(*real)
-        if rank is None:
+        ranks = np.flatnonzero((ranked.beam == beams.real) & (ranked.token == token)).tolist()
+        if not ranks:
             return None
-        number_of_block = ranked.block_of(rank, width)
+        number_of_block = ranked.block_of(ranks[0], width)
 
         def in_block(those: list[int]) -> Iterator[_Grown]:
             """The continuations of a lineage in the block that may stand there, the likeliest first."""
             for one in _ranked(beams, rows, those).block(number_of_block, width):
-                if self._accepts(number, (*beams.value[one.beam], one.token), last):
+                value = (*beams.value[one.beam], one.token)
+                if value not in self._accepted:
+                    self._accepted[value] = self._fitting.accept(number, value, last)
+                if self._accepted[value]:
                     yield one
 
         offered = {lineage: in_block(those) for lineage, those in lineages.items()}
@@ -201,25 +227,15 @@ class _Search:
             chosen = _same_rank(offered, own, real)
         return self._grown(chosen, real) if any((one.beam, one.token) == real for one in chosen) else None
 
-    def _accepts(self, number: int, value: Value, last: bool) -> bool:
-        if value not in self._accepted:
-            self._accepted[value] = self._fitting.accept(number, value, last)
-        return self._accepted[value]
-
     def _grown(self, chosen: list[_Grown], real: tuple[int, int]) -> _Beams:
         beams = self._beams
         parents = np.array([one.beam for one in chosen], dtype=np.int64)
-        begun = beams.begun[parents]
-        return _Beams(
-            [beams.done[one.beam] for one in chosen],
-            [(*beams.value[one.beam], one.token) for one in chosen],
-            begun + np.array([one.score for one in chosen]),
-            begun,
-            beams.lineage[parents],
-            parents,
-            np.array([one.token for one in chosen], dtype=np.int64),
-            [(one.beam, one.token) for one in chosen].index(real),
-        )
+        tokens = np.array([one.token for one in chosen], dtype=np.int64)
+        done = [beams.done[one.beam] for one in chosen]
+        value = [(*beams.value[one.beam], one.token) for one in chosen]
+        begun, place = beams.begun[parents], [(one.beam, one.token) for one in chosen].index(real)
+        logprob = begun + np.array([one.score for one in chosen])
+        return _Beams(done, value, logprob, begun, beams.lineage[parents], parents, tokens, place)
 
     def _end_slot(self, beams: _Beams | None) -> _Beams | None:
         """The beams that may stand in their place in the text, with this slot done."""
@@ -230,16 +246,9 @@ class _Search:
         if beams.real not in kept:
             return None
         logprob = beams.logprob[kept]
-        return _Beams(
-            [done[at] for at in kept],
-            [()] * len(kept),
-            logprob,
-            logprob,
-            np.arange(len(kept), dtype=np.int64),
-            beams.parent[kept],
-            beams.token[kept],
-            kept.index(beams.real),
-        )
+        lineage, real = np.arange(len(kept), dtype=np.int64), kept.index(beams.real)
+        parts = (lineage, beams.parent[kept], beams.token[kept], real)
+        return _Beams([done[at] for at in kept], [()] * len(kept), logprob, logprob, *parts)
 
 
 def _ranked(beams: _Beams, rows: list[_Row], those: list[int]) -> _Ranked:
@@ -256,11 +265,8 @@ def _same_rank(offered: dict[int, Iterator[_Grown]], own: int, real: tuple[int, 
     before: list[_Grown] = []
     for one in offered.pop(own):
         if (one.beam, one.token) == real:
-            found = {own: one} | {
-                lineage: other
-                for lineage, those in offered.items()
-                for other in islice(those, len(before), len(before) + 1)
-            }
+            others = {lineage: next(islice(those, len(before), None), None) for lineage, those in offered.items()}
+            found = {own: one} | {lineage: other for lineage, other in others.items() if other is not None}
             return [found[lineage] for lineage in sorted(found)]
         before.append(one)
     return []
@@ -298,10 +304,9 @@ def sampling(
     """The secrets' class, a piece at a time (`_Search.run`). Closed early, it leaves nothing."""
     length = len(beginning) + sum(len(slot.bridge) + len(slot.target) for slot in slots)
     if length > model.max_context:
-        raise PromptTooLong(
-            f"Sampling needs {length} tokens of context; the sampling model has {model.max_context}.",
-            hint="Shorten the prompt or the secret, or sample with a model of a longer context.",
-        )
+        message = f"Sampling needs {length} tokens of context; the sampling model has {model.max_context}."
+        hint = "Shorten the prompt or the secret, or sample with a model of a longer context."
+        raise PromptTooLong(message, hint=hint)
     with model.branches(beginning, quantization.temperature) as branches:
         return (yield from _Search(branches, slots, quantization.lambda_max + 1, fitting).run())
 

@@ -3,6 +3,7 @@ HMAC-SHA256 under a key derived by HKDF (RFC 5869). Each request has its own `co
 
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Order:
     """`places[k]` is the variant that goes k-th; variant 0 is the real one."""
 
@@ -36,9 +37,6 @@ class Order:
         if len(answers) != len(self.places):
             raise ValueError("there are as many answers as variants")
         return answers[self.authentic]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
 
 
 class Prf:
@@ -74,3 +72,22 @@ def _below(limit: int, words: Iterator[int]) -> int:
     """Words above the largest multiple of `limit` are left out, or low numbers would come a little more often."""
     end = 2**64 // limit * limit
     return next(word for word in words if word < end) % limit
+
+
+class Positions:
+    """How far λ+1 streams may be read: position p once every stream has one, or has ended. Else a server that stops
+    streams at different times would learn from the reader's next step which one is real."""
+
+    def __init__(self, streams: int) -> None:
+        self._reached: list[float] = [0] * streams
+
+    def advance(self, stream: int, by: int = 1) -> None:
+        self._reached[stream] += by
+
+    def end(self, stream: int) -> None:
+        self._reached[stream] = math.inf
+
+    @property
+    def readable(self) -> float:
+        """Infinite once all streams have ended."""
+        return min(self._reached)

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from cloister.errors import CloisterError, TagsInvalid
 from cloister.obfuscation.entities import Entity, Mention, add_mentions, blanked, entities_of, swapped
 from cloister.obfuscation.gqs import Slot
-from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes, shape_of
 from cloister.obfuscation.parts import KEPT, is_everyday, is_telling, outside, owners_of, parts_of, says_part, words_in
-from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
 NEAR = 160  # characters written out before a secret, and looked at beside it, at most
@@ -162,10 +161,8 @@ class _Place:
         secret, start = entity.secret, span.start - len(lead)
         place = cls(tokenizer, secret, lead, start, target, *words_of(tokenizer, target), _beside(text, span), others)
         if not place.in_place(target):
-            raise TagsInvalid(
-                "A secret begins or ends within a word, or runs into what stands beside it.",
-                hint="Mark whole words, without the punctuation around them.",
-            )
+            hint = "Mark whole words, without the punctuation around them."
+            raise TagsInvalid("A secret begins or ends within a word, or runs into what stands beside it.", hint=hint)
         return place
 
     def words(self, entity: int) -> list[_Word]:

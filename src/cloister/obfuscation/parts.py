@@ -215,26 +215,22 @@ def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
 def refuse_parts(texts: Iterable[TaggedText], owners: Owners) -> None:
     """TagsInvalid where a word of a secret, or the initials of a name, stand outside the marks."""
     if any(says_part(text, owners) for text in texts):
-        raise TagsInvalid(
-            "A word of a secret stands outside the marks. It would be in all variants, and tell the real one.",
-            hint="Mark that word, too, where it means the secret: it is then replaced by the matching part of each "
-            "substitute. Where it means something else, use another word.",
-        )
+        message = "A word of a secret stands outside the marks. It would be in all variants, and tell the real one."
+        mark = "Mark that word, too, where it means the secret: it is then replaced by the matching part of each"
+        raise TagsInvalid(message, hint=f"{mark} substitute. Where it means something else, use another word.")
 
 
 def says_part(text: TaggedText, owners: Owners) -> bool:
     pieces = [piece for _, piece in outside(text)]
     words = {found[0] for piece in pieces for found in words_in(piece)}
-    initials = [pattern for secret in owners.keys if (pattern := _initials_alone(secret)) is not None]
-    return any(gives_away(word, part, category) for _, part, category in owners for word in words) or any(
-        pattern.search(piece) for pattern in initials for piece in pieces
-    )
-
-
-def _initials_alone(secret: str) -> re.Pattern[str] | None:
-    """ "M.T." and "M. T." for Margaret Thornbury."""
-    letters = [word[0].upper() for word in parts_of(secret) if word[0].isalpha()]
-    return re.compile(r"(?<!\w)" + r"\. ?".join(letters) + r"\.") if len(letters) > 1 else None
+    if any(gives_away(word, part, category) for _, part, category in owners for word in words):
+        return True
+    for secret in owners.keys:  # "M.T." and "M. T." for Margaret Thornbury
+        letters = [word[0].upper() for word in parts_of(secret) if word[0].isalpha()]
+        alone = r"(?<!\w)" + r"\. ?".join(letters) + r"\."
+        if len(letters) > 1 and any(re.search(alone, piece) for piece in pieces):
+            return True
+    return False
 
 
 def outside(text: TaggedText) -> Iterator[tuple[int, str]]:

@@ -15,8 +15,7 @@ from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, refused, st
 from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import Order, Prf, new_secret
 from cloister.obfuscation.parts import Owners, owners_of, refuse_parts, says_part
-from cloister.obfuscation.regularise import regularise
-from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted
+from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted, regularise
 from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
 from cloister.request_fields import refuse_repeated_names
 
@@ -24,7 +23,7 @@ FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
 _ANY_TAG = re.compile(rb"<\s*/?\s*redact", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Obfuscated:
     """In the order in which they go out. `turn` names the conversation so far; "" if it cannot go on."""
 
@@ -32,9 +31,6 @@ class Obfuscated:
     order: Order
     turn: str
     report: dict[str, Any]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
 
 
 class Obfuscation:
@@ -81,7 +77,14 @@ class Obfuscation:
                     hint="Take it out, or send the request past this client if the provider may read it.",
                 )
             return None
-        return self._obfuscate(field, _read(body))
+        try:
+            request = json.loads(body)
+        except (ValueError, RecursionError):
+            request = None
+        if not isinstance(request, dict):
+            raise InvalidRequest("The body is not a JSON object.")
+        refuse_repeated_names(body)
+        return self._obfuscate(field, request)
 
     def remember(self, sent: Obfuscated, answers: Sequence[Sequence[str]]) -> None:
         """What was answered: for each body in its order the text of every choice. Nothing is kept that is not whole."""
@@ -165,11 +168,9 @@ class Obfuscation:
             content = "".join(variants[0][at] for at in mine)
             answers = self._answers.find(_turn(messages, keys, variants[0], number), content)
             if len(mine) != 1 or answers is None or len(answers) < len(variants):
-                raise ObfuscationRefused(
-                    "The conversation holds an answer that was not given here. The provider would know to which of "
-                    "the variants it was given.",
-                    hint="Begin a new conversation, and say in your own words what matters of this one.",
-                )
+                known = "The provider would know to which of the variants it was given."
+                hint = "Begin a new conversation, and say in your own words what matters of this one."
+                raise ObfuscationRefused(f"The conversation holds an answer not given here. {known}", hint=hint)
             for variant, answer in zip(variants, answers, strict=False):
                 variant[mine[0]] = answer
 
@@ -179,17 +180,6 @@ def _said(body: bytes) -> list[str]:
         return list(strings_in(json.loads(body)))
     except (ValueError, RecursionError):
         return [body.decode("utf-8", "replace")]
-
-
-def _read(body: bytes) -> dict[str, Any]:
-    try:
-        request = json.loads(body)
-    except (ValueError, RecursionError):
-        raise InvalidRequest("The body is not a JSON object.") from None
-    if not isinstance(request, dict):
-        raise InvalidRequest("The body is not a JSON object.")
-    refuse_repeated_names(body)
-    return request
 
 
 def _texts(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -234,10 +224,9 @@ def _refuse_elsewhere(
         if place[0] != "model" and text not in ("user", "system", place[-1]) and says_part(TaggedText(text), owners):
             raise refused(str(place[0]))
         if _ANY_TAG.search(text.encode("utf-8", "replace")):
-            raise ObfuscationRefused(
-                f"The field {str(place[0])[:64]!r} has a tag where nothing can stand in a secret's place.",
-                hint="Mark secrets in the texts of messages or prompts alone.",
-            )
+            message = f"The field {str(place[0])[:64]!r} has a tag where nothing can stand in a secret's place."
+            hint = "Mark secrets in the texts of messages or prompts alone."
+            raise ObfuscationRefused(message, hint=hint)
 
 
 def _with(request: dict[str, Any], places: Sequence[tuple[Any, ...]], texts: Sequence[str]) -> dict[str, Any]:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from cloister.errors import SetupError, TooFewCandidates
 from cloister.obfuscation.blocks import Block, block_with, drawn
 from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.gqs import Sampled, finished, sampling
+from cloister.obfuscation.gqs import Quantization, Sampled, finished, sampling
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.shape import TokenShapes
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
 from cloister.obfuscation.tags import TaggedText
 from cloister.obfuscation.variants import MAX_FAKES, Substitutes
 
@@ -85,11 +83,8 @@ def block_for(found: Sampled, infilling: Infilling, fakes: int, by: Quantization
 def _too_few(entities: Sequence[Entity], number: int, found: int, goal: SamplingGoal) -> TooFewCandidates:
     category, by = entities[number].category, goal.quantization
     larger = "a larger ε" if by.distance == "relative" or by.epsilon < 1 else "a relative distance"
-    return TooFewCandidates(
-        f"Secret {number + 1} ({category}) has {found} plausible substitutes; at least {goal.least} were asked for. "
-        "Sending the prompt could give it away, so nothing was sent.",
-        span=number + 1,
-        found=found,
-        hint=f"Try {larger} (now {by.epsilon:g}), a larger λ_max (now {by.lambda_max}), a higher temperature (now "
-        f"{by.temperature:g}), regular spelling, a shorter mark, a category, or a smaller λ_min.",
-    )
+    has = f"Secret {number + 1} ({category}) has {found} plausible substitutes; at least {goal.least} were asked for."
+    message = f"{has} Sending the prompt could give it away, so nothing was sent."
+    tries = f"Try {larger} (now {by.epsilon:g}), a larger λ_max (now {by.lambda_max}), a higher temperature"
+    hint = f"{tries} (now {by.temperature:g}), regular spelling, a shorter mark, a category, or a smaller λ_min."
+    return TooFewCandidates(message, span=number + 1, found=found, hint=hint)

@@ -39,7 +39,7 @@ class Span:
 Detector = Callable[[str], Iterable[tuple[int, int, str]]]  # (start, end, category)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TaggedText:
     """The text without tags; secrets in order, apart from each other, none empty."""
 
@@ -48,9 +48,6 @@ class TaggedText:
 
     def secret(self, span: Span) -> str:
         return self.text[span.start : span.end]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
 
 
 def redacted(text: str, category: Category | str = Category.FREE) -> str:
@@ -98,7 +95,12 @@ def parse_redacted(text: str, *, param: str = "prompt") -> TaggedText:
 def add_spans(tagged: TaggedText, found: Iterable[Span]) -> TaggedText:
     """The same text with more secrets. What overlaps becomes one secret of the first one's category."""
     joined: list[Span] = []
-    for span in sorted((*tagged.spans, *_inside(tagged.text, found))):
+    more: list[Span] = []
+    for span in found:
+        if not 0 <= span.start < span.end <= len(tagged.text):
+            raise TagsInvalid("A detector names characters that the text does not have.", hint="Mend the detector.")
+        more += _trimmed(tagged.text, [span]) if tagged.secret(span).strip() else ()
+    for span in sorted((*tagged.spans, *more)):
         if joined and span.start < joined[-1].end:
             last = joined.pop()
             category = last.category if last.category is not Category.FREE else span.category
@@ -124,26 +126,54 @@ def _trimmed(text: str, spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(out)
 
 
-def _inside(text: str, spans: Iterable[Span]) -> Iterable[Span]:
-    for span in spans:
-        if not 0 <= span.start < span.end <= len(text):
-            raise TagsInvalid("A detector names characters that the text does not have.", hint="Mend the detector.")
-        if text[span.start : span.end].strip():
-            yield from _trimmed(text, [span])
-
-
 def _category(name: str | None, param: str) -> Category:
     if name is None:
         return Category.FREE
     try:
         return Category(name)
     except ValueError:
-        raise TagsInvalid(
-            f"{param}: There is no such category of secrets.",
-            param=param,
-            hint=f"Categories: {', '.join(Category)}.",
-        ) from None
+        hint = f"Categories: {', '.join(Category)}."
+        raise TagsInvalid(f"{param}: There is no such category of secrets.", param=param, hint=hint) from None
 
 
 def _refusal(param: str, what: str) -> TagsInvalid:
     return TagsInvalid(f"{param}: {what}", param=param, hint=_HINT)
+
+
+_PROPER = frozenset((Category.NAME, Category.PLACE))
+_SMALL = frozenset(("of", "the", "and", "de", "da", "von", "van", "der", "la", "le", "del", "di", "du", "in", "upon"))
+_MONTHS = re.compile(
+    r"\b(?:january|february|march|april|may|june|july|august|september|october|november|december"
+    r"|monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b",
+    re.IGNORECASE,
+)
+
+
+def regularise(tagged: TaggedText) -> TaggedText:
+    """An odd spelling has few substitutes: capitals and spaces are made regular (§7.1). Misspelt words stay."""
+    pieces: list[str] = []
+    spans: list[Span] = []
+    at = length = 0
+    for span in tagged.spans:
+        before, secret = tagged.text[at : span.start], _regular(tagged.secret(span), span.category)
+        start = length + len(before)
+        spans.append(Span(start, start + len(secret), span.category))
+        pieces += [before, secret]
+        at, length = span.end, start + len(secret)
+    return TaggedText("".join((*pieces, tagged.text[at:])), tuple(spans))
+
+
+def _regular(secret: str, category: Category) -> str:
+    words = " ".join(secret.split())
+    if category in _PROPER and (words.islower() or words.isupper()):
+        first, *rest = words.split(" ")
+        return " ".join((_capital(first), *(w.lower() if w.lower() in _SMALL else _capital(w) for w in rest)))
+    if category is Category.DATE:
+        return _MONTHS.sub(lambda found: found[0].capitalize(), words)
+    if category is Category.MEDICATION and words.isupper():
+        return words.lower()
+    return words
+
+
+def _capital(word: str) -> str:
+    return "-".join(part[:1].upper() + part[1:].lower() for part in word.split("-"))

@@ -15,7 +15,7 @@ MAX_FAKES = 512
 MAX_WORD_CHARACTERS = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Substitutes:
     """None is real. `gaps`: differences to the real one's probability under the sampling model; `logprobs`: the real
     one's first. Both are empty, and `epsilon` is None, for substitutes given by hand."""
@@ -33,20 +33,12 @@ class Substitutes:
         weights = [math.exp(logprob - likeliest) for logprob in self.logprobs]
         return tuple(weight / sum(weights) for weight in weights)
 
-    @property
-    def count(self) -> int:
-        """λ."""
-        return len(self.values)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
 
 class Substituting(Protocol):
     def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Variants:
     """The first is the real one. `entities` are the secrets they differ in."""
 
@@ -60,19 +52,14 @@ class Variants:
     def report(self) -> dict[str, Any]:
         found = self.substitutes
         return {
-            "lambda": found.count,
+            "lambda": len(found.values),
             "epsilon": found.epsilon,
             "distance": found.distance or None,
             "largest_gap": max(found.gaps, default=None),
             "posterior_of_likeliest": max(found.posterior, default=None),
             "posterior_of_real": found.posterior[0] if found.logprobs else None,
-            "secrets": [
-                {"category": str(entity.category), "mentions": len(entity.mentions)} for entity in self.entities
-            ],
+            "secrets": [{"category": str(one.category), "mentions": len(one.mentions)} for one in self.entities],
         }
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
 
 
 def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
@@ -104,35 +91,26 @@ def check_shape(values: Sequence[Sequence[str]], entities: Sequence[Entity]) -> 
     if not 1 <= len(values) <= MAX_FAKES:
         raise TagsInvalid(f"There must be 1 to {MAX_FAKES} variants.", hint="Give fewer, or some.")
     if any(len(variant) != len(entities) for variant in values):
-        raise TagsInvalid(
-            f"Every variant needs a substitute for each of the {len(entities)} secrets, in their order.",
-            hint="Count every spelling once: mentions of one secret share a substitute.",
-        )
+        message = f"Every variant needs a substitute for each of the {len(entities)} secrets, in their order."
+        hint = "Count every spelling once: mentions of one secret share a substitute."
+        raise TagsInvalid(message, hint=hint)
     for number, entity in enumerate(entities, 1):
         column = [variant[number - 1] for variant in values]
         if not all(isinstance(value, str) and _is_short_text(value) for value in column):
-            raise TagsInvalid(
-                f"A substitute for secret {number} is empty, too long or no plain text.",
-                hint=f"Give 1 to {MAX_WORD_CHARACTERS} printable characters, without tags or spaces around them.",
-            )
+            hint = f"Give 1 to {MAX_WORD_CHARACTERS} printable characters, without tags or spaces around them."
+            raise TagsInvalid(f"A substitute for secret {number} is empty, too long or no plain text.", hint=hint)
         if len({value.casefold() for value in (*column, entity.secret)}) != len(column) + 1:
-            raise TagsInvalid(
-                f"A substitute for secret {number} comes twice, or is the secret itself.",
-                hint="The one value that is nowhere repeated would be the real one: give each once.",
-            )
+            hint = "The one value that is nowhere repeated would be the real one: give each once."
+            raise TagsInvalid(f"A substitute for secret {number} comes twice, or is the secret itself.", hint=hint)
         words = len(parts_of(entity.secret))
         if entity.parts and any(len(parts_of(value)) != words for value in column):
-            raise TagsInvalid(
-                f"Parts of secret {number} stand alone, and a substitute for it has not {words} words as it has.",
-                hint="Give substitutes of as many words, titles and words like “of” aside.",
-            )
+            message = f"Parts of secret {number} stand alone, and a substitute for it has not {words} words as it has."
+            hint = "Give substitutes of as many words, titles and words like “of” aside."
+            raise TagsInvalid(message, hint=hint)
 
 
 def _is_short_text(value: str) -> bool:
-    return (
-        0 < len(value) <= MAX_WORD_CHARACTERS
-        and value == value.strip()
-        and "<redacted" not in value
-        and "</redacted" not in value
-        and all(each.isprintable() or each in "\n\t" for each in value)
-    )
+    if not 0 < len(value) <= MAX_WORD_CHARACTERS or value != value.strip():
+        return False
+    tagged = "<redacted" in value or "</redacted" in value
+    return not tagged and all(each.isprintable() or each in "\n\t" for each in value)

@@ -130,7 +130,9 @@ class Exchange:
         if self._gone.is_set() or self.ended:
             return
         if message["type"] == "http.response.start":
-            self._head = _head(message).encode()
+            given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+            kept = tuple(pair for pair in given if pair[0].lower() not in ("connection", "transfer-encoding"))
+            self._head = InnerHead(message["status"], kept).encode()
             return  # it goes out with the first data
         if message["type"] != "http.response.body":
             return
@@ -141,12 +143,6 @@ class Exchange:
         while not self.ended and self._ahead > WINDOW_BYTES and not self._gone.is_set():
             self._room.clear()
             await self._room.wait()
-
-
-def _head(message: Message) -> InnerHead:
-    given = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-    inner = tuple(pair for pair in given if pair[0].lower() not in ("connection", "transfer-encoding"))
-    return InnerHead(message["status"], inner)
 
 
 class Exchanges:

@@ -45,19 +45,16 @@ _LENGTH = struct.Struct("<I")
 
 
 class SealedApiClient(ControllerClient):
-    """This process's end of the socket to the controller: a Backend. `serve_with` sets the request handler."""
+    """This process's end of the socket to the controller: a Backend. `handle_sealed` takes sealed requests."""
 
     receives = ToSealedApi
     beat_s = 0.15
 
-    _handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
-
-    def serve_with(self, handle: Callable[[Serve | BytesTaken | CancelSealed], None]) -> None:
-        self._handle_sealed = handle
+    handle_sealed: Callable[[Serve | BytesTaken | CancelSealed], None] | None = None
 
     def _dispatch(self, message: msgspec.Struct) -> None:
-        if isinstance(message, Serve | BytesTaken | CancelSealed) and self._handle_sealed is not None:
-            self._handle_sealed(message)
+        if isinstance(message, Serve | BytesTaken | CancelSealed) and self.handle_sealed is not None:
+            self.handle_sealed(message)
         else:
             super()._dispatch(message)
 
@@ -91,7 +88,7 @@ async def _serve(control: socket.socket, start: StartFrontend, settings: Gateway
     app = create_api(client, tokenizer, start.name, settings, start.created, keys)
     app.state.prompts.start()
     exchanges = Exchanges(app, client.send)
-    client.serve_with(exchanges.handle)
+    client.handle_sealed = exchanges.handle
     logging.getLogger().addHandler(_Reporter(client))
     seal(Profile("sealed_api", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
     client.send(SealedApiReady())

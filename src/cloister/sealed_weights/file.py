@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated, BinaryIO, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -83,6 +83,10 @@ class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
     def chunks(self) -> int:
         """At least one; the last is marked as such."""
         return max(1, -(-self.total_bytes // self.chunk_bytes))
+
+    def described(self) -> dict[str, Any]:
+        files = [file.name for file in self.files]
+        return {"model": self.model, "bytes": self.total_bytes, "files": files, "sha256": self.digest.hex()}
 
     def size_of(self, chunk: int) -> int:
         return min(self.chunk_bytes, self.total_bytes - chunk * self.chunk_bytes)

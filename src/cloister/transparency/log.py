@@ -87,9 +87,6 @@ class Log:
             write_whole(self.folder / _CHECKPOINT, str(note).encode())
             self._become(Log.open(self.folder))
 
-    def find(self, entry: bytes) -> int | None:
-        return self.tiles.find(entry)
-
     def inclusion(self, index: int) -> tuple[bytes, ...]:
         if not 0 <= index < self.checkpoint.size:
             raise EvidenceInvalid(f"The log has no entry {index}: it has {self.checkpoint.size}.")

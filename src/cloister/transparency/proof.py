@@ -111,7 +111,7 @@ def publish(log: Log, manifest: bytes, key: SigningKey, *, expires: date | None 
 
 def revoke(log: Log, measured: bytes, key: SigningKey) -> tuple[int, bool]:
     entry = Revoked(measured).encoded()
-    if (place := log.find(entry)) is not None:
+    if (place := log.tiles.find(entry)) is not None:
         return place, False
     if find_release(log, measured) is None:
         raise SetupError(f"The log has no release {measured.hex()}.", hint="`cloister log audit` lists those it has.")

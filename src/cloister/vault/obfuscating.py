@@ -17,14 +17,12 @@ from cloister.messages.prompts import ChatPrompt, ObfuscationParams, Obfuscation
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
+from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import REQUEST, Order, Prf
-from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes
 from cloister.obfuscation.parts import owners_of, refuse_parts
-from cloister.obfuscation.quantization import Quantization
-from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.sampler import Sampler, SamplingGoal
-from cloister.obfuscation.shape import TokenShapes
-from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted
+from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted, regularise
 from cloister.obfuscation.variants import check_shape
 from cloister.vault.reading import Reader
 

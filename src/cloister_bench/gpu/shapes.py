@@ -1,6 +1,6 @@
 """The shapes of models that are measured, and the fewest bytes a step of one must read. Nothing computes here."""
 
-from cloister.models.plain_config import PlainConfig
+from cloister.models.source import PlainConfig
 
 
 def _llama(

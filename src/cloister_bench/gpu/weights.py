@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from cloister.models.plain_config import PlainConfig
+from cloister.models.source import PlainConfig
 
 
 class RandomWeights(Mapping[str, torch.Tensor]):

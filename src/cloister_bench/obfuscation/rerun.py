@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 from cloister.errors import CloisterError
 from cloister.obfuscation.entities import add_mentions, entities_of
-from cloister.obfuscation.gqs import Sampled, finished
+from cloister.obfuscation.gqs import Quantization, Sampled, finished
 from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.quantization import Quantization
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
 from cloister.obfuscation.sampler import block_for, class_of
-from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import TaggedText
 
 Values = tuple[str, ...]  # a prompt's secrets

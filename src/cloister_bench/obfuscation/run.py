@@ -12,13 +12,11 @@ from typing import Any, Protocol
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.blocks import drawn, runs_of
 from cloister.obfuscation.entities import entities_of, swapped
-from cloister.obfuscation.gqs import Sampled, finished
+from cloister.obfuscation.gqs import Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.quantization import Quantization
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
 from cloister.obfuscation.sampler import block_for, class_of
-from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
 from cloister_bench.obfuscation.adversaries import (
     BETS,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cloister.models.plain_config import read_plainly
+from cloister.models.source import read_plainly
 from cloister_bench.gpu.weights import RandomWeights
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 64, "num_hidden_layers": 2}

@@ -81,7 +81,8 @@ class Tpm:
         self._transport = transport
 
     def read_index(self, index: int) -> bytes:
-        public = Reader(self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index)), SetupError).nested()
+        answer = self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index))
+        public = Reader(Reader(answer, SetupError).sized(), SetupError)
         if public.number(4) != index:
             raise SetupError("The TPM describes another index than was asked for.")
         public.take(2 + 4)

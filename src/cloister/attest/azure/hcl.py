@@ -56,9 +56,6 @@ class Reader:
     def sized(self) -> bytes:
         return self.take(self.number(2))
 
-    def nested(self) -> "Reader":
-        return Reader(self.sized(), self._wrong)
-
     def selection(self) -> tuple[int, ...]:
         if self.number(4) != 1 or self.number(2) != TPM_SHA256:
             raise self._wrong("The TPM's data is not over one bank of SHA-256.")

@@ -75,10 +75,13 @@ class NativeKernels(Kernels):
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
-        x = _checked(x, packed.k)
-        rows = len(x)
-        if add_to is not None and (packed.gate or not _fits(add_to, rows, packed.width)):
-            raise ValueError("the sum's target has another shape than the product")
+        if x.dim() != 2 or x.shape[1] != packed.k:
+            raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={packed.k}")
+        x, rows = x.float().contiguous(), len(x)
+        if add_to is not None:
+            whole = add_to.is_contiguous() and add_to.dtype == torch.float32
+            if packed.gate or not whole or add_to.shape != (rows, packed.width):
+                raise ValueError("the sum's target has another shape than the product")
         out = torch.empty(rows, packed.width) if add_to is None else add_to
         mode = GATES[packed.gate] if add_to is None else ADD
         tiles = self._tiles(rows, packed.k)
@@ -323,13 +326,3 @@ def _packed_struct(packed: Packed) -> c.PackedStruct:
 def _padded(values: torch.Tensor | None, width: int) -> torch.Tensor | None:
     """One float for each packed column, zeros beyond the real ones."""
     return None if values is None else torch.nn.functional.pad(values.float(), (0, width - len(values))).contiguous()
-
-
-def _checked(x: torch.Tensor, k: int) -> torch.Tensor:
-    if x.dim() != 2 or x.shape[1] != k:
-        raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={k}")
-    return x.float().contiguous()
-
-
-def _fits(target: torch.Tensor, rows: int, width: int) -> bool:
-    return target.shape == (rows, width) and target.is_contiguous() and target.dtype == torch.float32
