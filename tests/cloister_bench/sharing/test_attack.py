@@ -99,7 +99,6 @@ def test_neither_a_guess_in_advance_nor_a_restart_draws_the_noise_again() -> Non
     assert {0, 3} <= seen, "some pages are public by noise, and some are not"
 
 
-@pytest.mark.xfail(reason="an account that marks a guess finds pages that another account marked for itself")
 @pytest.mark.parametrize("policy", ["counted", "registered"])
 def test_a_prompt_marked_for_its_own_account_is_not_found_by_another_that_marks_its_guesses(policy: Any) -> None:
     assert found(Setting(policy), "marking")["marking"]["count"] == GUESSING
