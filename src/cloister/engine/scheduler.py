@@ -102,6 +102,7 @@ class Scheduler:
         self._pool = pool
         self._prefix = prefix
         self.reuse = PrefixReuse(prefix, pool, block_tokens)
+        self._page = block_tokens
         self._link_rows = link_rows
         self.meter = ServiceMeter()
         self._step = 0
@@ -143,8 +144,8 @@ class Scheduler:
             self.reuse.keep(work.sequence)
 
     def spare(self, most: int | None) -> int:
-        """Tokens in a step without a request: one that comes meanwhile waits for it."""
-        return self._sizes(most)[1]
+        """Tokens in a step without a request: one page, since a request that comes meanwhile waits for the step."""
+        return min(self._sizes(most)[1], self._page)
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
         if most is None and not self._active.several:
