@@ -7,6 +7,7 @@ import pytest
 from cloister.controller.detector import BlockLabel
 from cloister.controller.routes import open as open_route
 from cloister.errors import ProtocolError
+from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Category, Label
 from cloister.messages.controller_frontend import EndSession, Examine, KeyEntry, SubmitTokens
 from cloister.messages.controller_service import ForgetTenant, Generate, GeneratePrompt
@@ -156,3 +157,27 @@ async def test_a_detector_reads_prompts_of_its_level_and_of_requests_there_are(n
     ):
         node.send(message)
     assert read == [("shared", (6,))]
+
+
+@pytest.mark.parametrize(("policy", "public"), [("counted", 16), ("registered", 0)])
+async def test_without_a_detector_a_request_is_labelled_at_once(policy: PolicyName, public: int) -> None:
+    settings = {"shared_policy": policy, "share_threshold": 0, "share_epsilon": 1e9, "detector": False}
+    node = await Node.build(spare_vaults=0, **settings)
+    for number in (1, 2):  # one vote is more than 0; the second is another account's
+        node.send(SubmitTokens(number, "ab"[number - 1], tuple(range(20)), PARAMS, level="shared", examined=True))
+        submit = await node.service.next(Generate)
+        assert submit.policy == policy
+        assert (await node.service.next(LabelTokens)) == LabelTokens(submit.request_id, public)
+    node.close()
+
+
+async def test_of_a_forgotten_tenant_no_prompt_waits_for_a_late_label(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_route, "PATIENCE_S", 0.01)
+    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
+    examine(node, 1)
+    await node.service.next(Generate)
+    assert node.relay.labels.route._unlabelled
+    node.send(EndSession("ann", "any", private=True))
+    assert not node.relay.labels.route._unlabelled

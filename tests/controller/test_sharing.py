@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloister.config import ControllerSettings
+from cloister.controller import sharing as module
 from cloister.controller.sharing import Sharing, shared_secret
 from cloister.messages.controller_frontend import KeyEntry
 from cloister.messages.controller_service import GeneratePrompt
@@ -93,6 +94,6 @@ def test_noise_survives_a_restart_and_its_secret_is_private(tmp_path: Path) -> N
     assert shared_secret(file) != secret, "a secret that others can read is not used"
 
 
-@pytest.mark.parametrize("tenant", ["a", "stranger"])
-def test_a_salt_or_an_unknown_tenant_widens_nothing(tenant: str) -> None:
-    assert sharing().label(order(tenant), 10).public_tokens == 0
+def test_a_policy_that_counts_nothing_needs_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "shared_secret", lambda: pytest.fail("a file was written for nothing"))
+    Sharing(ControllerSettings(shared_policy="partition"), lambda: 2)

@@ -560,3 +560,16 @@ def test_counted_pages_are_not_watched(pool: BlockPool) -> None:
     for _ in range(50):
         assert finds(cache, pool, key_of(pages(1, 2), "probing", policy="counted"), passed=2) == 2
     assert not cache.counts.demotions
+
+
+def test_usage_shows_a_tenants_own_copy_whatever_others_published(cache: RadixCache, pool: BlockPool) -> None:
+    """Else a fall of the number would show that the pages became public."""
+    keep(cache, pool, key_of(pages(1, 2), "b", policy="counted"), passed=0)
+    for published in (2, 3):
+        keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=published)
+        key = key_of(pages(1, 2, 3), "b", policy="counted")
+        cache.prefetch(key, 3)
+        cache.label(key.request_id, 3 * PAGE_TOKENS)
+        found = cache.lookup(key, 3)
+        assert found.shown == 2 and len(found.blocks) == published
+        pool.release(found.blocks)

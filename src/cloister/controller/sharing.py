@@ -3,7 +3,7 @@ pages and by accounts; of a prompt it keeps no token. Votes cannot be taken back
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from cloister.config import ControllerSettings, cache_folder
@@ -26,7 +26,7 @@ class Sharing:
         self, settings: ControllerSettings, page_tokens: Callable[[], int], secret: bytes | None = None
     ) -> None:
         self.policy, self.vetoed = settings.shared_policy, settings.detector
-        self._secret = secret or shared_secret()
+        self._secret = secret or (shared_secret() if POLICIES[self.policy].blind else secrets.token_bytes(SECRET_BYTES))
         self._evidence = Evidence(self._secret, settings.share_epsilon, settings.share_threshold)
         self._templates = Templates(self._secret)
         self._page_tokens = page_tokens
@@ -42,7 +42,7 @@ class Sharing:
         """Whether that label depends on what a detector finds in the text."""
         return self.policy == "safekv" or (self.policy == "counted" and self.vetoed)
 
-    def admit(self, keys: Iterable[KeyEntry]) -> None:
+    def admit(self, keys: Sequence[KeyEntry]) -> None:
         """An account is a trust group, or a tenant without one: its keys have one vote."""
         groups = {key.trust_group for key in keys}
         self._accounts = {
@@ -73,7 +73,7 @@ def shared_secret(path: Path | None = None) -> bytes:
         if not path.exists():
             make_folder(path.parent)
             write_private(path, secrets.token_bytes(SECRET_BYTES))
-        kept = read_private(path, SECRET_BYTES, "The secret of shared pages")
+        kept = read_private(path, SECRET_BYTES, "secret of shared pages")
         if len(kept) == SECRET_BYTES:
             return kept
         log.warning("%s is not a secret of %d bytes; remove it.", path, SECRET_BYTES)

@@ -1,6 +1,6 @@
 """Which pages are public by evidence: many accounts sent this very page (with all before it) already. A page is shared
 when n + Laplace(1/ε) > T. The noise belongs to the page for ever: a keyed PRF of its content, which neither eviction
-nor a restart draws again. One account changes n by at most 1, so what sharing shows of it is ε-private."""
+nor a restart draws again. One account changes n by at most 1, so whether one page is shared is ε-private."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

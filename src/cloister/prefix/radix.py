@@ -57,7 +57,7 @@ class RadixCache(PrefixCache):
         most = sum(pages for _, pages in path)
         if _is_lower(path):
             path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
-        shown = self._labels.shown(key, _own_pages(path, creator)) if policy.blind else most
+        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.blind else most
         path = self._claimed(path, creator)
         blocks: list[int] = []
         public, coming = 0, False
@@ -158,6 +158,11 @@ class RadixCache(PrefixCache):
     def _visible(self, viewer: Namespace, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 
+    def _own_pages(self, path: Path, key: PrefixKey, viewer: Namespace) -> int:
+        """Those with a right (which comes with the right to all above), or those of the tenant's own copy beside."""
+        beside = self.tree.search(viewer, key.tokens, len(key.tokens) // self._page, public=0)
+        return max(sum(pages for node, pages in found if node.has_right(viewer)) for found in (path, beside))
+
     def _claimed(self, path: Path, creator: Namespace) -> Path:
         """The tenant gets a right to every node of the path, and only to the pages that match."""
         for at, (node, pages) in enumerate(path):
@@ -217,11 +222,6 @@ class RadixCache(PrefixCache):
 
     def _is_barred(self, node: Node) -> bool:
         return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
-
-
-def _own_pages(path: Path, tenant: Namespace) -> int:
-    """A right to a node comes with the right to all above it."""
-    return sum(pages for node, pages in path if node.has_right(tenant))
 
 
 def _is_lower(path: Path) -> bool:

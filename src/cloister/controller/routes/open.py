@@ -94,6 +94,9 @@ class SharedRoute(OpenRoute):
         for order, _ in list(self._held.values()):
             if order.tenant == tenant:
                 self._serve(order.request_id)
+        self._unlabelled = OrderedDict(
+            (request_id, order) for request_id, order in self._unlabelled.items() if order.tenant != tenant
+        )
 
     def cancel(self, request: Request) -> None:
         if not self._took(request.request_id):
