@@ -238,7 +238,7 @@ def metrics(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-@pytest.mark.parametrize("deeds", [6, pytest.param(130, marks=pytest.mark.release)])
+@pytest.mark.parametrize("deeds", [4, pytest.param(130, marks=pytest.mark.release)])
 async def test_random_kills_under_load(deeds: int, tmp_path: Path, short_folder: ModelFolder) -> None:
     shared_before = set(os.listdir("/dev/shm"))
     with running_server(tmp_path / "log", *ARGUMENTS, "--model", str(short_folder.path)) as server:

@@ -197,6 +197,7 @@ async def test_an_operators_model_runs_in_the_sealed_detector(tmp_path: Path) ->
     await answers.keeper.close()
 
 
+@pytest.mark.release
 async def test_an_operators_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
     folder = make_classifier(tmp_path)
     (folder / "tokenizer.json").write_text("{}")

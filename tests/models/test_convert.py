@@ -169,6 +169,7 @@ def test_a_second_call_converts_nothing(cache: Path, small_gguf: Path) -> None:
     assert first.stat().st_mtime_ns == before.st_mtime_ns and first.stat().st_ino == before.st_ino
 
 
+@pytest.mark.release
 def test_two_conversions_at_once_do_the_work_once(cache: Path, small_gguf: Path) -> None:
     """With the converter as it is: a process of its own."""
     command = [sys.executable, "-c", CONVERT, str(small_gguf)]

@@ -140,7 +140,7 @@ QUESTIONS = ("Who keeps the lighthouse?", "Where does tea grow?", "Why is the se
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["open", "shared"])
+@pytest.mark.parametrize("level", [pytest.param("open", marks=pytest.mark.release), "shared"])
 def test_a_real_clients_next_turn_finds_all_but_the_last_page(
     client: openai.OpenAI, short_folder: ModelFolder, level: str
 ) -> None:

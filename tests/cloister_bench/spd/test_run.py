@@ -61,6 +61,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -
     return write_random_model(tmp_path_factory.mktemp("models"), TINY, like=smollm_folder)
 
 
+@pytest.mark.release  # the levels' bench does the same with every level
 async def test_a_part_is_measured_and_nothing_is_left_behind(tiny: ModelFolder) -> None:
     others = set(psutil.Process().children(recursive=True))
     results = Results(SMALL, tiny.name)

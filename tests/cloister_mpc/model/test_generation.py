@@ -93,6 +93,7 @@ def test_logits_are_the_plain_models(threads: ThreadParties, model: TinyModel) -
     logits_agree(threads, model)
 
 
+@pytest.mark.release
 def test_so_are_those_of_gpt2(tmp_path: Path) -> None:
     gpt2 = tiny_model("gpt2", tmp_path)
     with holding(gpt2) as threads:
