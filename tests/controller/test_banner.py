@@ -71,5 +71,5 @@ def test_a_vault_host_that_cannot_be_used_is_named() -> None:
 
 def test_the_attackers_bound_stands_beside_the_settings() -> None:
     said = about_sharing(ControllerSettings())
-    assert said is not None and "more than 12 accounts" in said and "1: 2e-05, 5: 1e-03, 7: 9e-03" in said
+    assert said is not None and "more than 12 accounts" in said and "2e-05 / 1e-03 / 9e-03 for 1 / 5 / 7" in said
     assert about_sharing(ControllerSettings(shared_policy="registered")) is None

@@ -57,7 +57,9 @@ def register(
             raise SetupError(f"{into} has no template {file.name}.", hint=f"It has: {_names(kept)}.")
     else:
         if not accounts:
-            raise SetupError("For which accounts is it?", hint="`--for all`, or `--for ACCOUNT` once for each.")
+            raise SetupError(
+                "Name the accounts that may share it.", hint="`--for all`, or `--for ACCOUNT` once for each."
+            )
         digest, tokens = _tokens(file, model)
         others.append(Template(file.name, tuple(accounts), digest, tokens))
     text = "".join(msgspec.json.encode(one).decode() + "\n" for one in others)

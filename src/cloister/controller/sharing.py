@@ -67,7 +67,7 @@ class Sharing:
 
 
 def shared_secret(path: Path | None = None) -> bytes:
-    """Of all pages' noise: kept in a file, so that a restart of the node does not draw it again."""
+    """The secret behind all pages' noise. A file keeps it, so that a restart of the node draws no new noise."""
     path = path or cache_folder() / "sharing.key"
     try:
         if not path.exists():

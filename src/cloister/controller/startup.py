@@ -89,9 +89,9 @@ def about_sharing(settings: ControllerSettings) -> str | None:
     if settings.shared_policy != "counted":
         return None
     epsilon, threshold = settings.share_epsilon, settings.share_threshold
-    gains = ", ".join(f"{count}: {attack_gain(count, epsilon, threshold):.0e}" for count in (1, 5, 7))
-    shared = f"At shared, beginnings of more than {threshold} accounts are found by all (noise ε = {epsilon:g})."
-    return f"{shared} What a guess at one account's text shows to colluding accounts, {gains}."
+    gains = " / ".join(f"{attack_gain(count, epsilon, threshold):.0e}" for count in (1, 5, 7))
+    shared = f"At shared, all tenants find beginnings that more than {threshold} accounts sent (noise ε = {epsilon:g})."
+    return f"{shared} A guess at one account's text succeeds with probability {gains} for 1 / 5 / 7 colluding accounts."
 
 
 def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:

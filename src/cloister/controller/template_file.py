@@ -23,7 +23,7 @@ sign_templates = partial(signed_text.signed_text, check=read_templates)
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Of all that decides a chat's tokens."""
+    """A digest of every file that decides a chat's tokens."""
     files = [folder / name for name in _READ_BY_TOKENIZER]
     return hashlib.sha256(
         "".join(f"{file.name} {sha256_of(file)}\n" for file in files if file.exists()).encode()

@@ -159,7 +159,7 @@ class RadixCache(PrefixCache):
         return self.tree.search(viewer, key.tokens, most, public=self._public_pages(key, policy))
 
     def _own_pages(self, path: Path, key: PrefixKey, viewer: Namespace) -> int:
-        """Those with a right (which comes with the right to all above), or those of the tenant's own copy beside."""
+        """Pages that the tenant has a right to (which includes all above them), or its own copy beside public ones."""
         beside = self.tree.search(viewer, key.tokens, len(key.tokens) // self._page, public=0)
         return max(sum(pages for node, pages in found if node.has_right(viewer)) for found in (path, beside))
 
