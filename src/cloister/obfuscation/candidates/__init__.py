@@ -1,0 +1,1 @@
+"""Values that exist, by category: what could stand in a secret's place."""
