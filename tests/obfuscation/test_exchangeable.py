@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.obfuscation.exchangeable import band_with, drawn, posterior
+from cloister.obfuscation.exchangeable import band_with, drawn, log_likelihoods, posterior
 from cloister.obfuscation.index import Prf
 
 WEIGHTS = [log(each) for each in (0.4, 0.25, 0.15, 0.1, 0.06, 0.04)]
@@ -41,14 +41,16 @@ def test_the_posterior_is_bayes_rule_whatever_the_prior(weights: list[float], da
     ]
     if sum(joint) > 1e-200:
         expected = [each / sum(joint) for each in joint]
-        assert posterior(weights, members, prior) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert posterior(prior, log_likelihoods(weights, members)) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_a_flat_band_leaves_chance_and_a_peaked_one_says_so() -> None:
-    assert posterior([-3.0] * 16, list(range(8)), [-3.0] * 8) == pytest.approx([1 / 8] * 8)
+    members = list(range(8))
+    flat = log_likelihoods([-3.0] * 16, members)
+    assert posterior([-3.0] * 8, flat) == pytest.approx([1 / 8] * 8)
     peaked = [0.0] + [-9.0] * 15
-    assert posterior(peaked, list(range(8)), peaked[:8])[0] > 0.9
-    assert posterior([-3.0] * 16, list(range(8)), [0.0] + [-5.0] * 7)[0] > 0.9, "another model knows better"
+    assert posterior(peaked[:8], log_likelihoods(peaked, members))[0] > 0.9
+    assert posterior([0.0] + [-5.0] * 7, flat)[0] > 0.9, "another model knows better"
 
 
 @given(st.lists(st.floats(-30, 0), min_size=1, max_size=70), st.integers(1, 24))

@@ -41,15 +41,16 @@ def drawn(weights: Sequence[float], real: int, count: int, uniforms: Iterator[fl
     return chosen
 
 
-def posterior(weights: Sequence[float], members: Sequence[int], prior: Sequence[float]) -> list[float]:
-    """Of each member of the drawn set T, places in the band: that it is the real one, if a member is real with a
-    probability ∝ exp(prior). With the weights as prior it is what their own model knows."""
-    drew = [
-        -float(_suffixes([weight for at, weight in enumerate(weights) if at != member], len(members) - 1)[0, -1])
-        - weights[member]
-        for member in members
-    ]
-    logs = np.array([one + other for one, other in zip(prior, drew, strict=True)])
+def log_likelihoods(weights: Sequence[float], members: Sequence[int]) -> list[float]:
+    """ln P(T | i real) for each member of the set T, places in the band, up to a term that all have."""
+    others = [[weight for at, weight in enumerate(weights) if at != member] for member in members]
+    sums = [float(_suffixes(each, len(members) - 1)[0, -1]) for each in others]
+    return [-weights[member] - total for member, total in zip(members, sums, strict=True)]
+
+
+def posterior(prior: Sequence[float], likelihoods: Sequence[float]) -> list[float]:
+    """That each is the real one, for a prior ∝ exp(prior)."""
+    logs = np.array([one + other for one, other in zip(prior, likelihoods, strict=True)])
     odds = np.exp(logs - logs.max())
     return [float(one) for one in odds / odds.sum()]
 

@@ -1,7 +1,7 @@
 """What sampling asks of a model (the project's decoder has it: `engine/continuations.py`) and of its tokenizer, and the
 shapes of words: all λ+1 variants have the secret's, so it does not show which is real."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -32,6 +32,9 @@ class LanguageModel(Protocol):
 
     def branches(self, beginning: Sequence[int], temperature: float) -> AbstractContextManager[Branches]:
         """Compute a beginning; its keys and values are wiped at the end."""
+
+    def likelihoods(self, beginning: Sequence[int], rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        """ln P of each row after the beginning. Yields, before each piece, how many tokens it has at most."""
 
 
 class SamplingTokenizer(Protocol):
