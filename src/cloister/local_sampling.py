@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cloister.compute.choose import choose_device
@@ -13,10 +14,13 @@ from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
 from cloister.models.source import find_model
 from cloister.models.weights import open_weights
-from cloister.obfuscation.gqs import Distance, Quantization
+from cloister.obfuscation.goal import Method, SamplingGoal
+from cloister.obfuscation.gqs import Distance, Quantization, finished
 from cloister.obfuscation.index import Prf, new_secret
+from cloister.obfuscation.language_model import TokenShapes
+from cloister.obfuscation.likelihood import split_rows
 from cloister.obfuscation.requests import Obfuscation
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import Detector
 from cloister.prompts.tokenizer import Tokenizer
 
@@ -36,18 +40,26 @@ class LocalModel:
         decoder = load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, MAX_CONTEXT)
         # Memory is taken when it is written to: this is how much may be, not how much is.
         blocks = decoder.max_context // BLOCK_TOKENS + 1 + (lambda_max + 1) * (LONGEST_SECRET_TOKENS // BLOCK_TOKENS)
+        self._shapes = TokenShapes(self.tokenizer, decoder.vocabulary)
         self.continuations = Continuations(decoder, device.cache(decoder.cache_shape, blocks))
 
     def sampler(self, goal: SamplingGoal | None = None, secret: bytes | None = None) -> Sampler:
-        return Sampler(self.continuations, self.tokenizer, goal or SamplingGoal(), Prf(secret or new_secret()))
+        goal, prf = goal or SamplingGoal(), Prf(secret or new_secret())
+        return Sampler(self.continuations, self.tokenizer, goal, prf, self._shapes)
+
+    def likelihoods(self, texts: Sequence[str]) -> list[float]:
+        """ln P of each text, as far as the model's context goes."""
+        beginning, rows = split_rows(self.tokenizer, texts, self.continuations.max_context)
+        return finished(self.continuations.likelihoods(beginning, rows))
 
 
 def local_obfuscation(
     model: str | None = None,
     *,
     fakes: int = 7,
-    epsilon: float = 0.1,
-    distance: Distance = "absolute",
+    method: Method = "exchangeable",
+    epsilon: float = 1.0,
+    distance: Distance = "relative",
     candidates: int = 128,
     temperature: float = 1.0,
     auto_redact: bool = False,
@@ -55,7 +67,7 @@ def local_obfuscation(
     regular: bool = False,
 ) -> Obfuscation:
     """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
-    goal = SamplingGoal(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
+    goal = SamplingGoal(fakes, None, Quantization(epsilon, candidates, temperature, distance), method)
     local = LocalModel(model, lambda_max=candidates)
     found = detector or (shipped_redaction() if auto_redact else None)
     return Obfuscation(local.sampler(goal), detector=found, regular=regular, new_sampler=lambda: local.sampler(goal))

@@ -32,16 +32,15 @@ class Window:
         )
         return said.text[self._start : self._end + longer]
 
-    def rows(
-        self, tokenizer: SamplingTokenizer, candidates: Sequence[Sequence[str]], most: int
-    ) -> tuple[list[int], list[list[int]]]:
-        """What all have in common, and the rest of each, together at most `most` tokens."""
-        encoded = [tokenizer.encode(BETWEEN + self.text(values)) for values in candidates]
-        shared, shortest = 0, min(map(len, encoded)) - 1
-        while shared < shortest and all(row[shared] == encoded[0][shared] for row in encoded):
-            shared += 1
-        rows = [row[shared : shared + most // 2] for row in encoded]
-        return encoded[0][:shared][-(most - max(map(len, rows))) :], rows
+
+def split_rows(tokenizer: SamplingTokenizer, texts: Sequence[str], most: int) -> tuple[list[int], list[list[int]]]:
+    """What all have in common, and the rest of each; together at most `most` tokens, half of them the rest."""
+    encoded = [tokenizer.encode(BETWEEN + text) for text in texts]
+    shared, shortest = 0, min(map(len, encoded)) - 1
+    while shared < shortest and all(row[shared] == encoded[0][shared] for row in encoded):
+        shared += 1
+    rows = [row[shared : shared + most // 2] for row in encoded]
+    return encoded[0][:shared][-(most - max(map(len, rows))) :], rows
 
 
 def _joined(texts: Sequence[TaggedText]) -> TaggedText:

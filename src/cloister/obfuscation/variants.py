@@ -4,6 +4,7 @@ Given ones are checked for their shape alone."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Protocol
 
 from cloister.errors import TagsInvalid
@@ -17,21 +18,29 @@ MAX_WORD_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Substitutes:
-    """None is real. `gaps`: differences to the real one's probability under the sampling model; `logprobs`: the real
-    one's first. Both are empty, and `epsilon` is None, for substitutes given by hand."""
+    """None is real. `logprobs` by the sampling model, and `likelihoods`, ln P(these were drawn | one is real) up to a
+    common term, have the real one first; both are empty for substitutes given by hand. `methods`: of each secret."""
 
     values: tuple[tuple[str, ...], ...]
-    epsilon: float | None = None
-    distance: str = ""
-    gaps: tuple[float, ...] = ()
     logprobs: tuple[float, ...] = ()
+    likelihoods: tuple[float, ...] = ()
+    methods: tuple[str, ...] = ()
 
     @property
     def posterior(self) -> tuple[float, ...]:
-        """The real one first. The λ+1 are equally likely to have found each other (`blocks`): the prior decides."""
-        likeliest = max(self.logprobs, default=0.0)
-        weights = [math.exp(logprob - likeliest) for logprob in self.logprobs]
-        return tuple(weight / sum(weights) for weight in weights)
+        """That each is the real one, the real one first, for an adversary with the sampling model."""
+        return self.posterior_by(self.logprobs)
+
+    def posterior_by(self, prior: Sequence[float]) -> tuple[float, ...]:
+        """For one with any other model's log-probabilities of the λ+1 prompts."""
+        return tuple(posterior(prior, self.likelihoods)) if self.likelihoods else ()
+
+
+def posterior(prior: Sequence[float], likelihoods: Sequence[float]) -> list[float]:
+    """Bayes' rule: both are logarithms, up to a term that all have."""
+    logs = [believed + likely for believed, likely in zip(prior, likelihoods, strict=True)]
+    odds = [math.exp(each - max(logs)) for each in logs]
+    return [each / sum(odds) for each in odds]
 
 
 class Substituting(Protocol):
@@ -53,12 +62,12 @@ class Variants:
         found = self.substitutes
         return {
             "lambda": len(found.values),
-            "epsilon": found.epsilon,
-            "distance": found.distance or None,
-            "largest_gap": max(found.gaps, default=None),
             "posterior_of_likeliest": max(found.posterior, default=None),
-            "posterior_of_real": found.posterior[0] if found.logprobs else None,
-            "secrets": [{"category": str(one.category), "mentions": len(one.mentions)} for one in self.entities],
+            "posterior_of_real": found.posterior[0] if found.posterior else None,
+            "secrets": [
+                {"category": str(one.category), "mentions": len(one.everywhere()), "method": method}
+                for one, method in zip(self.entities, found.methods or repeat("given"), strict=False)
+            ],
         }
 
 

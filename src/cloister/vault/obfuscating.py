@@ -17,16 +17,16 @@ from cloister.messages.prompts import ChatPrompt, ObfuscationParams, Obfuscation
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes
 from cloister.obfuscation.parts import owners_of, refuse_parts
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted, regularise
 from cloister.obfuscation.variants import check_shape
 from cloister.vault.reading import Reader
 
-SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
 RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to search a piece of a text
 MAX_KNOWN = 256  # secrets of one session; none is forgotten: it would get other substitutes the next time
 
@@ -210,9 +210,7 @@ class Obfuscating:
             self._refuse_too_many(keys)
             if self._model is None:
                 raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
-            if self._shapes is None:
-                yield SHAPES_LIKE_TOKENS
-                self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
+            self._shapes = self._shapes or TokenShapes(self._tokenizer, self._model.vocabulary)
             sampler = _sampler(self._model, self._tokenizer, params, secrets, self._shapes)
             found = yield from sampler.sampling(texts, asked)
             check_shape(found.values, asked)
@@ -238,9 +236,8 @@ def _sampler(
     shapes: TokenShapes,
 ) -> Sampler:
     by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
-    return Sampler(
-        model, tokenizer, SamplingGoal(params.fakes, params.minimum or None, by), Prf(secrets.index_secret), shapes
-    )
+    goal = SamplingGoal(params.fakes, params.minimum or None, by, params.method)
+    return Sampler(model, tokenizer, goal, Prf(secrets.index_secret), shapes)
 
 
 def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:
