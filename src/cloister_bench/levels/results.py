@@ -3,20 +3,16 @@
 import os
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloister.levels import LEVELS, OPEN, Level, default_of
 from cloister_bench.levels.plan import SERVED, Plan, Side
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Drawing, Row, Table, lines, number
+from cloister_bench.suite.documents import Document, Panel, Row, Table, charts, number
 from cloister_bench.suite.measurement import Measured, ratio
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
 SEEN_MORE = {"obfuscated": " ([how](docs/obfuscation.md))"}  # the README's links behind a level's words
-PANELS = {"tokens_per_s": "output tokens/s", "ttft_ms": "first token, ms"}
 LEARNT_MORE = {"shared": " ([prefix cache](docs/prefix-cache.md))"}
 
 
@@ -100,14 +96,14 @@ def _mpc_cell(mpc: Row) -> str:
     return f"1 user: {each} s for each token, {first} s for the first; {start} s with the parties' start"
 
 
-def draw_levels(runs: list[Row], axes: "tuple[Axes, ...]") -> str:
-    counts = sorted({run["users"] for run in runs})
-    for panel, (key, title) in zip(axes, PANELS.items(), strict=True):
-        lines(panel, [run for run in runs if run[key]], "users", key, "side", {})
-        panel.set(title=title, xlabel="users at once", xscale="log", yscale="log")
-        panel.set_xticks(counts, [str(count) for count in counts])
-    axes[0].legend(fontsize="small")
-    return f"{runs[0]['input_tokens']} tokens in, {runs[0]['output_tokens']} out"
-
-
-FIGURES = {"levels": Drawing(lambda document: document["runs"], draw_levels, grid=(1, 2), panel=(5.0, 3.6))}
+FIGURES = {
+    "levels": charts(
+        lambda document: [run for run in document["runs"] if run["tokens_per_s"]],
+        "{input_tokens} tokens in, {output_tokens} out",
+        *(
+            Panel("users", key, "side", title, log="xy", labels={"xlabel": "users at once"})
+            for key, title in (("tokens_per_s", "output tokens/s"), ("ttft_ms", "first token, ms"))
+        ),
+        grid=(1, 2),
+    )
+}
