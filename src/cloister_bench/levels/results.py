@@ -2,14 +2,13 @@
 
 import os
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from cloister.levels import LEVELS, OPEN, Level, default_of
 from cloister_bench.levels.plan import SERVED, Plan, Side
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Panel, Row, Table, charts, number
-from cloister_bench.suite.measurement import Measured, ratio
+from cloister_bench.suite.measurement import Measured, summary
 
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
 SEEN_MORE = {"obfuscated": " ([how](docs/obfuscation.md))"}  # the README's links behind a level's words
@@ -34,20 +33,8 @@ class Results(documents.Results):
 
 
 def run_entry(side: Side, measured: Measured) -> Row:
-    """The ratio is the median over rounds, each compared with `open` in that round."""
-    runs = list(measured.rounds[side].values())
-    compared = ratio(measured.rounds[side], measured.side(side, OPEN))
-    first = [run.ttft_ms.p50 for run in runs if run.ttft_ms.p50 is not None]
-    return {
-        "side": f"{side.level}, session" if side.session else side.level,
-        **side.labels(),
-        "session": side.session,
-        "tokens_per_s": round(median(run.output_tokens_per_s for run in runs), 3),
-        "ratio_to_open": None if compared is None else round(compared, 4),
-        "ttft_ms": round(median(first), 3) if first else None,
-        "rounds": len(runs),
-        **{name: sum(getattr(run, name) for run in runs) for name in ("requests", "errors", "prompt_tokens")},
-    }
+    name = f"{side.level}, session" if side.session else side.level
+    return {"side": name, **summary(side, measured, OPEN), "session": side.session}
 
 
 COLUMNS = {"level": "side", "users": "users", "tokens/s": "tokens_per_s", "of open's": "ratio_to_open"}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
-from typing import Any
 
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister_bench.report import RunReport
 from cloister_bench.spd.plan import Part, Plan
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Panel, Row, Table, Target, charts, number, targets_table, value_of
-from cloister_bench.suite.measurement import Measured, Point, ratio
+from cloister_bench.suite.documents import Cell, Document, Panel, Row, Table, Target, charts, targets_table, value_of
+from cloister_bench.suite.measurement import Measured, Point, summary
 
 IDLE_VAULTS = 64
 
@@ -50,31 +48,13 @@ STEPS = {
 OTHER = "other"
 
 
-def run_entry(part: Part, model: str, point: Point, measured: Measured) -> dict[str, Any]:
-    runs = list(measured.rounds[point].values())
-    beside_open = ratio(measured.rounds[point], measured.side(point, OPEN))
-    beside_isolated = ratio(measured.rounds[point], measured.side(point, ISOLATED))
-    answer = _median(run.answer_ms.p50 for run in runs)
-    return {
-        **point.labels(),
-        "tokens_per_s": _median(run.output_tokens_per_s for run in runs),
-        "ttft_ms": _median(run.ttft_ms.p50 for run in runs),
-        "ratio_to_open": _rounded(beside_open),
-        "model": model,
-        "figure": FIGURE_OF[part],
-        "ratio_to_isolated": _rounded(beside_isolated),
-        "answer_ms": answer,
-        "per_token_ms": None if answer is None else round(answer / point.output_tokens, 3),
-        "between_tokens_ms": _median(run.itl_ms.p50 for run in runs),
-        "rounds": len(runs),
-        "requests": sum(run.requests for run in runs),
-        "errors": sum(run.errors for run in runs),
-    }
+def run_entry(part: Part, model: str, point: Point, measured: Measured) -> Row:
+    row = summary(point, measured, OPEN, ISOLATED)
+    each = None if row["answer_ms"] is None else round(row["answer_ms"] / point.output_tokens, 3)
+    return {**row, "per_token_ms": each, "model": model, "figure": FIGURE_OF[part]}
 
 
-def breakdown_entry(
-    seconds: Mapping[str, float], steps: float, partitioned: RunReport, unprotected: RunReport
-) -> dict[str, Any]:
+def breakdown_entry(seconds: Mapping[str, float], steps: float, partitioned: RunReport, unprotected: RunReport) -> Row:
     """Where a step of the service goes: milliseconds of each phase, and the rest of the step (LM head, sampling)."""
     phases = {name: 1000 * seconds.get(phase, 0.0) / steps if steps else 0.0 for phase, name in STEPS.items()}
     step = 1000 * seconds.get("step", 0.0) / steps if steps else 0.0
@@ -94,13 +74,13 @@ class Results(documents.Results):
     plan: Plan
     quick: bool = False
     measured: dict[Part, tuple[str, Measured]] = field(default_factory=dict)
-    breakdown: dict[str, Any] = field(default_factory=dict)
-    ttft: dict[str, Any] = field(default_factory=dict)
-    vaults: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
+    breakdown: Row = field(default_factory=dict)
+    ttft: Row = field(default_factory=dict)
+    vaults: Row = field(default_factory=dict)
+    memory: Row = field(default_factory=dict)
     targets = TARGETS
 
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Row:
         runs = [
             run_entry(part, model, point, measured)
             for part, (model, measured) in self.measured.items()
@@ -109,10 +89,10 @@ class Results(documents.Results):
         small = {name: dict(getattr(self, name)) for name in ("breakdown", "memory", "ttft", "vaults")}
         return {"runs": runs, **small}
 
-    def remarks(self) -> dict[str, Any]:
+    def remarks(self) -> Row:
         return {"quick": self.quick, "skipped": self._skipped(), "seconds": round(self.seconds, 1)}
 
-    def _skipped(self) -> list[dict[str, Any]]:
+    def _skipped(self) -> list[Row]:
         planned = [(part, point, why) for part, point, why in self.plan.left_out() if part in self.measured]
         late = [
             (part, point, "the part's time was used up")
@@ -122,26 +102,23 @@ class Results(documents.Results):
         return [{"figure": FIGURE_OF[part], **point.labels(), "reason": why} for part, point, why in planned + late]
 
 
-def _median(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(median(known), 3) if known else None
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-COLUMNS = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token, ms")
+COLUMNS: dict[str, str | Cell] = {
+    "load": lambda run: (
+        f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"
+    ),  # users × tokens in/tokens out
+    "level": "level",
+    "tokens/s": "tokens_per_s",
+    "of open's": "ratio_to_open",
+    "answer, ms": "answer_ms",
+    "first token, ms": "ttft_ms",
+}
 
 
 def tables(document: Document) -> list[Table]:
-    models: dict[str, list[list[str]]] = {}
-    for run in document["runs"]:
-        load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"  # users × tokens in/tokens out
-        numbers = (run[name] for name in ("tokens_per_s", "ratio_to_open", "answer_ms", "ttft_ms"))
-        models.setdefault(run["model"], []).append([load, run["level"], *map(number, numbers)])
-    runs = [Table(model, COLUMNS, rows) for model, rows in models.items()]
-    return [*runs, _breakdown(document), targets_table(document["targets"])]
+    runs = document["runs"]
+    models = dict.fromkeys(run["model"] for run in runs)
+    each = [Table.of(model, (run for run in runs if run["model"] == model), COLUMNS) for model in models]
+    return [*each, _breakdown(document), targets_table(document["targets"])]
 
 
 def _breakdown(document: Document) -> Table:
