@@ -13,6 +13,7 @@ from cloister.errors import SetupError
 from cloister.files import needed
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -275,11 +276,12 @@ def charts(
     """With one legend for all panels. The title may name values of the first row."""
 
     def draw(found: list[Row], axes: tuple[Axes, ...]) -> str:
-        named = {}
+        named: dict[str, Artist] = {}
         for axis, each in zip(axes, shown, strict=True):
             each.draw(axis, found)
-            named |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        axes[0].figure.legend(named.values(), named, loc="outside right upper", fontsize="small")
+            handles, labels = axis.get_legend_handles_labels()
+            named |= dict(zip(labels, handles, strict=True))
+        axes[0].figure.legend(list(named.values()), list(named), loc="outside right upper", fontsize="small")
         return title.format_map(found[0])
 
     return Drawing(rows, draw, grid, panel, margin=(2.5, 0.8))
