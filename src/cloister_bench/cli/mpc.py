@@ -46,10 +46,9 @@ def bench_mpc(options: MpcOptions) -> None:
     """
     _need_spu()
     from cloister.models.source import find_model
-    from cloister_bench.mpc.figures import FIGURES
     from cloister_bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
     from cloister_bench.mpc.quality import QualityRow, run_quality
-    from cloister_bench.mpc.results import Results, tables, write_report
+    from cloister_bench.mpc.results import FIGURES, Results, tables, write_report
     from cloister_bench.mpc.run import Bench
     from cloister_mpc.provider.calibration import prepare
 

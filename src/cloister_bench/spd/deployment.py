@@ -10,12 +10,11 @@ from math import ceil, isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, LevelName
 from cloister.models.source import ModelFolder
-from cloister_bench.connection import get
 from cloister_bench.load import User, measure
 from cloister_bench.messages import Answer, Workload
 from cloister_bench.report import RunReport, kinds_of_errors
@@ -37,8 +36,7 @@ class Counters:
     vault_wait_ms: float | None
 
     @classmethod
-    def read(cls, text: str) -> Counters:
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    def read(cls, samples: Sequence[Sample]) -> Counters:
         single = {sample.name: sample.value for sample in samples if not isnan(sample.value)}
         phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
         return cls(
@@ -96,10 +94,7 @@ class Deployment(OwnServer):
             await user.leave()
 
     async def counters(self) -> Counters:
-        exchange = await get(self.address, "/metrics", self.api_key)
-        if exchange.status != 200:
-            raise ServiceUnavailable(f"The server does not tell its metrics (HTTP {exchange.status}).")
-        return Counters.read(exchange.body.decode())
+        return Counters.read(await self.metrics())
 
 
 Kind = TypeVar("Kind", bound=Deployment)
