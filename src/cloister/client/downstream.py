@@ -54,9 +54,9 @@ class Downstream(asyncio.Protocol):
     def begin(self, head: InnerHead) -> None:
         self.begun = True
         ours = ((name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP)
-        kept = [(name, value.strip().encode("latin-1", "replace")) for name, value in ours]
+        kept = [(name.encode("ascii"), value.strip().encode("latin-1", "replace")) for name, value in ours]
         if self._last:
-            kept.append(("connection", b"close"))
+            kept.append((b"connection", b"close"))
         reason = responses.get(head.status, "Answer")
         self._send(h11.Response(status_code=head.status, headers=kept, reason=reason))
 
@@ -137,7 +137,7 @@ class Downstream(asyncio.Protocol):
         self._body = bytearray()
         self.begun = False
         if self._wire.they_are_waiting_for_100_continue:
-            self._send(h11.InformationalResponse(status_code=100, headers=(), reason="Continue"))
+            self._send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
 
     def _refuse_rest(self, refusal: Refusal) -> None:
         """Nothing after this can be read."""
