@@ -45,12 +45,12 @@ def test_what_follows_the_signature_data_is_not_read() -> None:
         (0, "<H", 3, "version 3"),
         (2, "<H", 3, "attestation key"),
         (4, "<I", 0, "TEE type"),
-        (632, "<I", 0xFFFFFFFF, "signature data"),
-        (632, "<I", 100, "attestation key"),
+        (632, "<I", 0xFFFFFFFF, "quote ends early"),
+        (632, "<I", 100, "signature data ends early"),
         (764, "<H", 5, "certified by"),
-        (766, "<I", 1 << 30, "certification data"),
-        (766, "<I", 64, "more than expected"),
-        (1218, "<H", 0xFFFF, "authentication data"),
+        (766, "<I", 1 << 30, "signature data ends early"),
+        (766, "<I", 64, "certification data ends early"),
+        (1218, "<H", 0xFFFF, "certification data ends early"),
     ],
 )
 def test_a_wrong_number_is_named(at: int, form: str, value: int, says: str) -> None:
