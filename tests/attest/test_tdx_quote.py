@@ -60,6 +60,13 @@ def test_a_wrong_number_is_named(at: int, form: str, value: int, says: str) -> N
         read_quote(bytes(quote))
 
 
+def test_more_signature_data_than_is_read_is_refused() -> None:
+    (length,) = struct.unpack_from("<I", QUOTE, 632)
+    longer = QUOTE[:632] + struct.pack("<I", length + 1) + QUOTE[636 : 636 + length] + b"x" + QUOTE[636 + length :]
+    with pytest.raises(EvidenceInvalid, match="more bytes than expected"):
+        read_quote(longer)
+
+
 @pytest.mark.parametrize("body", [1, 5])
 def test_other_bodies_are_refused(body: int) -> None:
     quote = bytearray(PLATFORM.quote(5, 3))
