@@ -68,11 +68,9 @@ def sign(
     """
     from cloister.detection.signed_rules import sign_rules
     from cloister.messages.controller_detector import MAX_RULES_BYTES
-    from cloister.transparency.note import Algorithm, new_key_file, read_key_file
+    from cloister.transparency.note import read_key_file
 
-    if name and not key.exists():
-        new_key_file(key, name)
-    signing = read_key_file(key, Algorithm.ED25519)
+    signing = read_key_file(key, new=name)
     written = read_bounded(file, MAX_RULES_BYTES)
     try:
         signed = sign_rules(written.decode(), signing)

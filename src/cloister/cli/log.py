@@ -30,11 +30,11 @@ def create(folder: Folder, origin: Origin, key: Key, as_json: AsJson = False) ->
       cloister log create releases --origin example.com/releases --key releases.key
     """
     from cloister.transparency.log import Log
-    from cloister.transparency.note import Algorithm, new_key_file, read_key_file
+    from cloister.transparency.note import read_key_file
 
     if key.resolve().is_relative_to(folder.resolve()):
         raise SetupError("The log's folder is public; its signing key must not lie in it.", hint="Name another file.")
-    signing = read_key_file(key, Algorithm.ED25519) if key.exists() else new_key_file(key, origin)
+    signing = read_key_file(key, new=origin)
     if signing.name != origin:
         raise SetupError(f"{key} is the key of {signing.name}, not of {origin}.", hint="Name a new file.")
     made = Log.create(folder, signing)
@@ -53,12 +53,12 @@ def append(folder: Folder, manifest: Manifest, key: Key, expires: Expires = None
     """
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
-    from cloister.transparency.note import Algorithm, read_key_file
+    from cloister.transparency.note import read_key_file
     from cloister.transparency.proof import publish
 
     opened = Log.open(folder)
     data = read_file(manifest, MAX_MANIFEST_BYTES)
-    index, new = publish(opened, data, read_key_file(key, Algorithm.ED25519), expires=_day(expires))
+    index, new = publish(opened, data, read_key_file(key), expires=_day(expires))
     size, measured = opened.checkpoint.size, measurement(data).hex()
     found = {"index": index, "new": new, "size": size, "measurement": measured}
     print_result(as_json, found, f"{measured} is entry {index} of {size}{'' if new else ', as before'}.")
@@ -72,7 +72,7 @@ def revoke_command(folder: Folder, measurement: Measured, key: Key, as_json: AsJ
       cloister log revoke releases 5f3c… --key releases.key
     """
     from cloister.transparency.log import Log
-    from cloister.transparency.note import Algorithm, read_key_file
+    from cloister.transparency.note import read_key_file
     from cloister.transparency.proof import revoke
 
     try:
@@ -82,7 +82,7 @@ def revoke_command(folder: Folder, measurement: Measured, key: Key, as_json: AsJ
     if len(measured) != 32:
         raise InvalidRequest("A measurement has 64 hexadecimal digits.", hint="`cloister log audit` lists them.")
     opened = Log.open(folder)
-    index, new = revoke(opened, measured, read_key_file(key, Algorithm.ED25519))
+    index, new = revoke(opened, measured, read_key_file(key))
     size, before = opened.checkpoint.size, "" if new else ", as before"
     found = {"index": index, "new": new, "size": size}
     print_result(as_json, found, f"{measured.hex()} is revoked by entry {index} of {size}{before}.")
@@ -142,12 +142,10 @@ def witness(
       cloister log witness releases --key witness.key --state witness > cosignature
     """
     from cloister.transparency.log import Log
-    from cloister.transparency.note import Algorithm, VerifierKey, new_key_file, read_key_file
+    from cloister.transparency.note import Algorithm, VerifierKey, read_key_file
     from cloister.transparency.witness import Witness
 
-    if name and not key.exists():
-        new_key_file(key, name, Algorithm.COSIGNATURE)
-    signing = read_key_file(key, Algorithm.COSIGNATURE)
+    signing = read_key_file(key, Algorithm.COSIGNATURE, new=name)
     watched = Log.open(folder)
     cosigner = Witness(signing, state)
     cosigner.meet(VerifierKey.parse(log_key) if log_key else watched.key)

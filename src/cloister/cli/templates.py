@@ -45,11 +45,9 @@ def register(
     """
     from cloister.controller.template_file import read_signed, sign_templates
     from cloister.prefix.templates import Template, read_templates
-    from cloister.transparency.note import Algorithm, new_key_file, read_key_file
+    from cloister.transparency.note import read_key_file
 
-    if name and not key.exists():
-        new_key_file(key, name)
-    signing = read_key_file(key, Algorithm.ED25519)
+    signing = read_key_file(key, new=name)
     kept = read_templates(read_signed(into, signing.verifier)) if into.exists() else ()
     others = [one for one in kept if one.name != file.name]
     if remove:

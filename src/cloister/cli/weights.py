@@ -93,9 +93,9 @@ def seal(
     from cloister.models.convert import FILE_NAME
     from cloister.models.source import find_model
     from cloister.sealed_weights.file import read_content_key, seal_weights
-    from cloister.transparency.note import Algorithm, read_key_file
+    from cloister.transparency.note import read_key_file
 
-    content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
+    content_key, signer = read_content_key(key), read_key_file(sign_key)
     folder = find_model(model)
     found = {path for pattern in _PATTERNS for path in folder.path.glob(pattern) if path.is_file()}
     files = sorted(path for path in found if path.name != FILE_NAME)

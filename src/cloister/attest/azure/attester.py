@@ -25,7 +25,7 @@ from cloister.attest.azure.hcl import (
     PCRS,
     TPM_SHA256,
     HclReport,
-    Reader,
+    TpmReader,
     attestation_key,
     quote_nonce,
     read_hcl,
@@ -81,8 +81,7 @@ class Tpm:
         self._transport = transport
 
     def read_index(self, index: int) -> bytes:
-        answer = self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index))
-        public = Reader(Reader(answer, SetupError).sized(), SetupError)
+        public = _reader(self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index)).sized())
         if public.number(4) != index:
             raise SetupError("The TPM describes another index than was asked for.")
         public.take(2 + 4)
@@ -93,7 +92,7 @@ class Tpm:
         while len(data) < size:
             wanted = min(_NV_CHUNK, size - len(data))
             asked = struct.pack(">II", _OWNER, index) + _PASSWORD + struct.pack(">HH", wanted, len(data))
-            piece = Reader(self._command(_SESSIONS, _NV_READ, asked), SetupError).sized()
+            piece = self._command(_SESSIONS, _NV_READ, asked).sized()
             if len(piece) != wanted:
                 raise SetupError("The TPM reads less of its index than was asked for.")
             data += piece
@@ -102,7 +101,7 @@ class Tpm:
     def quote(self, key: int, data: bytes, pcrs: Sequence[int]) -> tuple[bytes, bytes]:
         scheme = struct.pack(">HH", _RSASSA, TPM_SHA256)
         asked = struct.pack(">I", key) + _PASSWORD + struct.pack(">H", len(data)) + data + scheme + _selection(pcrs)
-        answer = Reader(self._command(_SESSIONS, _QUOTE, asked), SetupError)
+        answer = self._command(_SESSIONS, _QUOTE, asked)
         message = answer.sized()
         if (answer.number(2), answer.number(2)) != (_RSASSA, TPM_SHA256):
             raise SetupError("The TPM does not sign its quotes by RSASSA with SHA-256.")
@@ -112,7 +111,7 @@ class Tpm:
         """Their values in the SHA-256 bank. A TPM returns a few at a time."""
         values: dict[int, bytes] = {}
         while missing := [index for index in pcrs if index not in values]:
-            answer = Reader(self._command(_NO_SESSIONS, _PCR_READ, _selection(missing)), SetupError)
+            answer = self._command(_NO_SESSIONS, _PCR_READ, _selection(missing))
             answer.take(4)
             selected = answer.selection()
             digests = [answer.sized() for _ in range(answer.number(4))]
@@ -121,7 +120,7 @@ class Tpm:
             values |= dict(zip(selected, digests, strict=True))
         return values
 
-    def _command(self, tag: int, code: int, body: bytes) -> bytes:
+    def _command(self, tag: int, code: int, body: bytes) -> TpmReader:
         command = struct.pack(">HII", tag, 10 + len(body), code) + body
         for _ in range(_TPM_TRIES):
             response = self._transport.transmit(command)
@@ -134,8 +133,12 @@ class Tpm:
             raise NoSuchHandle(f"The TPM lacks what command {code:#x} needs.")
         if result:
             raise SetupError(f"The TPM refuses command {code:#x} with {result:#x}.")
-        parameters = Reader(response[10:], SetupError)
-        return parameters.take(parameters.number(4)) if tag == _SESSIONS else response[10:]
+        parameters = _reader(response[10:])
+        return _reader(parameters.take(parameters.number(4))) if tag == _SESSIONS else parameters
+
+
+def _reader(data: bytes) -> TpmReader:
+    return TpmReader(data, "The TPM's answer", SetupError)
 
 
 def _selection(pcrs: Sequence[int]) -> bytes:

@@ -238,19 +238,15 @@ def _check_values(found: Examination, report: Report, policy: SnpPolicy) -> None
     if not policy.measurements:
         found.skipped("launch", "the policy names no [snp] measurements: any guest on a real chip could be this one")
     else:
-        _check_listed(found, "launch", report.measurement, policy.measurements)
-    for name, value, accepted in (
-        ("host data", report.host_data, policy.host_data),
-        ("family id", report.family_id, policy.family_ids),
-        ("image id", report.image_id, policy.image_ids),
-        ("id key", report.id_key_digest, policy.id_key_digests),
-        ("author key", report.author_key_digest, policy.author_key_digests),
-        ("accepted chip", report.chip_id, policy.chip_ids),
+        found.listed("launch", report.measurement.hex(), policy.measurements, "snp.measurements")
+    for name, value, where in (
+        ("host data", report.host_data, "host_data"),
+        ("family id", report.family_id, "family_ids"),
+        ("image id", report.image_id, "image_ids"),
+        ("id key", report.id_key_digest, "id_key_digests"),
+        ("author key", report.author_key_digest, "author_key_digests"),
+        ("accepted chip", report.chip_id, "chip_ids"),
     ):
+        accepted: Sequence[str] | None = getattr(policy, where)
         if accepted is not None:
-            _check_listed(found, name, value, accepted)
-
-
-def _check_listed(found: Examination, name: str, value: bytes, accepted: Sequence[str]) -> None:
-    known = value.hex() in [each.lower() for each in accepted]
-    found.check(name, known, f"{value.hex()} is not one the policy accepts", value.hex())
+            found.listed(name, value.hex(), accepted, f"snp.{where}")

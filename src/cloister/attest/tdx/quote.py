@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from cloister.checks import Reader
 from cloister.errors import EvidenceInvalid
 
 MAX_QUOTE_BYTES = 65536
@@ -71,63 +72,41 @@ class Quote:
     pck_chain: bytes
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 0
-
-    def take(self, count: int, what: str) -> bytes:
-        if count > len(self._data) - self.at:
-            raise EvidenceInvalid(f"The quote ends within its {what}.")
-        self.at += count
-        return self._data[self.at - count : self.at]
-
-    def number(self, count: int, what: str) -> int:
-        return int.from_bytes(self.take(count, what), "little")
-
-    def done(self, what: str) -> None:
-        if self.at != len(self._data):
-            raise EvidenceInvalid(f"The quote's {what} has {len(self._data) - self.at} bytes more than expected.")
-
-
 def read_quote(data: bytes) -> Quote:
     """The quote, or EvidenceInvalid. What follows the signature data is padding and is not read."""
     if len(data) > MAX_QUOTE_BYTES:
         raise EvidenceInvalid(f"A quote may have at most {MAX_QUOTE_BYTES} bytes.")
-    quote = _Reader(data)
-    version, key_type, tee, _, vendor, _ = struct.unpack("<HHI4s16s20s", quote.take(HEADER_BYTES, "header"))
+    quote = Reader(data, "The quote")
+    version, key_type, tee, _, vendor, _ = struct.unpack("<HHI4s16s20s", quote.take(HEADER_BYTES))
     if version not in (4, 5):
         raise EvidenceInvalid(f"The quote has version {version}; TDX quotes have 4 or 5.")
     if tee != TEE_TDX:
         raise EvidenceInvalid(f"The quote is of TEE type {tee:#x}, not of TDX ({TEE_TDX:#x}).")
     if key_type != KEY_ECDSA_P256:
         raise EvidenceInvalid(f"The quote's attestation key has type {key_type}, not {KEY_ECDSA_P256} (ECDSA P-256).")
-    body_type = 2 if version == 4 else quote.number(2, "body type")
+    body_type = 2 if version == 4 else quote.number(2)
     name, size = _BODIES.get(body_type, ("", 0))
-    if not name or (version == 5 and quote.number(4, "body size") != size):
+    if not name or (version == 5 and quote.number(4) != size):
         raise EvidenceInvalid(f"The quote's body has type {body_type} or a size that is not of a TD report.")
-    body = quote.take(size, "TD report")
+    body = quote.take(size)
     newer = _TD_15.unpack_from(body, _TD_10.size) if name != "1.0" else ()
     report = TdReport(name, *_TD_10.unpack_from(body), *newer)
     signed = data[: quote.at]
-    signature, key, qe, chain = _read_signature_data(quote.take(quote.number(4, "length"), "signature data"))
+    signature, key, qe, chain = _read_signature_data(quote.take(quote.number(4)))
     return Quote(version, vendor, report, signed, signature, key, qe, chain)
 
 
 def _read_signature_data(data: bytes) -> tuple[bytes, bytes, QeReport, bytes]:
-    outer = _Reader(data)
-    signature = outer.take(64, "signature")
-    key = outer.take(64, "attestation key")
-    if (kind := outer.number(2, "certification data")) != CERTIFICATION_QE_REPORT:
+    outer = Reader(data, "The quote's signature data")
+    signature, key, kind = outer.take(64), outer.take(64), outer.number(2)
+    if kind != CERTIFICATION_QE_REPORT:
         raise EvidenceInvalid(f"The quote is certified by data of type {kind}, not by the QE's report.")
-    inner = _Reader(outer.take(outer.number(4, "certification data"), "certification data"))
-    outer.done("signature data")
-    signed, signed_by = inner.take(QE_REPORT_BYTES, "QE report"), inner.take(64, "QE report's signature")
-    data_name = "QE authentication data"
-    qe = QeReport(signed, signed_by, inner.take(inner.number(2, data_name), data_name))
-    kind = inner.number(2, "PCK certification data")
-    chain = inner.take(inner.number(4, "PCK certification data"), "PCK certification data")
-    inner.done("certification data")
+    inner = Reader(outer.take(outer.number(4)), "The quote's certification data")
+    qe = QeReport(inner.take(QE_REPORT_BYTES), inner.take(64), inner.take(inner.number(2)))
+    kind = inner.number(2)
+    chain = inner.take(inner.number(4))
+    if outer.left or inner.left:
+        raise EvidenceInvalid("The quote's signature data has more bytes than expected.")
     return signature, key, qe, chain if kind == CERTIFICATION_PCK_CHAIN else b""
 
 
