@@ -23,7 +23,7 @@ from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.prefix.base import NoReuse, PrefixCache
+from cloister.prefix.base import PrefixCache
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class PagedEngine(Engine):
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks, runner.wipe)
         self._asker = runner.asker
-        self._prefix = NoReuse() if prefix is None else prefix
+        self._prefix = PrefixCache() if prefix is None else prefix
         self._prefix.attach(self._pool, runner.block_tokens)
         link_rows = self._asker.capacity if self._asker else 0
         self._pace = pace or Pace(settings.chunk_tokens)

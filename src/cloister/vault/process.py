@@ -4,11 +4,10 @@ of the link."""
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -88,7 +87,7 @@ def prepare(
         rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))
         rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
     if decoder.device.partition_refusal(decoder):
-        return Vault(decoder, reading, settings, runner, NullAnswerer(), levels=(ISOLATED,))
+        return Vault(decoder, reading, settings, runner, LinkAnswerer(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
     answerer.start()
     several = (OBFUSCATED,) if answerer.slots > MOST_FAKES else ()
@@ -112,36 +111,6 @@ def _request_ids(assigned: wire.AssignPrompt) -> tuple[int, ...]:
 def _prompt_bytes(assigned: wire.AssignPrompt) -> int:
     """As it came: not opened, and with its seal if it has one."""
     return len(assigned.prompt.data if isinstance(assigned.prompt, LockedPrompt) else assigned.prompt)
-
-
-class NullAnswerer(LinkAnswerer):
-    """Of a vault without a link; its slots are for a rehearsal."""
-
-    def __init__(self, slots: int = 0) -> None:
-        self.slots, self._free = slots, set(range(slots))
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def start(self) -> None:
-        return None
-
-    def fileno(self) -> int:
-        return self._event
-
-    @property
-    def verdict(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        os.close(self._event)
-
-    def free_slot(self) -> int | None:
-        return min(self._free, default=None)
-
-    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        self._free.remove(slot)
-
-    def withdraw(self, slot: int) -> None:
-        self._free.add(slot)
 
 
 class Vault:

@@ -22,7 +22,7 @@ from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 from cloister.messages.types import SamplingParams
 from cloister.prefix.base import Paging, PrefixKey
 from cloister.prefix.monitor import Monitor
-from cloister.prefix.radix import LOOKUPS_PER_EPOCH, RadixCache
+from cloister.prefix.radix import RadixCache
 from cloister.prefix.templates import Template
 from cloister.prompts.tokenizer import Tokenizer
 
@@ -156,5 +156,5 @@ class World:
     def pass_time(self, tenant: str) -> None:
         """The tenant sends requests that are too short to be cached: what others use after them was used later."""
         key = PrefixKey(next(self._numbers), tenant, "", self.setting.policy, Paging(0, 0, PAGE), b"")
-        for _ in range(LOOKUPS_PER_EPOCH):
+        for _ in range(RadixCache.lookups_per_epoch):
             self._cache.lookup(key, 0)
