@@ -17,7 +17,8 @@ from cloister.files import needed
 
 if TYPE_CHECKING:
     from cloister.obfuscation.requests import Obfuscation
-    from cloister.obfuscation.variants import Substituting, Variants
+    from cloister.obfuscation.tags import TaggedText
+    from cloister.obfuscation.variants import GivenSubstitutes, Variants
 
 
 class SamplingOptions(BaseModel):
@@ -25,11 +26,17 @@ class SamplingOptions(BaseModel):
     epsilon: float = option(0.1, "ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
     sampling_model: str | None = option(None, "Model that samples, as for `serve`.", show_default=DEFAULT_MODEL)
+    store: str | None = option(
+        None,
+        'File that keeps substitutes from run to run, or "none".',
+        metavar="FILE",
+        show_default="in the user's data folder",
+    )
 
     def obfuscation(self) -> Obfuscation:
         from cloister.local_sampling import local_obfuscation
 
-        chosen = self.model_dump(include={"fakes", "epsilon", "auto_redact"})
+        chosen = self.model_dump(include={"fakes", "epsilon", "auto_redact", "store"})
         return local_obfuscation(self.sampling_model, **chosen)
 
 
@@ -57,7 +64,6 @@ def obfuscate(options: ObfuscateOptions) -> None:
       cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.tags import auto_redact, parse_redacted, regularise
-    from cloister.obfuscation.variants import make_variants
 
     named = Path(options.file), 'Give a text file, or "-" for standard input.'
     marked = parse_redacted(sys.stdin.read() if options.file == "-" else _read(*named), param=options.file)
@@ -70,7 +76,7 @@ def obfuscate(options: ObfuscateOptions) -> None:
         hint = f"Write <redacted>…</redacted> around them.{look}"
         raise InvalidRequest(f"The text marks no secrets{none}.", hint=hint)
     marked = regularise(marked) if options.regularise else marked
-    made = make_variants([marked], _substituting(options))
+    made = _variants(marked, options)
     if options.as_json:
         prompts = [text for (text,) in made.texts]
         found = {"prompts": prompts, "authentic": 0, "substitutes": made.substitutes.values}
@@ -79,16 +85,23 @@ def obfuscate(options: ObfuscateOptions) -> None:
         _print(made)
 
 
-def _substituting(options: ObfuscateOptions) -> Substituting:
+def _variants(marked: TaggedText, options: ObfuscateOptions) -> Variants:
     from cloister.obfuscation.gqs import Quantization
     from cloister.obfuscation.sampler import SamplingGoal
+    from cloister.obfuscation.variants import make_variants
+
+    if options.substitutes is not None:
+        return make_variants([marked], _given(options.substitutes))
+    from cloister.local_sampling import LocalModel, open_store
 
     quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
-    sampling = SamplingGoal(options.fakes, options.fewest, quantization)
-    if (file := options.substitutes) is None:
-        from cloister.local_sampling import LocalModel
+    goal = SamplingGoal(options.fakes, options.fewest, quantization)
+    store = open_store(options.store)
+    sampler = LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(goal)
+    return make_variants([marked], sampler, store, goal)
 
-        return LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(sampling)
+
+def _given(file: Path) -> GivenSubstitutes:
     from cloister.obfuscation.variants import GivenSubstitutes
 
     try:
@@ -123,3 +136,8 @@ def _print(made: Variants) -> None:
         guess = f"the likeliest is the real one with {likeliest} (by chance {chance})."
         typer.echo(f"By the sampling model {guess}", err=True)
         typer.echo("A better model or a human reader may guess better.", err=True)
+    if kept := report["kept"]:
+        by = ", ".join(sorted(set(kept)))
+        typer.echo(
+            f"{len(kept)} of {len(made.entities)} secrets have the substitutes of an earlier run ({by}).", err=True
+        )

@@ -31,6 +31,10 @@ class SamplingGoal:
     def least(self) -> int:
         return self.fakes if self.minimum is None else self.minimum
 
+    @property
+    def method(self) -> str:
+        return "gqs"
+
 
 class Sampler:
     """`prf` draws which candidates are taken; `shapes` of the model's tokens are made here if they are not made yet."""
