@@ -74,7 +74,7 @@ def test_a_damaged_file_is_an_error_and_stays_as_it_is(file: Path, damage: str) 
     assert file.read_bytes() == damaged
 
 
-def test_a_file_that_was_begun_anew_while_in_use_is_refused_and_one_removed_is_written_again(file: Path) -> None:
+def test_a_file_that_was_replaced_while_in_use_is_refused_and_one_removed_is_written_again(file: Path) -> None:
     running = FileStore(SubstitutesFile(file))
     assert running.find("Ann")
     file.unlink()
@@ -82,7 +82,7 @@ def test_a_file_that_was_begun_anew_while_in_use_is_refused_and_one_removed_is_w
     assert FileStore(SubstitutesFile(file)).find("Ann") and FileStore(SubstitutesFile(file)).find("Ben")
     file.unlink()
     SubstitutesFile(file)
-    with pytest.raises(ObfuscationRefused, match="begun anew"):
+    with pytest.raises(ObfuscationRefused, match="a new file"):
         running.find("Ann")
 
 

@@ -1,5 +1,5 @@
-"""The substitutes of one user's secrets: a secret keeps its set. Of sets drawn anew the real value is all that they
-share; so one who asks for more fakes, or for another method, gets the old set or nothing. None is forgotten."""
+"""The substitutes of one user's secrets. A secret keeps its set: all that two sets would share is the real value. So a
+request for more fakes, or for another method, gets the old set or is refused, and no set is forgotten."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Protocol

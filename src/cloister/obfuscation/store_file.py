@@ -1,6 +1,6 @@
 """Substitutes in a file of their user's own. Secrets are there as HMAC-SHA256 under the file's own key: that hides them
-from a glance and a search, not from one who has the file and guesses. What this process was not shown is looked for in
-marks alone."""
+from a glance and a search, not from guesses with the file at hand. Secrets of earlier processes are found in marks
+alone."""
 
 import hmac
 import os
@@ -45,8 +45,8 @@ class _Contents(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SubstitutesFile:
-    """Its owner's alone (0600), and replaced whole under a lock. One that cannot be read is an error: begun anew, it
-    would give known secrets other substitutes."""
+    """Its owner's alone (0600), and replaced whole under a lock. One that cannot be read is an error: a new
+    one would give known secrets other substitutes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -64,7 +64,9 @@ class SubstitutesFile:
         if (state := self._stat()) not in (None, self._state):
             found = self._load()
             if found.key != self.key:
-                raise SetupError(f"{self.path} was begun anew while it was in use.", hint="Start this program again.")
+                raise SetupError(
+                    f"{self.path} was replaced by a new file while in use.", hint="Start this program again."
+                )
             self._state, self._entries, self._owners = state, found.entries, {}
             for name, entry in found.entries.items():
                 for at, word in enumerate(entry.words):
@@ -125,7 +127,7 @@ class FileStore:
 
     def __init__(self, file: SubstitutesFile, user: bytes = b"") -> None:
         self._file, self._key = file, hmac.digest(file.key, b"user\0" + user, "sha256")
-        self._spelt: dict[str, str] = {}  # by hash, what was said while this process runs
+        self._spelt: dict[str, str] = {}  # by hash, secrets of texts that this process read
         self._named: dict[str, str] = {}  # by spelling in small letters: the hash
         self._seen: dict[str, dict[int, str]] = {}  # by hash, some words of a secret that was not said whole
 
@@ -199,7 +201,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _pieces(said: str) -> Iterator[str]:
-    """The mark itself, and what it says between any two words."""
+    """The mark itself, and the text between any two of its words."""
     yield said
     words = words_in(said)
     for first, begin in enumerate(words):

@@ -119,7 +119,7 @@ def _refuse_fewer(kept: Sequence[Kept | None], goal: Goal) -> None:
     count = min((len(one.values) for one in kept if one is not None), default=goal.fakes)
     if count < goal.least:
         message = f"A secret went among {count} others before, and may not go among more now."
-        hint = f"Ask for {count} fakes, or for at least {count} (λ_min), or begin a new session or file of substitutes."
+        hint = f"Ask for {count} fakes, or at least {count} (λ_min). A new set shares only the real value with the old."
         raise ObfuscationRefused(message, hint=hint)
 
 
