@@ -46,7 +46,7 @@ from cloister.obfuscation.index import REQUEST, Prf
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, refuse_repeated_names
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, SUBSTITUTES_HEADER, refuse_repeated_names
 
 T = TypeVar("T", int, float)
 router = APIRouter()
@@ -118,6 +118,8 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     winnow = None if hiding is None else hiding.winnow
     generation = Generation(api.backend, watched, choices, jobs, api.watched, api.metrics, winnow)
     headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
+    if hiding is not None:
+        headers[SUBSTITUTES_HEADER] = "kept" if session.keep else "fresh"
     return (StreamedAnswer if body.stream else Answer)(generation, reply, call.deadline, headers)
 
 

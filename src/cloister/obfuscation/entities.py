@@ -1,7 +1,7 @@
 """Every mention of a secret is one, in any text and capitals, whole or in part (`parts`): all get one substitute."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloister.errors import TagsInvalid
@@ -87,9 +87,9 @@ def entities_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[
     return found
 
 
-def spelt_before(entities: Sequence[Entity], spellings: Mapping[str, str]) -> list[Entity]:
+def spelt_before(entities: Sequence[Entity], spelling: Callable[[str], str]) -> list[Entity]:
     """The entities, each spelt as its substitutes are: mentions in other capitals get substitutes in those."""
-    return [replace(one, secret=spellings.get(one.secret.casefold(), one.secret)) for one in entities]
+    return [replace(one, secret=spelling(one.secret)) for one in entities]
 
 
 def replaced(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from cloister.obfuscation.gqs import Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
-from cloister.obfuscation.sampler import block_for, class_of
+from cloister.obfuscation.quantized import block_for, class_of
 from cloister.obfuscation.tags import Category, TaggedText
 from cloister_bench.obfuscation.adversaries import (
     BETS,
