@@ -34,11 +34,13 @@ class Plan:
     private_from: float = 0.0
 
 
-def _of(*path: str) -> Callable[[Document], float | None]:
-    def found(document: Document) -> float | None:
+def _of(*path: str) -> Callable[[Row], Any]:
+    """None where a part of the path is missing."""
+
+    def found(row: Any) -> Any:
         for name in path:
-            document = (document or {}).get(name)  # type: ignore[assignment]
-        return document  # type: ignore[return-value]
+            row = (row or {}).get(name)
+        return row
 
     return found
 
@@ -127,17 +129,13 @@ def _rates_table(title: str, rows: dict[str, Any], *tiers: str) -> Table:
     """As wide as a terminal of 80 columns without columns for single `tiers`."""
     columns: dict[str, str | Cell] = {
         "": "name",
-        **{tier: partial(_recall_share, tier) for tier in tiers},
+        **{tier: _of(tier, "recall", "share") for tier in tiers},
         "recall": lambda row: rate_cell(row[ALL]["recall"]),
-        "of": lambda row: row[ALL]["recall"]["of"],
+        "of": _of(ALL, "recall", "of"),
         "clean held": lambda row: rate_cell(row[ALL]["held_clean"]),
-        "of clean": lambda row: row[ALL]["held_clean"]["of"],
+        "of clean": _of(ALL, "held_clean", "of"),
     }
     return Table.of(title, _named(rows), columns)
-
-
-def _recall_share(tier: str, row: Row) -> Any:
-    return row[tier]["recall"]["share"]
 
 
 def _named(rows: dict[str, Any]) -> list[Row]:
@@ -145,24 +143,17 @@ def _named(rows: dict[str, Any]) -> list[Row]:
 
 
 def tables(document: Document) -> list[Table]:
-    kinds: dict[str, str | Cell] = {tier: partial(_share_of, tier) for tier in TIERS}
     sets = {"all": document["overall"], "whole texts": document["texts"], **document["datasets"]}
     times = {"": "name", "p50": "p50", "p95": "p95", "p99": "p99"}
+    shares = {tier: _of(tier, "share") for tier in TIERS}
+    types: dict[str, str | Cell] = {"": "name", **shares, "blocks": _of(ALL, "of")}
     return [
         _rates_table("Sets", sets, "tier 1", "tier 2"),
         _rates_table("Languages", document["languages"]),
-        Table.of(
-            "Recall by type",
-            _named(document["categories"]),
-            {"": "name", **kinds, "blocks": lambda row: row[ALL]["of"]},
-        ),
+        Table.of("Recall by type", _named(document["categories"]), types),
         Table.of("Processor time on 512 tokens, µs", _named(document["latency_us"]), times),
         targets_table(document["targets"]),
     ]
-
-
-def _share_of(tier: str, row: Row) -> Any:
-    return row[tier]["share"]
 
 
 def _accuracy(document: Document) -> list[Row]:

@@ -80,13 +80,7 @@ class Deployment(OwnServer):
         self, level: LevelName, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
     ) -> Answer:
         """Raises BrokenAnswer."""
-        load = Workload(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            seed=seed,
-            timeout_s=self.request_s,
-            protection=level,
-        )
+        load = Deployment.load(self, Point(level, 1, input_tokens, output_tokens), seed)
         user = User(self.address, self.api_key, load)
         try:
             return await user.ask(load.request(self.model, session, "ask"))
