@@ -89,7 +89,7 @@ def test_a_full_disk_is_answered_with_what_to_do(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     out = tmp_path / "out"
-    monkeypatch.setattr("cloister.sealed_weights.file.seal_weights", full)
+    monkeypatch.setattr("cloister.sealed_weights.file.written_whole", full)
     monkeypatch.setattr("cloister.sealed_weights.file.WeightsBundle.unpack", full)
     if command == "seal":
         result = run("weights", "seal", "--model", str(model), "--out", str(out), *keys[1:])

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import read_bounded
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cloister.attest.policy import Policy
     from cloister.checks import Verdict
     from cloister.client.verification import Verification, VerifiedNode
-    from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 
 Model = TypeVar("Model", bound=BaseModel)
 _LIMITS = {"min": "ge", "max": "le"}
@@ -225,13 +225,9 @@ class TrustedLog(BaseModel):
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
     def trust(self) -> ReleaseTrust:
-        from cloister.transparency.checkpoint import ReleaseTrust
-
         return ReleaseTrust(tuple(self.log_key or ()), tuple(self.witness or ()), self.quorum)
 
     def earlier(self) -> Checkpoint | None:
-        from cloister.transparency.checkpoint import read_checkpoint
-
         return None if self.seen is None else read_checkpoint(text_of(self.seen)).checkpoint
 
 

@@ -12,6 +12,7 @@ import typer
 from cloister.cli.options import AsJson
 from cloister.errors import CloisterError, SetupError
 from cloister.files import needed, read_bounded, write_whole
+from cloister.transparency.note import read_key_file
 
 if TYPE_CHECKING:
     from cloister.prefix.templates import Template
@@ -45,7 +46,6 @@ def register(
     """
     from cloister.controller.template_file import read_signed, sign_templates
     from cloister.prefix.templates import Template, read_templates
-    from cloister.transparency.note import read_key_file
 
     signing = read_key_file(key, new=name)
     kept = read_templates(read_signed(into, signing.verifier)) if into.exists() else ()

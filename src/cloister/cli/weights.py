@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,14 @@ from cloister.cli.options import AsJson, AsJsonTable, NodePolicy, node_url, sett
 from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import SetupError
 from cloister.files import needed
+from cloister.sealed_weights.file import (
+    WeightsBundle,
+    new_content_key,
+    read_content_key,
+    read_provider_key,
+    seal_weights,
+)
+from cloister.transparency.note import new_key_file, read_key_file
 
 
 def models(
@@ -62,9 +71,6 @@ def new_keys(
     Example:
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
-    from cloister.sealed_weights.file import new_content_key
-    from cloister.transparency.note import new_key_file
-
     for path in (key, sign_key):
         if path.exists():
             raise SetupError(f"{path} exists already, and a key is not overwritten.", hint="Name new files.")
@@ -92,8 +98,6 @@ def seal(
     """
     from cloister.models.convert import FILE_NAME
     from cloister.models.source import find_model
-    from cloister.sealed_weights.file import read_content_key, seal_weights
-    from cloister.transparency.note import read_key_file
 
     content_key, signer = read_content_key(key), read_key_file(sign_key)
     folder = find_model(model)
@@ -121,10 +125,6 @@ def unseal(
     Example:
       cloister weights unseal my-model.sealed --out ./copy --key content.key --provider-key 'example.com/weights+…'
     """
-    import shutil
-
-    from cloister.sealed_weights.file import WeightsBundle, read_content_key, read_provider_key
-
     bundle = WeightsBundle.open(file, read_provider_key(provider_key))
     try:
         content_key = read_content_key(key)
@@ -161,7 +161,6 @@ def release(options: ReleaseOptions) -> None:
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
     from cloister.client.key_release import release_key
-    from cloister.sealed_weights.file import read_content_key
 
     verification = release_key(options.url, read_content_key(options.key), options.load())
     if options.as_json:
