@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from keyword import iskeyword
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -116,7 +116,7 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
-FAILURE_EXIT, USAGE_EXIT, INTERRUPTED_EXIT = 1, 2, 130
+FAILURE_EXIT, USAGE_EXIT, INCOMPLETE_EXIT, INTERRUPTED_EXIT = 1, 2, 3, 130
 
 
 def print_error(error: CloisterError) -> None:
@@ -162,6 +162,24 @@ def checks_table(verdict: Verdict) -> Table:
             found, style = f"{check.reason} (allowed by the policy: {check.allowed_by})", _COLOURS["SKIP"]
         table.add_row(Text(plain(check.name)), Text(outcome, style=style), Text(plain(found)))
     return table
+
+
+def show_verdict(verdict: Verdict, passed: str, incomplete: str, failed: str) -> None:
+    """A table of checks, then the sentence of the outcome in its colour."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(checks_table(verdict))
+    console.print()
+    short = (incomplete, "yellow") if verdict.incomplete else (failed, "red")
+    said, colour = (passed, "green") if verdict.passed else short
+    console.print(Text(said, style=colour), soft_wrap=True)
+
+
+def exit_by(verdict: Verdict) -> NoReturn:
+    """0: it passed; 1: a check failed; 3: something could not be checked."""
+    raise typer.Exit(0 if verdict.passed else INCOMPLETE_EXIT if verdict.incomplete else FAILURE_EXIT)
 
 
 def plain(text: str) -> str:
@@ -244,7 +262,7 @@ def read_file(file: Path, limit: int) -> bytes:
 
 def print_result(as_json: bool, found: dict[str, Any], line: str, note: str = "") -> None:
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(found, indent=2))
         return
     if note:
         typer.secho(note, dim=True, err=True)
