@@ -121,6 +121,15 @@ def decode_evidence(
         raise EvidenceInvalid(f"{what} does not decode ({type(wrong).__name__}).", hint=hint) from None
 
 
+def check_digits(policy: msgspec.Struct, **digits: int) -> None:
+    """ValueError unless each value of these fields is hexadecimal and this long: a mistyped one would never match."""
+    for name, count in digits.items():
+        given = getattr(policy, name)
+        values = (given,) if isinstance(given, str) else given or ()
+        if not all(re.fullmatch(f"[0-9a-fA-F]{{{count}}}", value) for value in values):
+            raise ValueError(f"{name}: each has {count} hexadecimal digits")
+
+
 def decode_text(text: bytes) -> bytes | None:
     """Bytes written in hex, or in base64 of either alphabet with or without its padding; None if it is neither."""
     packed = b"".join(text.split())

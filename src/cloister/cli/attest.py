@@ -12,7 +12,7 @@ import typer
 from pydantic import BaseModel
 
 from cloister.checks import Verdict, decode_text
-from cloister.cli.options import checks_table, print_error, settings_command
+from cloister.cli.options import USAGE_EXIT, exit_by, print_error, settings_command, show_verdict
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded
@@ -49,7 +49,6 @@ def read_time(text: str | None) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
 _KINDS = {**{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")}, **{"sev-snp": "snp", "gpu": "nvidia"}}
 
@@ -138,13 +137,14 @@ def check(files: EvidenceFiles) -> None:
             error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
             typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
         print_error(wrong)
-        raise typer.Exit(WRONG_USE) from None
+        raise typer.Exit(USAGE_EXIT) from None
     if files.as_json:
         typer.echo(json.dumps({"kind": _KINDS[files.kind], "at": moment.isoformat(), **verdict.as_json()}, indent=2))
     else:
-        _print(verdict, moment)
-    if not verdict.passed:
-        raise typer.Exit(INCOMPLETE if verdict.incomplete else FAILED)
+        when, failed = f"at {moment:%Y-%m-%d %H:%M:%S %Z}", ", ".join(check.name for check in verdict.broken)
+        incomplete = f"Incomplete, {when}: something that matters could not be checked."
+        show_verdict(verdict, f"Passed, {when}.", incomplete, f"Failed, {when}: {failed}.")
+    exit_by(verdict)
 
 
 def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
@@ -215,20 +215,3 @@ def _raw_report(data: bytes) -> bytes:
         hint = azure if b'"hcl_report"' in text else other
         raise EvidenceInvalid("This is JSON or a token, not the report or quote itself.", hint=hint)
     return unpack(data)
-
-
-def _print(verdict: Verdict, at: datetime) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    console.print(checks_table(verdict))
-    console.print()
-    when = f"at {at:%Y-%m-%d %H:%M:%S %Z}"
-    if verdict.passed:
-        console.print(Text(f"Passed, {when}.", style="green"))
-    elif verdict.incomplete:
-        console.print(Text(f"Incomplete, {when}: something that matters could not be checked.", style="yellow"))
-    else:
-        failed = ", ".join(check.name for check in verdict.broken)
-        console.print(Text(f"Failed, {when}: {failed}.", style="red"), soft_wrap=True)

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Protocol, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -51,10 +51,6 @@ class NoSuchHandle(SetupError):
     """The TPM has no such key or index."""
 
 
-class Transport(Protocol):
-    def transmit(self, command: bytes) -> bytes: ...
-
-
 class TpmDevice:
     """The kernel's resource manager, which keeps us apart from other users of the TPM."""
 
@@ -77,7 +73,7 @@ class TpmDevice:
 
 
 class Tpm:
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: TpmDevice) -> None:
         self._transport = transport
 
     def read_index(self, index: int) -> bytes:
@@ -164,9 +160,8 @@ class _Quoted(Struct, frozen=True):
 class Metadata:
     """SetupError where it does not answer, or not in this form."""
 
-    def __init__(self, host: str = HOST, port: int = 80, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, host: str = HOST, port: int = 80) -> None:
         self._place = host, port
-        self._patience_s = patience_s
 
     def amd_certificates(self) -> tuple[bytes, bytes]:
         answer = self._ask("GET", "/metadata/THIM/amd/certification", None, _Certificates)
@@ -182,7 +177,7 @@ class Metadata:
 
     def _ask(self, method: str, path: str, body: str | None, kind: type[_Answer]) -> _Answer:
         host, port = self._place
-        connection = http.client.HTTPConnection(host, port, timeout=self._patience_s)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, {"Metadata": "true", "Content-Type": "application/json"})
             response = connection.getresponse()

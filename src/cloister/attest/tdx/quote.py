@@ -1,14 +1,13 @@
 """The bytes of a TDX quote, taken apart (Intel TDX DCAP Quoting Library API, appendix A; little-endian), and the policy
 for a TDX node. Checks only the bytes' form."""
 
-import re
 import struct
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from cloister.checks import Reader
+from cloister.checks import Reader, check_digits
 from cloister.errors import EvidenceInvalid
 
 MAX_QUOTE_BYTES = 65536
@@ -115,7 +114,6 @@ _Old = Literal["OutOfDate", "OutOfDateConfigurationNeeded", "TDRelaunchAdvised",
 Status = Literal["UpToDate"] | _Warned | _Old
 """Intel's words for a platform's TCB. `Revoked` is not among them: no policy can accept it."""
 
-Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]  # A measurement of 48 bytes in hex.
 REGISTERS = ("mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "mrseam", "mrconfigid", "mrowner", "mrownerconfig")
 ANY = "any"
 
@@ -123,53 +121,43 @@ ANY = "any"
 class Launch(Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted as a whole. MRTD: firmware, RTMR0: its settings, RTMR1: loader and kernel, RTMR2: command and initrd."""
 
-    mrtd: Register
-    rtmr0: Annotated[str, Meta(pattern=f"^([0-9a-fA-F]{{96}}|{ANY})$")]
-    rtmr1: Register
-    rtmr2: Register
-    rtmr3: Register | None = None
-    mrseam: Register | None = None
-    mrconfigid: Register | None = None
-    mrowner: Register | None = None
-    mrownerconfig: Register | None = None
+    mrtd: str
+    rtmr0: str  # or ANY
+    rtmr1: str
+    rtmr2: str
+    rtmr3: str | None = None
+    mrseam: str | None = None
+    mrconfigid: str | None = None
+    mrowner: str | None = None
+    mrownerconfig: str | None = None
 
     def __post_init__(self) -> None:
-        # msgspec checks patterns only when it decodes; a mistyped register must not just never match.
-        for name in REGISTERS:
-            value = getattr(self, name)
-            open_one = value is None or (name == "rtmr0" and value == ANY)
-            if not open_one and not re.fullmatch("[0-9a-fA-F]{96}", value):
-                raise ValueError(f"{name}: a register has 96 hexadecimal digits")
+        check_digits(self, **dict.fromkeys(set(REGISTERS) - {"rtmr0"} if self.rtmr0 == ANY else REGISTERS, 96))
 
     def differences(self, report: TdReport) -> list[str]:
         named = {name: getattr(self, name) for name in REGISTERS if getattr(self, name) not in (None, ANY)}
         return [name for name, value in named.items() if getattr(report, name) != bytes.fromhex(value)]
 
 
-Word = Annotated[str, Meta(pattern="^[0-9a-fA-F]{16}$")]  # as `cloister attest check` shows them
-
-
 class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """An absent list asks nothing, an empty one accepts nothing. Without `launches` nothing passes."""
 
     launches: tuple[Launch, ...] = ()
-    td_attributes: tuple[Word, ...] | None = None
-    xfam: tuple[Word, ...] | None = None
-    fmspcs: tuple[Annotated[str, Meta(pattern="^[0-9a-fA-F]{12}$")], ...] | None = None  # models of processor
+    td_attributes: tuple[str, ...] | None = None  # in hex, as `cloister attest check` shows it
+    xfam: tuple[str, ...] | None = None
+    fmspcs: tuple[str, ...] | None = None  # models of processor
     accepted_statuses: tuple[Status, ...] = ("UpToDate",)
     refused_advisories: tuple[str, ...] = ()  # Intel's advisories (`INTEL-SA-…`) that must not apply to the platform.
     accepted_advisories: tuple[str, ...] | None = None  # If given, no advisory may apply but these.
     min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0  # Intel's `tcbEvaluationDataNumber` of the collateral
-    min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""  # Hex of 16 bytes, each a minimum.
+    min_tee_tcb_svn: str = ""  # Hex of 16 bytes, each a minimum.
     require_sept_ve_disable: bool = False  # whatever `allow_sept_ve` says
     allow_sept_ve: bool = False  # relaxation: its host may take pages and make it fault (Azure's paravisor)
 
     def __post_init__(self) -> None:
-        for name, digits in (("td_attributes", 16), ("xfam", 16), ("fmspcs", 12)):
-            if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
-                raise ValueError(f"{name}: each has {digits} hexadecimal digits")
-        if not re.fullmatch("([0-9a-fA-F]{32})?", self.min_tee_tcb_svn):
-            raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
+        check_digits(self, td_attributes=16, xfam=16, fmspcs=12)
+        if self.min_tee_tcb_svn:
+            check_digits(self, min_tee_tcb_svn=32)
 
     def relaxations(self) -> tuple[str, ...]:
         statuses = [f"accepted_statuses {status}" for status in self.accepted_statuses if status != "UpToDate"]
