@@ -163,9 +163,6 @@ class Requests:
     def get(self, request_id: int) -> Request | None:
         return self._under_way.get(request_id)
 
-    def of_frontend(self, number: int) -> list[Request]:
-        return [request for request in self if frontend_of(request.request_id) == number]
-
     def held_by(self, holder: Holder) -> list[Request]:
         return [request for request in self if request.holder == holder]
 
