@@ -59,7 +59,11 @@ def test_a_family_has_one_name_in_every_variant() -> None:
 
 def test_secrets_of_other_kinds_share_their_words_too() -> None:
     text = 'From <redacted category="date">March 2011</redacted> to <redacted category="date">June 2011</redacted>, on.'
-    assert only_fake(text, "May 1999", "July") == "From May 1999 to July 1999, on."
+    assert only_fake(text, "May 1999", "July 1998") == "From May 1999 to July 1998, on.", "dates are whole (`joint`)"
+    text = (
+        'Since <redacted category="date">March 2011</redacted>, all of <redacted category="date">2011</redacted>, on.'
+    )
+    assert only_fake(text, "May 1999") == "Since May 1999, all of 1999, on."
     text = 'At the <redacted category="organisation">University of Ghent</redacted> in <redacted>Ghent</redacted>, yes.'
     assert only_fake(text, "College of Lund") == "At the College of Lund in Lund, yes."
 

@@ -17,7 +17,7 @@ from cloister.obfuscation.entities import Entity, blanked
 from cloister.obfuscation.gqs import Slot
 from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes, shape_of
 from cloister.obfuscation.parts import KEPT, is_telling, words_in
-from cloister.obfuscation.skeleton import reads_as, skeleton_of
+from cloister.obfuscation.skeleton import reads_alike, skeleton_of
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
 NEAR = 160  # characters written out before a secret, and looked at beside it, at most
@@ -58,8 +58,8 @@ class Infilling:
         return self._places[number].fits(self._tokens(number, values))
 
     def same_shape(self, candidate: Sequence[tuple[int, ...]]) -> bool:
-        """Whether a prompt with these values would be read as this one is (`Skeleton`)."""
-        return reads_as(self._skeleton, self._texts, self.entities, self.values(candidate))
+        """Whether a prompt with these values would be read as this one is (`skeleton`)."""
+        return reads_alike(self._texts, self.entities, self.values(candidate), self._skeleton)
 
     def words(self, candidate: Sequence[tuple[int, ...]]) -> frozenset[str]:
         """In small letters: no two variants may have one of these in common."""

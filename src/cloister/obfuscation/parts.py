@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cloister.errors import TagsInvalid
+from cloister.obfuscation.dates import Dated
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
 TITLES = frozenset({"dr", "mr", "mrs", "ms", "miss", "mx", "prof", "sir", "madam", "herr", "frau", "mme", "monsieur"})
@@ -199,7 +200,8 @@ def _cut(text: TaggedText, owners: Owners) -> Iterator[Span]:
         if (stem := owners.plural_at(text.text, span.start, span.end)) is not None:
             yield stem
             continue
-        if not owners.elsewhere(secret):
+        dated = span.category is Category.DATE and len(parts_of(secret)) > 1 and Dated.of(secret) is not None
+        if dated or not owners.elsewhere(secret):  # dates of one year move together, but may leave it (`joint`)
             yield span
             continue
         if owners.spells_initials(secret):

@@ -3,8 +3,6 @@ one name are one person's wherever they stand, marked or not. A name beside a ma
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
 
 from cloister.obfuscation.parts import KEPT, TITLES, Owners, Part, initials_in, key_of, outside, parts_of, words_in
 from cloister.obfuscation.tags import Category, Span, TaggedText
@@ -137,55 +135,6 @@ def _of_name(text: TaggedText, span: Span, owners: Owners) -> Part | None:
     if span.category not in (Category.NAME, Category.FREE) or len(words) != 1 or not words[0][:1].isupper():
         return None
     return owners.part(words[0])
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class NameForm:
-    """A name as a vocabulary has it, "First Last": without titles, initials and the order "Last, First", which stay."""
-
-    pieces: tuple[str, ...]  # what stays, before, between and after the words
-    order: tuple[int, ...]  # of the words in the text; -1 for an initial
-    words: tuple[str, ...]
-    letters: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str) -> Self:
-        """With no words, if it has none but titles and initials."""
-        found = [one for one in words_in(name) if one[0].casefold() not in KEPT]
-        whole = [one for one in found if len(one[0]) > 1]
-        comma = name.find(",")
-        first = sum(one.end() <= comma for one in whole)
-        turned = [*range(first, len(whole)), *range(first)] if 0 < first < len(whole) else list(range(len(whole)))
-        place = {whole[at].start(): rank for rank, at in enumerate(turned)}
-        order = tuple(place.get(one.start(), -1) for one in found)
-        edges = [0, *(edge for one in found for edge in one.span()), len(name)]
-        pieces = tuple(name[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
-        letters = tuple(one[0] for one in found if len(one[0]) == 1)
-        return cls(pieces, order, tuple(whole[at][0] for at in turned), letters)
-
-    @property
-    def name(self) -> str:
-        return " ".join(self.words)
-
-    def filled(self, name: str, by: int) -> str | None:
-        """With another name of as many words. Its initials are `by` letters on: then any two names of a pool, with the
-        difference of their ranks for `by`, would have given each other the same."""
-        words = [found[0] for found in words_in(name)]
-        if len(words) != len(self.words) or any(word.casefold() in KEPT for word in words):
-            return None
-        letters = (_turned(letter, by) for letter in self.letters)
-        shown = [next(letters) if rank < 0 else words[rank] for rank in self.order]
-        return self.pieces[0] + "".join(word + piece for word, piece in zip(shown, self.pieces[1:], strict=True))
-
-
-_FIRST_LETTERS = "ABCDEFGHJKLMNPRSTVW"  # that begin many given names
-
-
-def _turned(letter: str, by: int) -> str:
-    if letter.upper() not in _FIRST_LETTERS:
-        return letter
-    other = _FIRST_LETTERS[(_FIRST_LETTERS.index(letter.upper()) + by) % len(_FIRST_LETTERS)]
-    return other if letter.isupper() else other.lower()
 
 
 def is_given_name(word: str) -> bool:

@@ -66,13 +66,13 @@ def skeleton_of(texts: Sequence[TaggedText]) -> Skeleton:
     )
 
 
-def reads_as(form: Skeleton, texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> bool:
-    """Whether a prompt with these values has this skeleton, and each value as many words as its secret."""
+def reads_alike(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str], as_: Skeleton) -> bool:
+    """Whether the texts with these values, of as many words as the secrets, have the skeleton."""
     pairs = zip(values, entities, strict=True)
     if any(len(parts_of(value)) != len(parts_of(entity.secret)) for value, entity in pairs):
         return False
     try:
-        return skeleton_of(swapped(texts, entities, values)) == form
+        return skeleton_of(swapped(texts, entities, values)) == as_
     except TagsInvalid:
         return False
 
