@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,12 +30,6 @@ def fake(text: str, *values: str) -> str:
     return replaced(texts, entities, values)[0]
 
 
-@pytest.fixture
-def _given_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(module, "is_given_name", {"Martha", "Jane", "Eva", "Helga"}.__contains__)
-    yield
-
-
 def test_full_name_title_and_surname_and_first_name_all_marked_are_one() -> None:
     text = f"{marked('Martha Collins')} is ill. {marked('Ms. Collins')} coughs. {marked('Martha')} says so."
     assert fake(text, "Eva Lund") == "Eva Lund is ill. Ms. Lund coughs. Eva says so."
@@ -49,10 +41,11 @@ def test_an_unmarked_mention_does_not_go_out_as_it_is(said: str) -> None:
     assert "Martha" not in shown and "Collins" not in shown and "M." not in shown and "C." not in shown
 
 
-@pytest.mark.usefixtures("_given_names")
 def test_a_first_name_before_a_marked_surname_is_of_the_same_person() -> None:
     text = f"Martha Collins is ill. {marked('Ms. Collins')} coughs. Martha says so."
     assert fake(text, "Eva Lund") == "Eva Lund is ill. Ms. Lund coughs. Eva says so."
+    text = f"Today Collins is ill. {marked('Ms. Collins')} coughs."
+    assert fake(text, "Ms. Lund") == "Today Lund is ill. Ms. Lund coughs.", "no name"
     text = f"{marked('Martha Collins')} is ill: Martha Jane Collins."
     assert fake(text, "Eva Helga Lund") == "Eva Lund is ill: Eva Helga Lund."
 

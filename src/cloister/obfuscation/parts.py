@@ -10,7 +10,8 @@ from cloister.errors import TagsInvalid
 from cloister.obfuscation.dates import Dated
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
-TITLES = frozenset({"dr", "mr", "mrs", "ms", "miss", "mx", "prof", "sir", "madam", "herr", "frau", "mme", "monsieur"})
+_TITLES = "dr doctor mr mister mrs ms miss mx prof professor sir madam herr frau mme monsieur madame"
+TITLES = frozenset(_TITLES.split())
 KEPT = frozenset(
     TITLES
     | {"st", "jr", "sr", "ii", "iii", "md", "phd", "rn", "esq"}

@@ -4,7 +4,20 @@ one name are one person's wherever they stand, marked or not. A name beside a ma
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from cloister.obfuscation.parts import KEPT, TITLES, Owners, Part, initials_in, key_of, outside, parts_of, words_in
+from cloister.obfuscation.candidates.names import LISTS
+from cloister.obfuscation.parts import (
+    EVERYDAY,
+    KEPT,
+    SMALL,
+    TITLES,
+    Owners,
+    Part,
+    initials_in,
+    key_of,
+    outside,
+    parts_of,
+    words_in,
+)
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
 _TITLE_BEFORE = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(TITLES))})\.? \Z", re.IGNORECASE)
@@ -13,11 +26,16 @@ _INITIAL_AFTER = re.compile(r", (?P<letter>[A-Z])\.")
 _WORD_BEFORE = re.compile(r"(?<![\w'’-])(?P<word>[A-Z][\w'’-]+) \Z")
 _WORD_AFTER = re.compile(r" (?P<word>[A-Z][\w'’-]+)(?![\w@])")
 _MIDDLE = re.compile(r" [A-Z][\w'’-]+ ")
+_NO_NAMES = frozenset({"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see"})
 _LETTER_GAPS = ("", ".", ". ", " ")
 
 
 def after_title(text: str, start: int) -> bool:
-    return _TITLE_BEFORE.search(text, max(0, start - 12), start) is not None
+    """Or after a given name."""
+    if _TITLE_BEFORE.search(text, max(0, start - 12), start) is not None:
+        return True
+    before = _WORD_BEFORE.search(text, max(0, start - 32), start)
+    return before is not None and is_given_name(before["word"])
 
 
 def is_inflected(text: str, end: int) -> bool:
@@ -138,4 +156,9 @@ def _of_name(text: TaggedText, span: Span, owners: Owners) -> Part | None:
 
 
 def is_given_name(word: str) -> bool:
-    return False
+    """Not where it is as likely a word of the language."""
+    key = word.casefold()
+    if key in KEPT or key in SMALL or key in EVERYDAY or key in _NO_NAMES:
+        return False
+    slot = LISTS["given"].slot(word)
+    return slot is not None and slot.kind.startswith("given")
