@@ -30,6 +30,7 @@ from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
+from cloister.obfuscation.candidates import vocabularies
 from cloister.placement import Role
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Layer, Profile
@@ -110,6 +111,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
     preload_redaction()
+    vocabularies.load()
     reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)
     return PreloadedModel(settings, decoder, reading, folder, parts, prefixes_of(tokenizer))
 
