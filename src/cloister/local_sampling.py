@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import BLOCK_TOKENS
@@ -14,10 +15,13 @@ from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
 from cloister.models.source import find_model
 from cloister.models.weights import open_weights
-from cloister.obfuscation.gqs import Distance, Quantization
+from cloister.obfuscation.goal import Method, SamplingGoal
+from cloister.obfuscation.gqs import Distance, Quantization, finished
 from cloister.obfuscation.index import Prf, new_secret
+from cloister.obfuscation.language_model import TokenShapes
+from cloister.obfuscation.likelihood import split_rows
 from cloister.obfuscation.requests import Obfuscation
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.store import MemoryStore, Store
 from cloister.obfuscation.store_file import FileStore, SubstitutesFile
 from cloister.obfuscation.tags import Detector
@@ -39,30 +43,44 @@ class LocalModel:
         decoder = load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, MAX_CONTEXT)
         # Memory is taken when it is written to: this is how much may be, not how much is.
         blocks = decoder.max_context // BLOCK_TOKENS + 1 + (lambda_max + 1) * (LONGEST_SECRET_TOKENS // BLOCK_TOKENS)
+        self._shapes = TokenShapes(self.tokenizer, decoder.vocabulary)
         self.continuations = Continuations(decoder, device.cache(decoder.cache_shape, blocks))
 
     def sampler(self, goal: SamplingGoal | None = None, secret: bytes | None = None) -> Sampler:
-        return Sampler(self.continuations, self.tokenizer, goal or SamplingGoal(), Prf(secret or new_secret()))
+        goal, prf = goal or SamplingGoal(), Prf(secret or new_secret())
+        return Sampler(self.continuations, self.tokenizer, goal, prf, self._shapes)
+
+    def likelihoods(self, texts: Sequence[str]) -> list[float]:
+        """ln P of each text, as far as the model's context goes."""
+        beginning, rows = split_rows(self.tokenizer, texts, self.continuations.max_context)
+        return finished(self.continuations.likelihoods(beginning, rows))
+
+
+class GqsOptions(TypedDict, total=False):
+    """Of Greedy Quantized Sampling: ε, how it is measured, λ_max, and the sampling temperature."""
+
+    epsilon: float
+    distance: Distance
+    candidates: int
+    temperature: float
 
 
 def local_obfuscation(
     model: str | None = None,
     *,
     fakes: int = 7,
-    epsilon: float = 0.1,
-    distance: Distance = "absolute",
-    candidates: int = 128,
-    temperature: float = 1.0,
+    method: Method = "exchangeable",
     auto_redact: bool = False,
     detector: Detector | None = None,
     regular: bool = False,
     store: Path | str | None = None,
+    **gqs: Unpack[GqsOptions],
 ) -> Obfuscation:
     """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here. `store` is
     the file that keeps substitutes, or "none"; None: the file in the user's data folder."""
-    kept = open_store(store)
-    goal = SamplingGoal(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
-    local = LocalModel(model, lambda_max=candidates)
+    by = Quantization(**{"lambda_max" if name == "candidates" else name: value for name, value in gqs.items()})
+    goal, kept = SamplingGoal(fakes, None, by, method), open_store(store)
+    local = LocalModel(model, lambda_max=by.lambda_max)
     found = detector or (shipped_redaction() if auto_redact else None)
     more: dict[str, Any] = {"new_sampler": lambda: local.sampler(goal), "store": kept, "goal": goal}
     return Obfuscation(local.sampler(goal), detector=found, regular=regular, **more)

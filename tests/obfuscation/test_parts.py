@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from cloister.errors import TagsInvalid, TooFewCandidates
 from cloister.obfuscation.entities import add_mentions, entities_of
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.parts import is_telling, words_in
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.quantized import QuantizedSampler
 from cloister.obfuscation.tags import TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, make_variants
 from tests.examples import examples
@@ -123,9 +125,10 @@ pieces = st.lists(
 def test_no_variant_has_a_part_of_another_one_s_values(text: str, seed: int) -> None:
     tokenizer = WordTokenizer()
     model = RuleModel(tokenizer.vocabulary, seed)
-    wish = SamplingGoal(3, 1, Quantization(1.0, 64))
+    wish = SamplingGoal(3, 1, Quantization(1.0, 64, distance="absolute"))
+    shapes = TokenShapes(tokenizer, model.vocabulary)
     try:
-        made = make_variants([parse_redacted(text)], Sampler(model, tokenizer, wish, Prf(bytes(32))))
+        made = make_variants([parse_redacted(text)], QuantizedSampler(model, tokenizer, wish, Prf(bytes(32)), shapes))
     except (TagsInvalid, TooFewCandidates):
         return
     values = [tuple(entity.secret for entity in made.entities), *made.substitutes.values]

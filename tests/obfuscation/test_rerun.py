@@ -8,11 +8,12 @@ import random
 import pytest
 
 from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Candidate, Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import TokenShapes
-from cloister.obfuscation.sampler import Sampler, SamplingGoal, class_of
+from cloister.obfuscation.quantized import QuantizedSampler, class_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
 from cloister_bench.obfuscation.adversaries import right
@@ -20,7 +21,7 @@ from cloister_bench.obfuscation.rerun import Rerun, Values
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 
 LAMBDA = 3
-BY = Quantization(1.0, 24)
+BY = Quantization(1.0, 24, distance="absolute")
 NAME = 'Dear <redacted category="name">{}</redacted>, hello. Yours, {}'
 LETTER = "Dear <redacted>{} {}</redacted>, come to <redacted>{}</redacted>. Dr {}"
 ONE, SEVERAL = (NAME, 40), (LETTER, 12)
@@ -65,7 +66,7 @@ def test_whoever_runs_the_sampler_again_is_right_by_chance(frame: str, trials: i
     wish = SamplingGoal(LAMBDA, quantization=BY)
     for trial in range(trials):
         model, tokenizer, shapes = tools(trial % 5)
-        sampler = Sampler(model, tokenizer, wish, Prf(bytes([trial]) * 32), shapes)
+        sampler = QuantizedSampler(model, tokenizer, wish, Prf(bytes([trial]) * 32), shapes)
         made = make_variants([parse_redacted(marked(frame, real_values(frame, draw)))], sampler)
         values = [tuple(one.secret for one in made.entities), *made.substitutes.values]
         prompts = [parse_redacted(marked(frame, _words(frame, each))) for each in values]

@@ -98,7 +98,7 @@ def kept(room: Room, secret: str) -> tuple[str, ...]:
 
 
 def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -> None:
-    params = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    params = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     text = "My name is <redacted>Ann</redacted> today."
     assert isinstance(room.confide(1, hidden(text), "obfuscated", params), WantCores), "not understood before they are"
     while not any(isinstance(one, PromptAccepted) for one in room.said):
@@ -121,7 +121,7 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
 
 
 def test_who_leaves_while_substitutes_are_sampled_leaves_nothing(room: Room) -> None:
-    params = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    params = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     data, sampling = write_prompt(hidden("My name is <redacted>Ann</redacted> today.")), SamplingParams(max_tokens=8)
     for number in (1, 2):
         room.say(AssignPrompt(number, "obfuscated", data, sampling, obfuscation=params))
@@ -203,7 +203,8 @@ def test_a_session_does_not_forget_a_secret_and_takes_no_more_than_it_can_rememb
 
 def test_too_few_candidates_stop_it_and_nothing_has_left_the_vault(room: Room) -> None:
     text = 'My number is <redacted category="id">77</redacted> and no other.'
-    room.confide(1, hidden(text), "obfuscated", ObfuscationParams(fakes=31, epsilon=1e-9, candidates=64))
+    wish = ObfuscationParams(fakes=31, method="gqs", epsilon=1e-9, distance="absolute", candidates=64)
+    room.confide(1, hidden(text), "obfuscated", wish)
     room.serve()
     [told] = [one for one in room.said if isinstance(one, Failed)]
     assert told.code == "too_few_candidates"
@@ -269,7 +270,7 @@ def sampled(room: Room, secret: bytes, most: int) -> list[str]:
     hiding._store = MemoryStore()
     hiding.allow(most)
     prompt = write_prompt(hidden("My name is <redacted>Ann</redacted> today.", secret=secret))
-    wish = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    wish = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     hiding.add(AssignPrompt(1, "obfuscated", prompt, SamplingParams(max_tokens=8), obfuscation=wish))
     while (found := hiding.work(1)) is None:
         pass

@@ -99,8 +99,11 @@ class ObfuscationOptions(Given):
 
     fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: number of made-up prompts; default 7")
     minimum: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ_min: nothing leaves with fewer")
-    epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
-    distance: Literal["absolute", "relative"] = "absolute"
+    method: Literal["exchangeable", "dictionary", "gqs"] = Field(
+        default="exchangeable", description="values that exist, drawn by the model or evenly, or made up (the paper's)"
+    )
+    epsilon: float = Field(default=1.0, gt=0, le=100, description="of gqs: ε, at most 1 for an absolute distance")
+    distance: Literal["absolute", "relative"] = "relative"
     candidates: int = Field(default=128, ge=1, le=512, description="λ_max: candidates for each token")
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
     regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")

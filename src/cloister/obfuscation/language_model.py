@@ -1,7 +1,7 @@
 """What sampling asks of a model (the project's decoder has it: `engine/continuations.py`) and of its tokenizer, and the
 shapes of words: all λ+1 variants have the secret's, so it does not show which is real."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -33,6 +33,9 @@ class LanguageModel(Protocol):
     def branches(self, beginning: Sequence[int], temperature: float) -> AbstractContextManager[Branches]:
         """Compute a beginning; its keys and values are wiped at the end."""
 
+    def likelihoods(self, beginning: Sequence[int], rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        """ln P of each row after the beginning. Yields, before each piece, how many tokens it has at most."""
+
 
 class SamplingTokenizer(Protocol):
     @property
@@ -62,19 +65,31 @@ def shape_of(words: str) -> str:
 
 
 class TokenShapes:
+    """Computed at the first use."""
+
     def __init__(self, tokenizer: SamplingTokenizer, vocabulary: int) -> None:
-        special = frozenset(tokenizer.special)
-        numbers: dict[str, int] = {}
-        of_token = np.zeros(vocabulary, dtype=np.int64)
-        for token in range(vocabulary):
-            text = "" if token in special else tokenizer.token_bytes(token).decode("utf-8", "replace")
-            of_token[token] = numbers.setdefault(shape_of(text), len(numbers))
-        self._of_token = of_token
-        self._shapes = tuple(numbers)
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._of_token = np.zeros(0, dtype=np.int64)
+        self._shapes: tuple[str, ...] = ()
         self._known: dict[tuple[str, str, bool], Mask] = {}
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._shapes)
+
+    def _read_vocabulary(self) -> None:
+        special = frozenset(self._tokenizer.special)
+        numbers: dict[str, int] = {}
+        self._of_token = np.zeros(self._vocabulary, dtype=np.int64)
+        for token in range(self._vocabulary):
+            text = "" if token in special else self._tokenizer.token_bytes(token).decode("utf-8", "replace")
+            self._of_token[token] = numbers.setdefault(shape_of(text), len(numbers))
+        self._shapes = tuple(numbers)
 
     def following(self, words: str, shape: str, last: bool) -> Mask:
         """The tokens after which the words begin as the shape does; if it is the `last` one, are of the shape."""
+        if not self.ready:
+            self._read_vocabulary()
         key = shape_of(words), shape, last
         if key not in self._known:
             if len(self._known) > 64:

@@ -17,17 +17,17 @@ from cloister.messages.prompts import ChatPrompt, ObfuscationParams, Obfuscation
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes
 from cloister.obfuscation.parts import owners_of, refuse_parts
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.store import Kept, MemoryStore
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted, regularise
-from cloister.obfuscation.variants import AsGiven, Substitutes, check_shape, with_kept, without_substitutes
+from cloister.obfuscation.variants import AsGiven, Substitutes, check_shape, missing, with_kept
 from cloister.vault.reading import Reader
 
-SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
 RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to search a piece of a text
 MAX_KNOWN = 256  # secrets of one session; none is forgotten: it would get other substitutes the next time
 
@@ -184,23 +184,20 @@ class Obfuscating:
     ) -> Generator[int, None, Substitutes]:
         """Those they had before, and given or sampled ones for the others."""
         by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
-        goal = SamplingGoal(params.fakes, params.minimum or None, by)
+        goal = SamplingGoal(params.fakes, params.minimum or None, by, params.method)
         if secrets.substitutes:
             check_shape(secrets.substitutes, entities)
             self._keep_given(
                 dict(zip((one.secret for one in entities), zip(*secrets.substitutes, strict=True), strict=True))
             )
-        texts, asked = without_substitutes(marked, entities, self._store, goal)
-        drawn = Substitutes(())
-        if asked:
+        new, drawn = missing(marked, entities, self._store, goal), Substitutes(())
+        if new.entities:
             if self._model is None:
                 raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
-            if self._shapes is None:
-                yield SHAPES_LIKE_TOKENS
-                self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
+            self._shapes = self._shapes or TokenShapes(self._tokenizer, self._model.vocabulary)
             sampler = Sampler(self._model, self._tokenizer, goal, Prf(secrets.index_secret), self._shapes)
-            drawn = yield from sampler.sampling(texts, asked)
-        return with_kept(entities, asked, drawn, self._store, goal)
+            drawn = yield from sampler.sampling(new.texts, new.entities, new.taken)
+        return with_kept(entities, new.entities, drawn, self._store, goal)
 
     def _keep_given(self, given: dict[str, tuple[str, ...]]) -> None:
         kept = {secret: self._store.find(secret) for secret in given}
