@@ -73,7 +73,7 @@ def test_whoever_runs_the_sampler_again_is_right_by_chance(frame: str, trials: i
         scores = Rerun(model, tokenizer, shapes, BY, LAMBDA).scores(prompts)
         assert all(math.isfinite(score) for score in scores), "none can be ruled out"
         assert len(set(scores)) == 1, "and all are as likely"
-        hits.append(right("highest", scores))
+        hits.append(right(scores))
         sent.add(frozenset(values))
     assert sum(hits) / trials == pytest.approx(1 / (LAMBDA + 1)) and len(sent) > trials // 2
 
@@ -97,5 +97,5 @@ def test_with_the_nearest_values_the_same_adversary_wins() -> None:
         fakes = [list(infilling.values(one.values)) for one in chosen]
         real = [entities_of([text])[0].secret]
         scores = adversary.scores([parse_redacted(marked(NAME, each)) for each in (real, *fakes)])
-        hits.append(right("highest", scores))
+        hits.append(right(scores))
     assert sum(hits) / len(hits) > 0.45, "by chance it is 0.25"
