@@ -129,8 +129,8 @@ def test_every_variant_is_what_its_own_user_would_have_sent(forms: list[tuple[st
 
     def written(first: str, last: str) -> str:
         said = (spelt(form, first, last) for form, _ in forms)
-        told = (marked(one) if mark and "'s" not in one else one for one, (_, mark) in zip(said, forms, strict=True))
-        return f"{marked(f'{first} {last}')} came; then {' and '.join(told)} came"
+        shown = (marked(one) if mark and "'s" not in one else one for one, (_, mark) in zip(said, forms, strict=True))
+        return f"{marked(f'{first} {last}')} came; then {' and '.join(shown)} came"
 
     texts, entities = read(written(first, last))
     assert [parts_of(entity.secret) for entity in entities] == [(first, last)]

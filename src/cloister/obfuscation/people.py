@@ -59,8 +59,8 @@ def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
             spans += [Span(at + a, at + b, Category.NAME) for a, b, _ in in_address(mail["local"], owners.name_part)]
         for found in initials_in(piece):
             if "." in found[0] and owners.initials(found[0]):
-                at = (start + letter.start() for letter in re.finditer("[A-Z]", piece[: found.end()]))
-                spans += [Span(one, one + 1, Category.NAME) for one in at if one >= start + found.start()]
+                letters = (start + letter.start() for letter in re.finditer("[A-Z]", piece[: found.end()]))
+                spans += [Span(one, one + 1, Category.NAME) for one in letters if one >= start + found.start()]
     marked = TaggedText(text.text, tuple(sorted({(one.start, one.end): one for one in spans}.values())))
     initials = [span for span in marked.spans for span in _initials(marked, span, owners)]
     return TaggedText(text.text, tuple(sorted({*marked.spans, *initials})))
