@@ -27,7 +27,10 @@ _INITIAL_AFTER = re.compile(r", (?P<letter>[A-Z])\.")
 _WORD_BEFORE = re.compile(r"(?<![\w'’-])(?P<word>[A-Z][\w'’-]+) \Z")
 _WORD_AFTER = re.compile(r" (?P<word>[A-Z][\w'’-]+)(?![\w@])")
 _MIDDLE = re.compile(r" [A-Z][\w'’-]+ ")
-_NO_NAMES = frozenset({"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see"})
+_NO_NAMES = frozenset(
+    {"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see"}
+    | {"hey", "hello", "dear", "thanks", "please", "sorry", "then", "now", "yes"}
+)
 _LETTER_GAPS = ("", ".", ". ", " ")
 
 
@@ -183,7 +186,7 @@ def _of_name(text: TaggedText, span: Span, owners: Owners) -> Part | None:
 def is_given_name(word: str) -> bool:
     """Not where it is as likely a word of the language."""
     key = word.casefold()
-    if key in KEPT or key in SMALL or key in EVERYDAY or key in _NO_NAMES:
+    if len(key) < 3 or key in KEPT or key in SMALL or key in EVERYDAY or key in _NO_NAMES:
         return False
     slot = LISTS["given"].slot(word)
     return slot is not None and slot.kind.startswith("given")
