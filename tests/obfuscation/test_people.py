@@ -46,6 +46,7 @@ def test_a_first_name_before_a_marked_surname_is_of_the_same_person() -> None:
     assert fake(text, "Eva Lund") == "Eva Lund is ill. Ms. Lund coughs. Eva says so."
     text = f"Today Collins is ill. {marked('Ms. Collins')} coughs."
     assert fake(text, "Ms. Lund") == "Today Lund is ill. Ms. Lund coughs.", "no name"
+    assert fake(f"I am {marked('Ann')}. Hi Ann! Mary Ann?", "Eva") == "I am Eva. Hi Eva! Mary Eva?", "no surname"
     text = f"{marked('Martha Collins')} is ill: Martha Jane Collins."
     assert fake(text, "Eva Helga Lund") == "Eva Lund is ill: Eva Helga Lund."
 

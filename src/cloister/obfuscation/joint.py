@@ -229,7 +229,7 @@ class _Dates:
         return Group(self.places, tuple(apart(same, self.secrets)), dates.kind)
 
     def _base(self, read: Sequence[Dated], years: int) -> list[Dated] | None:
-        """The dates, with the birthday so many years on."""
+        """The dates, with the birthday these years later."""
         out = list(read)
         if self.birth is not None and years:
             born = read[self.birth]

@@ -28,8 +28,7 @@ _WORD_BEFORE = re.compile(r"(?<![\w'’-])(?P<word>[A-Z][\w'’-]+) \Z")
 _WORD_AFTER = re.compile(r" (?P<word>[A-Z][\w'’-]+)(?![\w@])")
 _MIDDLE = re.compile(r" [A-Z][\w'’-]+ ")
 _NO_NAMES = frozenset(
-    {"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see"}
-    | {"hey", "hello", "dear", "thanks", "please", "sorry", "then", "now", "yes"}
+    {"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see", "hello"}
 )
 _LETTER_GAPS = ("", ".", ". ", " ")
 
@@ -164,7 +163,7 @@ def grown(text: TaggedText, owners: Owners, is_given: Callable[[str], bool]) -> 
         word = _WORD_BEFORE.search(text.text, spans[-1].end if spans else 0, span.start)
         if (both and alone and gap == " ") or (middle and _MIDDLE.fullmatch(gap) and not _kept(gap)):
             spans[-1] = Span(spans[-1].start, span.end, Category.NAME)
-        elif alone and word and is_given(word["word"]):
+        elif alone and word and is_given(word["word"]) and _is_surname(part.secret):
             spans.append(Span(word.start("word"), span.end, Category.NAME))
         else:
             spans.append(span)
@@ -181,6 +180,15 @@ def _of_name(text: TaggedText, span: Span, owners: Owners) -> Part | None:
     if span.category not in (Category.NAME, Category.FREE) or len(words) != 1 or not words[0][:1].isupper():
         return None
     return owners.part(words[0])
+
+
+def _is_surname(secret: str) -> bool:
+    """Of a name of one word: after a title, or not mostly a given name."""
+    first, *more = (found[0] for found in words_in(secret))
+    if more and first in TITLES:
+        return True
+    slot = LISTS["single"].slot(secret.title())
+    return slot is None or not slot.kind.startswith("given")
 
 
 def is_given_name(word: str) -> bool:
