@@ -73,7 +73,7 @@ def _zips(town: str) -> list[str]:
 
 
 def _with_state(value: str, found: re.Match[str], draw: Prf) -> str | None:
-    """A town of the list, written as the secret is. Its ZIP code is any of its own; the secret's is its own."""
+    """A town of the list, written as the secret is, with any of its ZIP codes; the secret's stays."""
     town, _, short = value.partition(", ")
     states = _states()
     names = {abbreviation: name for name, abbreviation in states.items()}
