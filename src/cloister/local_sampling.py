@@ -40,6 +40,7 @@ class LocalModel:
         self.name = folder.name
         self.tokenizer = Tokenizer(folder)
         device = choose_device(EngineSettings())
+        device.open()
         decoder = load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, MAX_CONTEXT)
         # Memory is taken when it is written to: this is how much may be, not how much is.
         blocks = decoder.max_context // BLOCK_TOKENS + 1 + (lambda_max + 1) * (LONGEST_SECRET_TOKENS // BLOCK_TOKENS)
