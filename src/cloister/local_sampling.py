@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.config import EngineSettings
+from cloister.config import EngineSettings, data_folder
 from cloister.detection.redaction import shipped_redaction
 from cloister.engine.continuations import Continuations
 from cloister.models.decoder import RawParts
@@ -21,6 +22,8 @@ from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.likelihood import split_rows
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.sampler import Sampler
+from cloister.obfuscation.store import MemoryStore, Store
+from cloister.obfuscation.store_file import FileStore, SubstitutesFile
 from cloister.obfuscation.tags import Detector
 from cloister.prompts.tokenizer import Tokenizer
 
@@ -65,9 +68,20 @@ def local_obfuscation(
     auto_redact: bool = False,
     detector: Detector | None = None,
     regular: bool = False,
+    store: Path | str | None = None,
 ) -> Obfuscation:
-    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
+    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here. `store` is
+    the file that keeps substitutes, or "none"; None: the file in the user's data folder."""
+    kept = open_store(store)
     goal = SamplingGoal(fakes, None, Quantization(epsilon, candidates, temperature, distance), method)
     local = LocalModel(model, lambda_max=candidates)
     found = detector or (shipped_redaction() if auto_redact else None)
-    return Obfuscation(local.sampler(goal), detector=found, regular=regular, new_sampler=lambda: local.sampler(goal))
+    more: dict[str, Any] = {"new_sampler": lambda: local.sampler(goal), "store": kept, "goal": goal}
+    return Obfuscation(local.sampler(goal), detector=found, regular=regular, **more)
+
+
+def open_store(named: Path | str | None) -> Store:
+    """ "none" keeps substitutes while the process lives: the next process draws others."""
+    if str(named) == "none":
+        return MemoryStore()
+    return FileStore(SubstitutesFile(Path(named or data_folder() / "substitutes.json").expanduser()))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
 from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.language_model import TokenShapes, shape_of
+from cloister.obfuscation.language_model import TokenShapes, _joined, shape_of
 from cloister.obfuscation.quantized import QuantizedSampler
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Substitutes, Variants, make_variants
@@ -116,6 +118,8 @@ def test_the_same_secret_draws_the_same_and_another_one_draws_others() -> None:
 
 def test_shapes() -> None:
     assert shape_of("Mrs. Ann Lee") == "Aa. Aa Aa" and shape_of("3rd May 2019") == "0a Aa 0000"
+    assert shape_of("Maria") == "Aa" and shape_of("ITalia") == "AAa" and shape_of("MARIA") == shape_of("USA") == "AA"
+    assert shape_of("47") == "00" and not {shape_of("4²"), shape_of("¹3"), shape_of("٤٧")} & {"00"}
     tokenizer = WordTokenizer()
     shapes = TokenShapes(tokenizer, tokenizer.vocabulary)
     following = shapes.following("", " Aa Aa", False)
@@ -168,3 +172,8 @@ def test_nothing_of_the_prompt_shows_in_what_may_be_printed() -> None:
     made = variants_of(LETTER)
     for shown in (repr(made), repr(made.substitutes), repr(made.entities), repr(parse_redacted(LETTER))):
         assert NAMES[0] not in shown and TOWNS[0] not in shown
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_the_shape_of_a_text_is_made_of_its_pieces_shapes(one: str, other: str) -> None:
+    assert _joined(shape_of(one), shape_of(other)) == shape_of(one + other)

@@ -14,8 +14,9 @@ from cloister.errors import TooFewCandidates
 from cloister.obfuscation.entities import Entity
 from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.joint import Group
 from cloister.obfuscation.language_model import TokenShapes
-from cloister.obfuscation.sampler import Group, Sampler
+from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
 from cloister.obfuscation.variants import Variants, make_variants
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer

@@ -17,7 +17,8 @@ from cloister.files import needed
 
 if TYPE_CHECKING:
     from cloister.obfuscation.requests import Obfuscation
-    from cloister.obfuscation.variants import Substituting, Variants
+    from cloister.obfuscation.tags import TaggedText
+    from cloister.obfuscation.variants import GivenSubstitutes, Variants
 
 
 class SamplingOptions(BaseModel):
@@ -28,11 +29,17 @@ class SamplingOptions(BaseModel):
     epsilon: float = option(1.0, "Of gqs, ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
     sampling_model: str | None = option(None, "Model that samples, as for `serve`.", show_default=DEFAULT_MODEL)
+    store: str | None = option(
+        None,
+        'File that keeps substitutes from run to run, or "none".',
+        metavar="FILE",
+        show_default="in the user's data folder",
+    )
 
     def obfuscation(self) -> Obfuscation:
         from cloister.local_sampling import local_obfuscation
 
-        chosen = self.model_dump(include={"fakes", "method", "epsilon", "auto_redact"})
+        chosen = self.model_dump(include={"fakes", "method", "epsilon", "auto_redact", "store"})
         return local_obfuscation(self.sampling_model, **chosen)
 
 
@@ -61,7 +68,6 @@ def obfuscate(options: ObfuscateOptions) -> None:
       cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.tags import auto_redact, parse_redacted, regularise
-    from cloister.obfuscation.variants import make_variants
 
     named = Path(options.file), 'Give a text file, or "-" for standard input.'
     marked = parse_redacted(sys.stdin.read() if options.file == "-" else _read(*named), param=options.file)
@@ -74,7 +80,7 @@ def obfuscate(options: ObfuscateOptions) -> None:
         hint = f"Write <redacted>…</redacted> around them.{look}"
         raise InvalidRequest(f"The text marks no secrets{none}.", hint=hint)
     marked = regularise(marked) if options.regularise else marked
-    made = make_variants([marked], _substituting(options))
+    made = _variants(marked, options)
     report = made.report() | (_by_other(options.other_model, made) if options.other_model else {})
     if options.as_json:
         prompts = [text for (text,) in made.texts]
@@ -84,16 +90,23 @@ def obfuscate(options: ObfuscateOptions) -> None:
         _print(made, report)
 
 
-def _substituting(options: ObfuscateOptions) -> Substituting:
+def _variants(marked: TaggedText, options: ObfuscateOptions) -> Variants:
     from cloister.obfuscation.goal import SamplingGoal
     from cloister.obfuscation.gqs import Quantization
+    from cloister.obfuscation.variants import make_variants
+
+    if options.substitutes is not None:
+        return make_variants([marked], _given(options.substitutes))
+    from cloister.local_sampling import LocalModel, open_store
 
     quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
-    sampling = SamplingGoal(options.fakes, options.fewest, quantization, options.method)
-    if (file := options.substitutes) is None:
-        from cloister.local_sampling import LocalModel
+    goal = SamplingGoal(options.fakes, options.fewest, quantization, options.method)
+    store = open_store(options.store)
+    sampler = LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(goal)
+    return make_variants([marked], sampler, store, goal)
 
-        return LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(sampling)
+
+def _given(file: Path) -> GivenSubstitutes:
     from cloister.obfuscation.variants import GivenSubstitutes
 
     try:
@@ -135,3 +148,8 @@ def _print(made: Variants, report: dict[str, Any]) -> None:
         if likeliest is not None:
             typer.echo(f"By the {who} model: the likeliest {likeliest:.1%}, the real one {real:.1%}.", err=True)
     typer.echo("A larger model or a human reader may guess better: docs/obfuscation.md has what they got.", err=True)
+    if kept := report["kept"]:
+        by = ", ".join(sorted(set(kept)))
+        typer.echo(
+            f"{len(kept)} of {len(made.entities)} secrets have the substitutes of an earlier run ({by}).", err=True
+        )

@@ -175,18 +175,6 @@ class GenerationRequest(Given):
         given.clear()
 
     @property
-    def prompts(self) -> Sequence[Prompt] | SealedCount:
-        raise NotImplementedError
-
-    @property
-    def token_limit(self) -> int | None:
-        raise NotImplementedError
-
-    @property
-    def alternatives(self) -> int | None:
-        raise NotImplementedError
-
-    @property
     def echoes(self) -> bool:
         return False
 
@@ -243,21 +231,13 @@ class ChatOptions(GenerationRequest):
 class ChatRequest(ChatOptions):
     """The body of POST /v1/chat/completions."""
 
-    messages: Messages
-
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        return (chat_prompt(self.messages),)
+    messages: Annotated[Messages, AfterValidator(lambda given: (chat_prompt(given),))]
 
 
 class SealedChatRequest(ChatOptions):
     """The same with sealed messages: one prompt, however many messages there are."""
 
     messages: Annotated[SealedCount, _only(lambda count: count.sealed == 1, "All messages are sealed as one")]
-
-    @property
-    def prompts(self) -> SealedCount:
-        return self.messages
 
 
 class CompletionOptions(GenerationRequest):
@@ -297,19 +277,12 @@ class CompletionRequest(CompletionOptions):
 
     prompt: PlainPrompts
 
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        return tuple(self.prompt)
-
 
 class SealedCompletionRequest(CompletionOptions):
     prompt: SealedCount
 
-    @property
-    def prompts(self) -> SealedCount:
-        return self.prompt
 
-
+Body = ChatOptions | CompletionOptions
 SCOPE = "cloister.sealed"
 _Fields = dict[str, msgspec.Raw]
 

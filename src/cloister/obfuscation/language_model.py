@@ -55,11 +55,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 def shape_of(words: str) -> str:
-    """Letters of one case in a row are one: "Mrs. Ann Lee" is "Aa. Aa Aa", "3rd May 2019" is "0a Aa 0000"."""
+    """Small letters in a row are one, capitals two: "Mrs. Ann Lee" is "Aa. Aa Aa", "ITalia" is "AAa", "3rd May 2019" is
+    "0a Aa 0000". Other digits than 0 to 9 are signs."""
     kinds: list[str] = []
     for each in words:
-        kind = "0" if each.isdigit() else "A" if each.isupper() else "a" if each.isalpha() else each
-        if kind not in "Aa" or kinds[-1:] != [kind]:
+        kind = "0" if each in "0123456789" else "A" if each.isupper() else "a" if each.isalpha() else each
+        most = {"A": 2, "a": 1}.get(kind)
+        if most is None or kinds[-most:] != [kind] * most:
             kinds.append(kind)
     return "".join(kinds)
 
@@ -100,7 +102,7 @@ class TokenShapes:
 
 
 def _joined(one: str, other: str) -> str:
-    return one + (other[1:] if one[-1:] == other[0] and other[0] in "Aa" else other)
+    return one[:-2] + shape_of(one[-2:] + other)
 
 
 def _fits(found: str, shape: str, last: bool) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cloister.obfuscation.entities import Entity
 from cloister.obfuscation.exchangeable import Design, band_with
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.joint import Values
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
 from cloister.obfuscation.likelihood import Window, split_rows
 from cloister.obfuscation.skeleton import reads_alike, skeleton_of
@@ -16,8 +17,6 @@ from cloister.obfuscation.variants import posterior
 
 NEAR, FAR = 48, 400  # characters read after a secret: by all candidates, and by those of one band
 BAND = 3  # times λ+1 values in a band, where the pool has them
-
-Values = tuple[str, ...]  # of the entities that are drawn together
 
 
 @dataclass(frozen=True, slots=True, repr=False)

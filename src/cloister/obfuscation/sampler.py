@@ -6,12 +6,14 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from cloister.errors import TooFewCandidates
+from cloister.obfuscation.candidates.vocabularies import VOCABULARIES
 from cloister.obfuscation.entities import Entity, entities_of, without
 from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import finished
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.joint import Group, groups_of
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
-from cloister.obfuscation.pool_draw import Drawn, PoolDraw, Values
+from cloister.obfuscation.pool_draw import Drawn, PoolDraw
 from cloister.obfuscation.quantized import QuantizedSampler
 from cloister.obfuscation.tags import Category, TaggedText
 from cloister.obfuscation.variants import Substitutes
@@ -19,19 +21,11 @@ from cloister.obfuscation.variants import Substitutes
 SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Group:
-    """Places of entities that are drawn together, and the values they may have; None: in no vocabulary."""
-
-    entities: tuple[int, ...]
-    pool: tuple[Values, ...] | None
-
-
 Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf], list[Group]]
 
 
-def groups_of(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
-    return [Group((at,), None) for at in range(len(entities))]
+def with_lists(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
+    return groups_of(texts, entities, prf, VOCABULARIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +37,7 @@ class Sampler:
     goal: SamplingGoal
     prf: Prf
     shapes: TokenShapes
-    grouping: Grouping = groups_of
+    grouping: Grouping = with_lists
 
     def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
         return finished(self.sampling(texts, entities))

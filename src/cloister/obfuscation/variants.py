@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
 
-from cloister.errors import TagsInvalid
-from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced
+from cloister.errors import ObfuscationRefused, TagsInvalid
+from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.parts import owners_of, parts_of, refuse_parts
+from cloister.obfuscation.store import Kept, MemoryStore, Store
 from cloister.obfuscation.tags import TaggedText
 
 MAX_FAKES = 512
@@ -19,12 +20,14 @@ MAX_WORD_CHARACTERS = 512
 @dataclass(frozen=True, slots=True, repr=False)
 class Substitutes:
     """None is real. `logprobs` by the sampling model, and `likelihoods`, ln P(these were drawn | one is real) up to a
-    common term, have the real one first; both are empty for substitutes given by hand. `methods`: of each secret."""
+    common term, have the real one first; both are empty for given and kept ones. `methods`: of each secret that was
+    drawn; `kept`: of those drawn earlier."""
 
     values: tuple[tuple[str, ...], ...]
     logprobs: tuple[float, ...] = ()
     likelihoods: tuple[float, ...] = ()
     methods: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @property
     def posterior(self) -> tuple[float, ...]:
@@ -64,6 +67,7 @@ class Variants:
             "lambda": len(found.values),
             "posterior_of_likeliest": max(found.posterior, default=None),
             "posterior_of_real": found.posterior[0] if found.posterior else None,
+            "kept": list(found.kept),
             "secrets": [
                 {"category": str(one.category), "mentions": len(one.everywhere()), "method": method}
                 for one, method in zip(self.entities, found.methods or repeat("given"), strict=False)
@@ -71,17 +75,82 @@ class Variants:
         }
 
 
-def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
+class Goal(Protocol):
+    """λ, λ_min, and the method that draws."""
+
+    @property
+    def fakes(self) -> int: ...
+    @property
+    def least(self) -> int: ...
+    @property
+    def method(self) -> str: ...
+
+
+class AsGiven:
+    """However many there are, of unknown origin."""
+
+    fakes, least, method = MAX_FAKES, 1, "given"
+
+
+def without_substitutes(
+    marked: Sequence[TaggedText], entities: Sequence[Entity], store: Store, goal: Goal
+) -> tuple[list[TaggedText], list[Entity]]:
+    """The entities that must be drawn for, in texts without the others. A smaller set stays as it is:
+    ObfuscationRefused if it has fewer than λ_min."""
+    known = [entity for entity in entities if store.find(entity.secret) is not None]
+    _refuse_fewer([store.find(entity.secret) for entity in known], goal)
+    if len(known) == len(entities):
+        return [], []
+    store.refuse_more(len(entities) - len(known))
+    texts = without(marked, known)
+    return texts, entities_of(texts)
+
+
+def with_kept(
+    entities: Sequence[Entity], drawn_for: Sequence[Entity], drawn: Substitutes, store: Store, goal: Goal
+) -> Substitutes:
+    """Keeps what was drawn. Another process may have been faster: what the store says goes out."""
+    if drawn_for:
+        check_shape(drawn.values, drawn_for)
+        columns = zip(drawn_for, zip(*drawn.values, strict=True), strict=True)
+        store.keep({entity.secret: Kept(values=own, method=goal.method) for entity, own in columns})
+    found = [store.find(entity.secret) for entity in entities]
+    _refuse_fewer(found, goal)
+    count = min(goal.fakes, *(len(one.values) for one in found if one))
+    values = tuple(zip(*(one.values[:count] for one in found if one), strict=True))
+    if values == drawn.values:
+        return drawn
+    own = {entity.secret for entity in drawn_for}
+    kept = (one.method for one, entity in zip(found, entities, strict=True) if one and entity.secret not in own)
+    return Substitutes(values, kept=tuple(kept))
+
+
+def _refuse_fewer(kept: Sequence[Kept | None], goal: Goal) -> None:
+    count = min((len(one.values) for one in kept if one is not None), default=goal.fakes)
+    if count < goal.least:
+        message = f"A secret went among {count} others before, and may not go among more now."
+        hint = f"Ask for {count} fakes, or at least {count} (λ_min). A new set shares only the real value with the old."
+        raise ObfuscationRefused(message, hint=hint)
+
+
+def make_variants(
+    texts: Sequence[TaggedText], by: Substituting, store: Store | None = None, goal: Goal | None = None
+) -> Variants:
     """Without a secret there is one, the real one."""
-    marked = add_mentions(texts)
-    entities = entities_of(marked)
+    store = store or MemoryStore()
+    known = store.recall(texts)
+    marked = add_mentions(texts, known)
+    entities = entities_of(marked, known)
     real = tuple(text.text for text in marked)
     if not entities:
         return Variants((real,), (), Substitutes(()))
-    refuse_parts(marked, owners_of(marked))
-    found = by.substitutes(marked, entities)
-    check_shape(found.values, entities)
-    made = tuple(tuple(replaced(marked, entities, values)) for values in found.values)
+    refuse_parts(marked, owners_of(marked, known))
+    goal = goal or AsGiven()
+    left, asked = without_substitutes(marked, entities, store, goal)
+    drawn = by.substitutes(left, asked) if asked else Substitutes(())
+    found = with_kept(entities, asked, drawn, store, goal)
+    spelt = spelt_before(entities, store.spelling)
+    made = tuple(tuple(replaced(marked, spelt, values)) for values in found.values)
     return Variants((real, *made), tuple(entities), found)
 
 
