@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import BLOCK_TOKENS
@@ -56,25 +56,32 @@ class LocalModel:
         return finished(self.continuations.likelihoods(beginning, rows))
 
 
+class GqsOptions(TypedDict, total=False):
+    """Of Greedy Quantized Sampling: ε, how it is measured, λ_max, and the sampling temperature."""
+
+    epsilon: float
+    distance: Distance
+    candidates: int
+    temperature: float
+
+
 def local_obfuscation(
     model: str | None = None,
     *,
     fakes: int = 7,
     method: Method = "exchangeable",
-    epsilon: float = 1.0,
-    distance: Distance = "relative",
-    candidates: int = 128,
-    temperature: float = 1.0,
     auto_redact: bool = False,
     detector: Detector | None = None,
     regular: bool = False,
     store: Path | str | None = None,
+    **gqs: Unpack[GqsOptions],
 ) -> Obfuscation:
     """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here. `store` is
     the file that keeps substitutes, or "none"; None: the file in the user's data folder."""
-    kept = open_store(store)
-    goal = SamplingGoal(fakes, None, Quantization(epsilon, candidates, temperature, distance), method)
-    local = LocalModel(model, lambda_max=candidates)
+    epsilon, candidates = gqs.get("epsilon", 1.0), gqs.get("candidates", 128)
+    by = Quantization(epsilon, candidates, gqs.get("temperature", 1.0), gqs.get("distance", "relative"))
+    goal, kept = SamplingGoal(fakes, None, by, method), open_store(store)
+    local = LocalModel(model, lambda_max=by.lambda_max)
     found = detector or (shipped_redaction() if auto_redact else None)
     more: dict[str, Any] = {"new_sampler": lambda: local.sampler(goal), "store": kept, "goal": goal}
     return Obfuscation(local.sampler(goal), detector=found, regular=regular, **more)

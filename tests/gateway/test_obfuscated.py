@@ -126,7 +126,7 @@ async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, bac
         ({"obfuscation": {"auto_redacted": True}}, "obfuscation"),
         ({"auto_redact": True}, "auto_redact"),
         ({"obfuscation": {"fakes": 3, "minimum": 4}}, "obfuscation"),
-        ({"obfuscation": {"epsilon": 2.0}}, "obfuscation"),
+        ({"obfuscation": {"epsilon": 2.0, "distance": "absolute"}}, "obfuscation"),
         ({"obfuscation": {"fakes": 3, "substitutes": [["Bo"]]}}, "obfuscation"),
         ({"protection": "partitioned"}, "obfuscation"),
         ({"protection": "open"}, "obfuscation"),

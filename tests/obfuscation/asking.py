@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from cloister.obfuscation.entities import Entity
@@ -22,7 +22,9 @@ FAKES = 7
 class RandomNames:
     """Of 10,000 for every word of a secret."""
 
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
         draw = random.SystemRandom()
         words = [
             [[f"Name{one:04d}" for one in draw.sample(range(10_000), FAKES)] for _ in e.secret.split()]

@@ -50,6 +50,8 @@ class Ages:
 class Words:
     def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
         words = ("Lund", "Garner", "Patton", "Thorn")
+        if " " in secret:
+            words = ("Ann Lund", "Eva Garner", "Ida Patton", "Zoe Thorn")
         return Pool(words, "name") if secret in words else None
 
 
@@ -58,7 +60,15 @@ VOCABULARIES = {Category.DATE: Calendar(), Category.AGE: Ages(), Category.NAME: 
 
 def marks(text: str) -> TaggedText:
     """{d:…} is a date, {a:…} an age, and so on."""
-    for short, category in {"d": "date", "a": "age", "n": "name", "p": "place", "m": "medication", "f": "free"}.items():
+    for short, category in {
+        "d": "date",
+        "a": "age",
+        "n": "name",
+        "p": "place",
+        "m": "medication",
+        "f": "free",
+        "i": "id",
+    }.items():
         text = text.replace(f"{{{short}:", f'<redacted category="{category}">')
     return parse_redacted(text.replace("}", "</redacted>"))
 
@@ -109,6 +119,18 @@ def test_an_age_and_a_date_of_birth_agree_at_the_date_of_the_note() -> None:
         assert b.year - a.year - ((b.month, b.day) < (a.month, a.day)) == int(age)
     for born, age in members("{a:53}-year-old, DOB: {d:05/03/1957}."):
         assert int(born[-4:]) + int(age) == 2010
+
+
+def test_a_name_and_the_address_that_says_it_are_one() -> None:
+    pool = members("{n:Ann Lund} has {i:ann.lund52@gmail.com}, and {i:alund@yahoo.com}.")
+    assert ("Ann Lund", "ann.lund52@gmail.com", "alund@yahoo.com") in pool and len(pool) == 4
+    assert ("Eva Garner", "eva.garner53@gmail.com", "egarner@yahoo.com") in pool
+    again = members("{n:Eva Garner} has {i:eva.garner53@gmail.com}, and {i:egarner@yahoo.com}.")
+    assert again == pool, "each would have got this pool"
+    [group] = grouped([marks("{n:Ann Lund} has {i:ann.lund@acme.com}.")])
+    assert group.pool is None, "the employer stays in all of them"
+    with pytest.raises(TagsInvalid, match="two of the marked names"):
+        grouped([marks("{n:Ann Lund} and {n:Patton} have {i:lund.patton@gmail.com}.")])
 
 
 def test_an_age_of_someone_else_moves_alone() -> None:

@@ -70,6 +70,20 @@ def test_initials_mark_no_other_letters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "other"),
+    [
+        ("martha.collins52@x.org", "eva.lund52@x.org"),
+        ("mcollins@x.org", "elund@x.org"),
+        ("m.collins@x.org", "e.lund@x.org"),
+        ("marthacollins@x.org", "evalund@x.org"),
+        ("info@x.org", "info@x.org"),
+    ],
+)
+def test_an_unmarked_address_says_the_name_of_its_variant(address: str, other: str) -> None:
+    assert fake(f"{marked('Martha Collins')}: {address}, yes.", "Eva Lund") == f"Eva Lund: {other}, yes."
+
+
+@pytest.mark.parametrize(
     ("text", "fits", "fails"),
     [
         (f"{marked('Ada Collins')}: Collins' dog.", "Eva Jones", "Eva Lund"),

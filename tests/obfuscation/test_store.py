@@ -7,20 +7,25 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cloister.errors import ObfuscationRefused
+from cloister.obfuscation.entities import Entity
+from cloister.obfuscation.goal import SamplingGoal
+from cloister.obfuscation.index import Prf, new_secret
+from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.requests import Obfuscation
-from cloister.obfuscation.sampler import SamplingGoal
+from cloister.obfuscation.sampler import Group, Sampler
 from cloister.obfuscation.store import Kept, MemoryStore, Store
 from cloister.obfuscation.store_file import FileStore, SubstitutesFile
 from cloister.obfuscation.tags import parse_redacted
-from cloister.obfuscation.variants import GivenSubstitutes
+from cloister.obfuscation.variants import GivenSubstitutes, Substitutes, make_variants
 from tests.obfuscation.asking import RandomNames, sent
+from tests.obfuscation.fake_model import NAMES, RuleModel, WordTokenizer
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = (
@@ -120,11 +125,32 @@ def test_more_fakes_than_before_are_refused_or_fewer_are_taken(again: Callable[[
     assert len(fewer) == 4 and set(fewer) < set(before), "the real one is among both: no more than of the smaller"
 
 
+def test_new_substitutes_are_none_that_another_secret_of_the_prompt_has(again: Callable[[], Store]) -> None:
+    """Of one pool of twenty names seven are the first secret's."""
+    tokenizer, goal = WordTokenizer(), SamplingGoal(7, 1, method="dictionary")
+    model, shapes = RuleModel(tokenizer.vocabulary), TokenShapes(tokenizer, tokenizer.vocabulary)
+
+    def grouped(texts: object, entities: Sequence[Entity], prf: Prf) -> list[Group]:
+        return [Group((at,), tuple((name,) for name in NAMES)) for at in range(len(entities))]
+
+    def draw(*names: str) -> Substitutes:
+        marked = " and ".join(f'<redacted category="name">{name}</redacted>' for name in names)
+        sampler = Sampler(model, tokenizer, goal, Prf(new_secret()), shapes, grouped)
+        return make_variants([parse_redacted(f"Dear {marked}")], sampler, again(), goal).substitutes
+
+    draw(NAMES[0])
+    for name in NAMES[1:9]:
+        found = draw(NAMES[0], name)
+        first, second = (set(column) for column in zip(*found.values, strict=True))
+        assert found.kept == 1 and not second & {*first, NAMES[0]}
+
+
 def test_the_report_names_the_method_of_substitutes_that_were_kept(again: Callable[[], Store]) -> None:
     body = json.dumps({"prompt": "<redacted>Ann</redacted> and <redacted>Ben</redacted>"}).encode()
     again().keep({"Ann": kept("Bo", "Cy", method="dictionary")})
     made = Obfuscation(GivenSubstitutes([["Di"], ["Ed"]]), store=again()).obfuscate("/completions", body)
-    assert made is not None and made.report["kept"] == ["dictionary"] and made.report["lambda"] == 2
+    assert made is not None and made.report["lambda"] == 2
+    assert (made.report["kept"], made.report["methods"]) == (1, ["dictionary", "given"])
 
 
 def test_a_store_in_memory_forgets_none_and_takes_no_more_than_it_may() -> None:

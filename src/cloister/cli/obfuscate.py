@@ -95,12 +95,12 @@ def _variants(marked: TaggedText, options: ObfuscateOptions) -> Variants:
     from cloister.obfuscation.gqs import Quantization
     from cloister.obfuscation.variants import make_variants
 
+    quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
+    goal = SamplingGoal(options.fakes, options.fewest, quantization, options.method)
     if options.substitutes is not None:
         return make_variants([marked], _given(options.substitutes))
     from cloister.local_sampling import LocalModel, open_store
 
-    quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
-    goal = SamplingGoal(options.fakes, options.fewest, quantization, options.method)
     store = open_store(options.store)
     sampler = LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(goal)
     return make_variants([marked], sampler, store, goal)
@@ -147,9 +147,6 @@ def _print(made: Variants, report: dict[str, Any]) -> None:
     ):
         if likeliest is not None:
             typer.echo(f"By the {who} model: the likeliest {likeliest:.1%}, the real one {real:.1%}.", err=True)
-    typer.echo("A larger model or a human reader may guess better: docs/obfuscation.md has what they got.", err=True)
     if kept := report["kept"]:
-        by = ", ".join(sorted(set(kept)))
-        typer.echo(
-            f"{len(kept)} of {len(made.entities)} secrets have the substitutes of an earlier run ({by}).", err=True
-        )
+        typer.echo(f"{kept} of {len(made.entities)} secrets have the substitutes of an earlier run.", err=True)
+    typer.echo("A larger model or a human reader may guess better: docs/obfuscation.md has what they got.", err=True)

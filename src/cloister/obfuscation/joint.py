@@ -3,16 +3,18 @@ date of birth. Whatever is kept (order, distances, what comes before a public da
 each of its members: each would have got this pool."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool, Vocabulary
+from cloister.obfuscation.candidates.emails import PROVIDERS
 from cloister.obfuscation.dates import Dated, read_all
 from cloister.obfuscation.entities import Entity, blanked
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.parts import outside
+from cloister.obfuscation.parts import EMAIL, Part, key_of, outside, parts_of
+from cloister.obfuscation.people import in_address
 from cloister.obfuscation.tags import Category, TaggedText
 
 Values = tuple[str, ...]
@@ -47,8 +49,11 @@ def groups_of(
     refuse_apart(texts, entities)
     dates = _Dates.of(texts, entities)
     together = dates.places if dates is not None else ()
+    addresses = _addresses(entities)
     groups = []
     for place, entity in enumerate(entities):
+        if any(place in mails for mails in addresses.values()):
+            continue
         if dates is not None and place in together:
             if place == min(together):
                 groups.append(dates.group(around_of(texts, entities), draw, vocabularies))
@@ -58,7 +63,10 @@ def groups_of(
         if dates is not None and entity.category is Category.AGE:  # another's age: it may not come to fit
             values = tuple(value for value in values if value == entity.secret or not dates.fits(value))
         pool = None if found is None else tuple((value,) for value in values)
-        groups.append(Group((place,), pool, "" if found is None else found.kind))
+        mails = addresses.get(place, ())
+        if pool is not None and mails:
+            pool = _with_addresses([entity, *(entities[at] for at in mails)], values)
+        groups.append(Group((place, *mails), pool, "" if found is None else found.kind))
     return groups
 
 
@@ -91,6 +99,65 @@ def refuse_apart(texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Non
         message = "A drug and its dose are marked apart: the dose of one would tell it among the others."
         hint = "Mark the drug alone: its substitutes are judged by the dose, too."
         raise TagsInvalid(message, hint=hint)
+
+
+def _addresses(entities: Sequence[Entity]) -> dict[int, list[int]]:
+    """By the place of a name, those of the e-mail addresses that say it. TagsInvalid where one says two."""
+    found: dict[int, list[int]] = {}
+    for place, entity in enumerate(entities):
+        if (mail := EMAIL.fullmatch(entity.secret)) is None:
+            continue
+        names = (at for at, one in enumerate(entities) if one.category is Category.NAME and at != place)
+        said = [at for at in names if any(in_address(mail["local"], _finder(entities[at].secret)))]
+        if len(said) > 1:
+            message = "An e-mail address says two of the marked names: no other address fits both."
+            raise TagsInvalid(message, hint="Leave the address out, or give substitutes.")
+        for at in said:
+            found.setdefault(at, []).append(place)
+    return found
+
+
+def _finder(name: str) -> Callable[[str], Part | None]:
+    words = {key_of(word): Part(key_of(name), index) for index, word in enumerate(parts_of(name)) if len(word) > 2}
+    return lambda word: words.get(key_of(word))
+
+
+def _with_addresses(those: Sequence[Entity], names: Sequence[str]) -> tuple[Values, ...] | None:
+    """The addresses say each name as they say the real one. Digits turn with the place in the pool: each of the pool
+    would have got the same. None where an address tells an employer."""
+    name, *mails = (entity.secret for entity in those)
+    if any(mail.partition("@")[2].split(".")[0].casefold() not in PROVIDERS for mail in mails):
+        return None
+    rank = names.index(name)
+    rows = []
+    for at, value in enumerate(names):
+        made = [_addressed(mail, name, value, at - rank) for mail in mails]
+        if None not in made:
+            rows.append((value, *(one for one in made if one is not None)))
+    return tuple(apart(rows, (name, *mails)))
+
+
+def _addressed(mail: str, name: str, value: str, by: int) -> str | None:
+    local, _, domain = mail.partition("@")
+    words, out, at = parts_of(value), "", 0
+    said = list(in_address(local, _finder(name)))
+    if len(words) != len(parts_of(name)):
+        return None
+    for start, end, part in said:
+        word = words[part.index][:1] if part.initial else words[part.index]
+        own = local[start:end]
+        out += _turned(local[at:start], by) + (
+            word.lower() if own.islower() else word.upper() if own.isupper() else word
+        )
+        at = end
+    out += _turned(local[at:], by)
+    again = [(part.index, part.initial) for *_, part in in_address(out, _finder(value))]
+    fits = out.isascii() and again == [(part.index, part.initial) for *_, part in said]
+    return f"{out}@{domain}" if fits else None
+
+
+def _turned(text: str, by: int) -> str:
+    return re.sub(r"\d+", lambda found: f"{(int(found[0]) + by) % 10 ** len(found[0]):0{len(found[0])}}", text)
 
 
 def _asked(category: Category, secret: str, around: Around, draw: Prf, vocabularies: Vocabularies) -> Pool | None:

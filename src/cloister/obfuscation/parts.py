@@ -44,6 +44,7 @@ ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())  # in capitals no initials of 
 _WORD = re.compile(r"(?:(?<!\w)[ODod]['’](?=[^\W\d_]{3}))?[^\W_]+")  # O'Brien is one word
 _PLURAL = re.compile(r"(?P<the>[Tt]he )?(?P<word>[A-Z][\w'’-]*[a-z]s)(?!\w)(?P<own>['’](?!\w))?")
 _THE = ("the ", "The ")
+EMAIL = re.compile(r"(?P<local>[\w.+-]+)@[\w-]+(?:\.[\w-]+)+")
 LETTERS = re.compile(r"(?:[A-Z]\. ?){1,4}[A-Z]\.?|[A-Z]{2,5}")
 
 
@@ -114,7 +115,7 @@ class Owners:
                 categories[key] = category
         earlier = {key_of(secret): secret for secret in known}
         rest = [key for key in spelt if key not in earlier]
-        self.keys = (*earlier, *sorted(rest, key=lambda key: (-len(parts_of(key)), -len(words_in(key)))))
+        self.keys = (*earlier, *sorted(rest, key=_by_words))
         self._words: dict[str, _Owned] = {}
         self._initials: dict[str, tuple[Part, ...]] = {}
         for key in self.keys:
@@ -129,7 +130,8 @@ class Owners:
                     letters = "".join(words[part.index][0] for part in those).upper()
                     if self._initials.setdefault(letters, those) != those:
                         self._initials[letters] = ()
-            for index, word in enumerate(parts_of(secret)):
+            mail = EMAIL.fullmatch(secret)  # who has which provider is no secret
+            for index, word in enumerate(words if mail is None else parts_of(mail["local"])):
                 if is_telling(word):
                     self._words.setdefault(key_of(word), _Owned(Part(key, index), word, category))
 
@@ -139,6 +141,11 @@ class Owners:
     def part(self, word: str) -> Part | None:
         owned = self._words.get(key_of(word))
         return None if owned is None else owned.part
+
+    def name_part(self, word: str) -> Part | None:
+        owned = self._words.get(key_of(word))
+        named = owned is not None and len(word) > 2 and owned.category in (Category.NAME, Category.FREE)
+        return owned.part if owned is not None and named and owned.word[0].isupper() else None
 
     def initials(self, letters: str) -> tuple[Part, ...] | None:
         """Of "M.T." and "MT": the one name with these; () if two names do, None if none does."""
@@ -180,6 +187,10 @@ class Owners:
         return owned.category if named else None
 
 
+def _by_words(key: str) -> tuple[bool, int, int]:
+    return EMAIL.fullmatch(key) is not None, -len(parts_of(key)), -len(words_in(key))
+
+
 def owners_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> Owners:
     return Owners(known, ((text.secret(span), span.category) for text in texts for span in text.spans))
 
@@ -202,7 +213,8 @@ def _cut(text: TaggedText, owners: Owners) -> Iterator[Span]:
             yield stem
             continue
         dated = span.category is Category.DATE and len(parts_of(secret)) > 1 and Dated.of(secret) is not None
-        if dated or not owners.elsewhere(secret):  # dates of one year move together, but may leave it (`joint`)
+        # Dates of one year move together, but may leave it; an address moves with the name that it says (`joint`).
+        if dated or EMAIL.fullmatch(secret) or not owners.elsewhere(secret):
             yield span
             continue
         if owners.spells_initials(secret):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cloister.obfuscation.candidates.names import LISTS
 from cloister.obfuscation.parts import (
+    EMAIL,
     EVERYDAY,
     KEPT,
     SMALL,
@@ -53,13 +54,37 @@ def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
                 spans.append(Span(begin, end, category))
             elif (stem := owners.plural_at(text.text, begin, end)) is not None:
                 spans.append(stem)
+        for mail in EMAIL.finditer(piece):
+            at = start + mail.start()
+            spans += [Span(at + a, at + b, Category.NAME) for a, b, _ in in_address(mail["local"], owners.name_part)]
         for found in initials_in(piece):
             if "." in found[0] and owners.initials(found[0]):
                 at = (start + letter.start() for letter in re.finditer("[A-Z]", piece[: found.end()]))
                 spans += [Span(one, one + 1, Category.NAME) for one in at if one >= start + found.start()]
-    marked = TaggedText(text.text, tuple(sorted(set(spans))))
+    marked = TaggedText(text.text, tuple(sorted({(one.start, one.end): one for one in spans}.values())))
     initials = [span for span in marked.spans for span in _initials(marked, span, owners)]
     return TaggedText(text.text, tuple(sorted({*marked.spans, *initials})))
+
+
+def in_address(local: str, find: Callable[[str], Part | None]) -> Iterator[tuple[int, int, Part]]:
+    """The words and initials of names in an address: "ann.lee52", "alee", "annlee"."""
+    runs = list(re.finditer(r"[^\W\d_]+", local))
+    for number, run in enumerate(runs):
+        word, start, end = run[0], run.start(), run.end()
+        if (part := find(word)) is not None:
+            yield start, end, part
+            continue
+        following = find(runs[number + 1][0]) if len(word) == 1 and number + 1 < len(runs) else None
+        if following is not None and (first := _initial_of(word, following, parts_of(following.secret))) is not None:
+            yield start, end, first
+            continue
+        for at in range(1, len(word) - 2):
+            last = find(word[at:])
+            before = None if last is None else find(word[:at]) or _initial_of(word[:at], last, parts_of(last.secret))
+            if last is not None and before is not None and before.initial == (at == 1):
+                yield start, start + at, before
+                yield start + at, end, last
+                break
 
 
 def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
@@ -81,7 +106,7 @@ def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
 def _initial_of(letter: str, part: Part, words: Sequence[str]) -> Part | None:
     """Of these words of a name, that which the letter begins."""
     for index, word in enumerate(words):
-        if index != part.index and word[:1].casefold() == letter.casefold():
+        if index != part.index and len(letter) == 1 and word[:1].casefold() == letter.casefold():
             return Part(part.secret, index, initial=True)
     return None
 
@@ -92,7 +117,7 @@ def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
     secret = text.secret(span)
     if (part := owners.part(secret)) is not None:
         own = part.secret == key_of(secret)
-        return part if not own or text.text[span.end : span.end + 1].isalpha() else None
+        return part if not own or text.text[span.end : span.end + 1].isalnum() else None
     if len(secret) != 1 or not secret.isalpha():
         return None
     first, last = number, number
@@ -101,7 +126,7 @@ def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
     while last + 1 < len(text.spans) and _is_letter(text, last + 1) and _gap(text, last + 1) in _LETTER_GAPS:
         last += 1
     letters = "".join(text.secret(one) for one in text.spans[first : last + 1])
-    after = last + 1 if last + 1 < len(text.spans) and _gap(text, last + 1) in (" ", ". ") else None
+    after = last + 1 if last + 1 < len(text.spans) and _gap(text, last + 1) in (" ", ". ", "", ".", "_") else None
     if after is not None and (part := owners.part(text.secret(text.spans[after]))) is not None:
         return _initial_of(secret, part, parts_of(part.secret)[: part.index])
     before = first - 1 if first and _gap(text, first) == ", " else None

@@ -1,7 +1,7 @@
 """Substitutes by Greedy Quantized Sampling: λ values that would each have found the others and the secret, or an alert
 where there are too few (§5.1). The same secret and prompt give the same substitutes in the same order."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 
 from cloister.errors import TooFewCandidates
 from cloister.obfuscation.blocks import Block, block_with, drawn
@@ -28,7 +28,9 @@ class QuantizedSampler:
     ) -> None:
         self._model, self._tokenizer, self._goal, self._prf, self._shapes = model, tokenizer, goal, prf, shapes
 
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
         return finished(self.sampling(texts, entities))
 
     def sampling(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:

@@ -17,7 +17,7 @@ from cloister.obfuscation.index import Order, Prf, new_secret
 from cloister.obfuscation.parts import Owners, owners_of, refuse_parts, says_part
 from cloister.obfuscation.store import MemoryStore, Store
 from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted, regularise
-from cloister.obfuscation.variants import AsGiven, Goal, Substitutes, Substituting, with_kept, without_substitutes
+from cloister.obfuscation.variants import AsGiven, Goal, Substitutes, Substituting, missing, with_kept
 from cloister.request_fields import refuse_repeated_names
 
 FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
@@ -133,8 +133,8 @@ class Obfuscation:
             number = self._count
         order = self._prf.order(b"request %d" % number, len(bodies))
         turn = _turn(request["messages"], keys, variants[0], len(request["messages"])) if field == "messages" else ""
-        kept, count = list(substitutes.kept), len(substitutes.values)
-        report = {"lambda": count, "secrets": [str(entity.category) for entity in entities], "kept": kept}
+        count, named = len(substitutes.values), [str(entity.category) for entity in entities]
+        report = {"lambda": count, "secrets": named, "methods": list(substitutes.methods), "kept": substitutes.kept}
         return Obfuscated(tuple(order.shuffled(bodies)), order, turn, report)
 
     def _marked(self, text: str, place: tuple[Any, ...], *, given: bool) -> TaggedText:
@@ -146,9 +146,11 @@ class Obfuscation:
 
     def _substitutes(self, marked: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
         with self._sampling:  # seconds: one at a time, and no secret twice
-            texts, asked = without_substitutes(marked, entities, self._store, self._goal)
-            drawn = self._by.substitutes(texts, asked) if asked else Substitutes(())
-            return with_kept(entities, asked, drawn, self._store, self._goal)
+            new = missing(marked, entities, self._store, self._goal)
+            drawn = Substitutes(())
+            if new.entities:
+                drawn = self._by.substitutes(new.texts, new.entities, new.taken)
+            return with_kept(entities, new.entities, drawn, self._store, self._goal)
 
     def _answer_as_before(
         self,

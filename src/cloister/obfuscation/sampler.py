@@ -2,7 +2,7 @@
 (`dictionary`), or made up by the model (`gqs`, and what is marked `free`). Secrets without relation are drawn apart,
 the others blanked; those that must agree are drawn together."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from cloister.errors import TooFewCandidates
@@ -39,10 +39,14 @@ class Sampler:
     shapes: TokenShapes
     grouping: Grouping = with_lists
 
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
-        return finished(self.sampling(texts, entities))
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
+        return finished(self.sampling(texts, entities, taken))
 
-    def sampling(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:
+    def sampling(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Generator[int, None, Substitutes]:
         """A piece at a time."""
         groups = [] if self.goal.method == "gqs" else self.grouping(texts, entities, self.prf)
         for group in groups:
@@ -54,11 +58,14 @@ class Sampler:
             drawn.append((made_up, (yield from self._made_up(texts, entities, made_up))))
         for group in groups:
             if group.pool is not None:
-                drawn.append((group.entities, (yield from self._from_pool(texts, entities, group, drawn))))
+                # A value that another secret has, really or in a variant, would be in two of the prompts.
+                others = {value.casefold() for _, each in drawn for values in each.values for value in values}
+                found = yield from self._from_pool(texts, entities, group, others.union(taken))
+                drawn.append((group.entities, found))
         fewest = min(len(each.values) for _, each in drawn) - 1
         if any(len(each.values) - 1 > fewest for _, each in drawn):
             goal = replace(self.goal, fakes=fewest, minimum=self.goal.least)
-            return (yield from replace(self, goal=goal).sampling(texts, entities))
+            return (yield from replace(self, goal=goal).sampling(texts, entities, taken))
         methods = [self.goal.method if at in pooled else "gqs" for at in range(len(entities))]
         return _joined(drawn, methods)
 
@@ -78,11 +85,9 @@ class Sampler:
         texts: Sequence[TaggedText],
         entities: Sequence[Entity],
         group: Group,
-        before: Sequence[tuple[tuple[int, ...], Drawn]],
+        taken: set[str],
     ) -> Generator[int, None, Drawn]:
         texts, asked = _alone(texts, entities, group.entities)
-        # A value that another secret has, really or in a variant, would be in two of the prompts.
-        taken = {value.casefold() for _, drawn in before for values in drawn.values for value in values}
         taken |= {entity.secret.casefold() for at, entity in enumerate(entities) if at not in group.entities}
         real = tuple(entity.secret for entity in asked)
         pool = [

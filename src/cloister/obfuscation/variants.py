@@ -2,7 +2,7 @@
 Given ones are checked for their shape alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
@@ -20,14 +20,14 @@ MAX_WORD_CHARACTERS = 512
 @dataclass(frozen=True, slots=True, repr=False)
 class Substitutes:
     """None is real. `logprobs` by the sampling model, and `likelihoods`, ln P(these were drawn | one is real) up to a
-    common term, have the real one first; both are empty for given and kept ones. `methods`: of each secret that was
-    drawn; `kept`: of those drawn earlier."""
+    common term, have the real one first; both are empty for given and kept ones. `methods`: of each secret; `kept`: how
+    many secrets had theirs before."""
 
     values: tuple[tuple[str, ...], ...]
     logprobs: tuple[float, ...] = ()
     likelihoods: tuple[float, ...] = ()
     methods: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    kept: int = 0
 
     @property
     def posterior(self) -> tuple[float, ...]:
@@ -47,7 +47,10 @@ def posterior(prior: Sequence[float], likelihoods: Sequence[float]) -> list[floa
 
 
 class Substituting(Protocol):
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes: ...
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
+        """`taken`: values of the prompt's other secrets, in small letters. In two variants they would be none's own."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,7 +70,7 @@ class Variants:
             "lambda": len(found.values),
             "posterior_of_likeliest": max(found.posterior, default=None),
             "posterior_of_real": found.posterior[0] if found.posterior else None,
-            "kept": list(found.kept),
+            "kept": found.kept,
             "secrets": [
                 {"category": str(one.category), "mentions": len(one.everywhere()), "method": method}
                 for one, method in zip(self.entities, found.methods or repeat("given"), strict=False)
@@ -92,18 +95,24 @@ class AsGiven:
     fakes, least, method = MAX_FAKES, 1, "given"
 
 
-def without_substitutes(
-    marked: Sequence[TaggedText], entities: Sequence[Entity], store: Store, goal: Goal
-) -> tuple[list[TaggedText], list[Entity]]:
-    """The entities that must be drawn for, in texts without the others. A smaller set stays as it is:
-    ObfuscationRefused if it has fewer than λ_min."""
-    known = [entity for entity in entities if store.find(entity.secret) is not None]
-    _refuse_fewer([store.find(entity.secret) for entity in known], goal)
-    if len(known) == len(entities):
-        return [], []
-    store.refuse_more(len(entities) - len(known))
-    texts = without(marked, known)
-    return texts, entities_of(texts)
+@dataclass(frozen=True, slots=True, repr=False)
+class Missing:
+    """The entities that have no substitutes yet, in texts without the others, and values that the others have."""
+
+    texts: Sequence[TaggedText]
+    entities: Sequence[Entity]
+    taken: frozenset[str]
+
+
+def missing(marked: Sequence[TaggedText], entities: Sequence[Entity], store: Store, goal: Goal) -> Missing:
+    """A smaller set stays as it is: ObfuscationRefused if it has fewer than λ_min."""
+    kept = {entity: one for entity in entities if (one := store.find(entity.secret)) is not None}
+    _refuse_fewer(list(kept.values()), goal)
+    store.refuse_more(len(entities) - len(kept))
+    texts = without(marked, kept) if kept else marked
+    asked = entities_of(texts) if len(kept) < len(entities) else []
+    values = {value.casefold() for entity, one in kept.items() for value in (entity.secret, *one.values)}
+    return Missing(texts, asked, frozenset(values))
 
 
 def with_kept(
@@ -112,17 +121,17 @@ def with_kept(
     """Keeps what was drawn. Another process may have been faster: what the store says goes out."""
     if drawn_for:
         check_shape(drawn.values, drawn_for)
-        columns = zip(drawn_for, zip(*drawn.values, strict=True), strict=True)
-        store.keep({entity.secret: Kept(values=own, method=goal.method) for entity, own in columns})
+        methods = drawn.methods or [goal.method] * len(drawn_for)
+        columns = zip(drawn_for, zip(*drawn.values, strict=True), methods, strict=True)
+        store.keep({entity.secret: Kept(values=own, method=method) for entity, own, method in columns})
     found = [store.find(entity.secret) for entity in entities]
     _refuse_fewer(found, goal)
     count = min(goal.fakes, *(len(one.values) for one in found if one))
     values = tuple(zip(*(one.values[:count] for one in found if one), strict=True))
     if values == drawn.values:
         return drawn
-    own = {entity.secret for entity in drawn_for}
-    kept = (one.method for one, entity in zip(found, entities, strict=True) if one and entity.secret not in own)
-    return Substitutes(values, kept=tuple(kept))
+    methods = tuple(one.method for one in found if one)
+    return Substitutes(values, methods=methods, kept=len(entities) - len(drawn_for))
 
 
 def _refuse_fewer(kept: Sequence[Kept | None], goal: Goal) -> None:
@@ -146,9 +155,9 @@ def make_variants(
         return Variants((real,), (), Substitutes(()))
     refuse_parts(marked, owners_of(marked, known))
     goal = goal or AsGiven()
-    left, asked = without_substitutes(marked, entities, store, goal)
-    drawn = by.substitutes(left, asked) if asked else Substitutes(())
-    found = with_kept(entities, asked, drawn, store, goal)
+    new = missing(marked, entities, store, goal)
+    drawn = by.substitutes(new.texts, new.entities, new.taken) if new.entities else Substitutes(())
+    found = with_kept(entities, new.entities, drawn, store, goal)
     spelt = spelt_before(entities, store.spelling)
     made = tuple(tuple(replaced(marked, spelt, values)) for values in found.values)
     return Variants((real, *made), tuple(entities), found)
@@ -160,7 +169,9 @@ class GivenSubstitutes:
     def __init__(self, values: Sequence[Sequence[str]]) -> None:
         self._values = tuple(tuple(variant) for variant in values)
 
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
         return Substitutes(self._values)
 
 

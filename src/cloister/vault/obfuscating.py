@@ -25,7 +25,7 @@ from cloister.obfuscation.parts import owners_of, refuse_parts
 from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.store import Kept, MemoryStore
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted, regularise
-from cloister.obfuscation.variants import AsGiven, Substitutes, check_shape, with_kept, without_substitutes
+from cloister.obfuscation.variants import AsGiven, Substitutes, check_shape, missing, with_kept
 from cloister.vault.reading import Reader
 
 RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to search a piece of a text
@@ -190,15 +190,14 @@ class Obfuscating:
             self._keep_given(
                 dict(zip((one.secret for one in entities), zip(*secrets.substitutes, strict=True), strict=True))
             )
-        texts, asked = without_substitutes(marked, entities, self._store, goal)
-        drawn = Substitutes(())
-        if asked:
+        new, drawn = missing(marked, entities, self._store, goal), Substitutes(())
+        if new.entities:
             if self._model is None:
                 raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
             self._shapes = self._shapes or TokenShapes(self._tokenizer, self._model.vocabulary)
             sampler = Sampler(self._model, self._tokenizer, goal, Prf(secrets.index_secret), self._shapes)
-            drawn = yield from sampler.sampling(texts, asked)
-        return with_kept(entities, asked, drawn, self._store, goal)
+            drawn = yield from sampler.sampling(new.texts, new.entities, new.taken)
+        return with_kept(entities, new.entities, drawn, self._store, goal)
 
     def _keep_given(self, given: dict[str, tuple[str, ...]]) -> None:
         kept = {secret: self._store.find(secret) for secret in given}

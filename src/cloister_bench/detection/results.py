@@ -9,6 +9,7 @@ from typing import Any
 
 from cloister.messages.controller_detector import Label
 from cloister_bench.detection.measure import TIERS, Block, over_isolated, recall
+from cloister_bench.detection.redaction_recall import redaction_table
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import (
     Cell,
@@ -59,6 +60,8 @@ class Results(documents.Results):
     blocks: list[Block] = field(default_factory=list)
     texts: list[list[Block]] = field(default_factory=list)
     latency_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    redaction: list[Row] = field(default_factory=list)
+    redaction_of_clean: Row = field(default_factory=dict)
     targets = TARGETS
 
     def numbers(self) -> Document:
@@ -72,6 +75,7 @@ class Results(documents.Results):
             "texts": self._rates([_whole(blocks) for blocks in self.texts if blocks]),  # private if any block is
             "decided_by": self._decided(),
             "latency_us": self.latency_us,
+            "redaction": {"secrets": self.redaction, "clean": self.redaction_of_clean},
         }
 
     def remarks(self) -> Document:
@@ -152,6 +156,7 @@ def tables(document: Document) -> list[Table]:
         _rates_table("Languages", document["languages"]),
         Table.of("Recall by type", _named(document["categories"]), types),
         Table.of("Processor time on 512 tokens, µs", _named(document["latency_us"]), times),
+        redaction_table(document["redaction"]["secrets"]),
         targets_table(document["targets"]),
     ]
 

@@ -19,7 +19,7 @@ SIZES = {  # about 360 million parameters
 
 
 def write_random_model(place: Path, sizes: Mapping[str, int], like: ModelFolder) -> ModelFolder:
-    """A Llama in bf16 with the text and the settings of `like`, also a Llama, but for these sizes; in a new folder."""
+    """A Llama in bf16 of these sizes; its tokenizer and other settings are those of `like`, also a Llama."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
