@@ -15,8 +15,9 @@ from cloister.errors import SetupError, TooFewCandidates
 from cloister.obfuscation.entities import Entity
 from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.joint import Group
 from cloister.obfuscation.language_model import TokenShapes
-from cloister.obfuscation.sampler import Group, Sampler
+from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Substituting, make_variants
 from cloister_bench.obfuscation.adversaries import Adversaries, Letters, Trial, rank, reader_of, right, until_values
@@ -324,6 +325,6 @@ def test_secrets_come_from_all_sources_by_a_rule(tmp_path: Path) -> None:
     assert len(found[Category.AGE][0].text.text) < 260 and found == one_secret(tmp_path, 9), "the same each time"
     assert {len(case.text.spans) for case in several_secrets(tmp_path, 30)} == {2, 3, 4}
     text = parse_redacted("Seen by <redacted>Jo Bloggs</redacted>, mail jo.xbloggs@x.org")
-    assert cut(text, text.spans, 100) is None, "no mark hides what a longer word says"
+    assert cut(text, text.spans) is None, "no mark hides what a longer word says"
     with pytest.raises(SetupError, match="There is no"):
         one_secret(tmp_path / "elsewhere", 5)

@@ -93,8 +93,10 @@ class Adversaries:
     second: Reader | None = None
 
     def scores(self, trial: Trial) -> dict[str, list[float]]:
-        read, likely = self.sampling(trial.texts), list(trial.found.likelihoods)
-        drawn_by = list(trial.found.logprobs) or read
+        found, likely = trial.found, list(trial.found.likelihoods)
+        # What was drawn by whole prompts has their probabilities.
+        read = list(found.logprobs) if set(found.methods) == {"exchangeable"} else self.sampling(trial.texts)
+        drawn_by = list(found.logprobs) or read
         scores = {
             "sampling model": read,
             "word lists, calendar": [self._listed(trial.categories, values) for values in trial.values],

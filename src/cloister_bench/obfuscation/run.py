@@ -93,7 +93,7 @@ class Bench(Measurement[Results]):
         self._plan: Plan = results.plan
         self._of, self._server = material, server
         self._shapes = TokenShapes(material.tokenizer, material.model.vocabulary)
-        self._tally = Tally()
+        self.tally = Tally()
         self.trials: list[tuple[str, Trial]] = []  # for a reader
 
     def run(self, wanted: Collection[Part]) -> None:
@@ -125,8 +125,9 @@ class Bench(Measurement[Results]):
         self._watcher.begin("distinguisher", len(turns))
         done = 0
         for number, method, group, case in turns:
-            if self._fits("distinguisher"):
-                self._bet(method, group, case, b"trial %d" % number)
+            if self._fits("distinguisher") and (trial := self.trial(method, group, case, b"trial %d" % number)):
+                self.trials.append((method, trial))
+                self.bet(method, trial)
             if number > done:
                 done = number
                 self._note_bets()
@@ -135,27 +136,29 @@ class Bench(Measurement[Results]):
         self._note_bets()
 
     def _note_bets(self) -> None:
-        self._results.distinguisher, self._results.believed = self._tally.rows(), self._tally.believed()
+        self._results.distinguisher, self._results.believed = self.tally.rows(), self.tally.believed()
 
-    def _bet(self, method: str, group: str, case: Case, key: bytes) -> None:
-        tally, lists = self._tally, self._of.adversaries.lists
-        tally.tried[method, group] += 1
+    def trial(self, method: str, group: str, case: Case, key: bytes) -> Trial | None:
+        """None where the method refuses, which is counted."""
+        self.tally.tried[method, group] += 1
         try:
             made = make_variants([case.text], self._of.methods[method](key))
         except CloisterError:
-            tally.refused[method, group] += 1
-            return
+            self.tally.refused[method, group] += 1
+            return None
         real = tuple(entity.secret for entity in made.entities)
         categories = tuple(entity.category for entity in made.entities)
         texts, values = tuple(text for (text,) in made.texts), (real, *made.substitutes.values)
-        trial = Trial(group, texts, values, categories, made.substitutes)
-        self.trials.append((method, trial))
+        return Trial(group, texts, values, categories, made.substitutes)
+
+    def bet(self, method: str, trial: Trial) -> None:
+        tally, lists = self.tally, self._of.adversaries.lists
         for who, scores in self._of.adversaries.scores(trial).items():
-            tally.bets.setdefault((method, who, group), []).append((right(scores), rank(scores)))
-        for at, variant in enumerate(values):
-            known = [lists.exists(*pair) for pair in zip(categories, variant, strict=True)]
+            tally.bets.setdefault((method, who, trial.group), []).append((right(scores), rank(scores)))
+        for at, variant in enumerate(trial.values):
+            known = [lists.exists(*pair) for pair in zip(trial.categories, variant, strict=True)]
             if None not in known:
-                tally.exist.setdefault((method, group), []).append((at == 0, all(known)))
+                tally.exist.setdefault((method, trial.group), []).append((at == 0, all(known)))
 
     def _repetition(self) -> None:
         """What all the sets that went out for one secret share, with a store of substitutes and without."""

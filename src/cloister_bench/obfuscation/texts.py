@@ -1,6 +1,6 @@
 """Secrets in their texts. The rule, fixed before any result: all labelled spans of four sources (notes of MTS-Dialog's
 training file that earlier measurements did not reach, Presidio's sentences, PII-Anon's documents, résumés made here of
-values from every second Presidio sentence), cut `NEAR` the secret, shuffled by `SEED`, the sources in turn."""
+values from every second Presidio sentence), cut near the secret, shuffled by `SEED`, the sources in turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloister.errors import SetupError
 from cloister.obfuscation.tags import Category, Span, TaggedText
 from cloister_bench.words import read_words
 
-SEED, NEAR, JOINT_NEAR = 36, 120, 60  # characters kept on each side of the secrets
+SEED, BEFORE, AFTER = 36, 160, 80  # characters kept before and after the secrets
 TWICE = 2  # a value may come so often
 
 # Notes of the training file that the measurements before this one used.
@@ -80,7 +80,7 @@ def one_secret(shared: Path | None, most: int) -> dict[Category, list[Case]]:
     found: dict[Category, dict[str, list[Case]]] = {category: {} for category in Category}
     for source, text in _all(shared):
         for span in text.spans:
-            if (near := cut(text, (span,), NEAR)) is not None:
+            if (near := cut(text, (span,))) is not None:
                 found[span.category].setdefault(source, []).append(Case(source, near))
     return {category: list(islice(_in_turns(category, of), most)) for category, of in found.items()}
 
@@ -92,15 +92,15 @@ def several_secrets(shared: Path | None, most: int) -> list[Case]:
         wanted = 2 + number % 3
         first = {span.category: span for span in reversed(text.spans[: wanted + 2])}
         spans = tuple(sorted(first.values())[:wanted])
-        if len(spans) == wanted and (near := cut(text, spans, JOINT_NEAR)) is not None:
+        if len(spans) == wanted and (near := cut(text, spans)) is not None:
             found.append(Case(source, near))
     random.Random(SEED).shuffle(found)
     return found[:most]
 
 
-def cut(text: TaggedText, spans: tuple[Span, ...], near: int) -> TaggedText | None:
+def cut(text: TaggedText, spans: tuple[Span, ...]) -> TaggedText | None:
     """None where the text names a secret within a longer word (an address of mail), which no mark could hide."""
-    start, end = max(0, spans[0].start - near), min(len(text.text), spans[-1].end + near)
+    start, end = max(0, spans[0].start - BEFORE), min(len(text.text), spans[-1].end + AFTER)
     if start and (space := text.text.find(" ", start, spans[0].start)) > 0:
         start = space + 1
     if end < len(text.text) and (space := text.text.rfind(" ", spans[-1].end, end)) > 0:
