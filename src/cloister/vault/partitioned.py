@@ -1,6 +1,7 @@
 """Prompts at `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link (Petridish
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
-first secret are held once for all λ+1 prompts (ADR 11). A vault remembers past prompts."""
+first secret are held once for all λ+1 prompts (ADR 11), and the rest, too, where the request allows it (`compact`). A
+vault remembers past prompts."""
 
 from collections import deque
 from collections.abc import Sequence as Numbers
@@ -21,6 +22,7 @@ from cloister.errors import PromptTooLong, QueueFull
 from cloister.messages.controller_vault import FirstToken, Prefilled
 from cloister.messages.types import TokenLogprob
 from cloister.prefix.base import Found, Pool, PrefixCache, PrefixKey
+from cloister.vault.compact import Compact
 
 Tokens = npt.NDArray[np.int64]
 
@@ -133,6 +135,7 @@ class _Prompts:
     """`slots` and `logprobs` have an entry for each prompt that is prefilled."""
 
     sequences: list[Sequence]
+    compact: Compact | None = None
     slots: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
@@ -149,14 +152,28 @@ class _Prompts:
         first, *others = self.sequences
         count = first.layout.blocks(first.prompt_length)
         for other in others:
-            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(_shared(first, other))
+            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(self.shared(other))
         return count
 
+    def make_compact(self, compact: Compact, max_context: int, relative: bool) -> None:
+        """Where that saves anything and leaves room for an answer."""
+        if not compact.saves or max(compact.ends) >= max_context:
+            return
+        self.compact = compact
+        for variant, sequence in enumerate(self.sequences):
+            sequence.layout = compact.layout(variant, relative)
+            room = min(sequence.params.max_tokens, max_context - compact.ends[variant])
+            sequence.limit = sequence.prompt_length + room
 
-def _shared(one: Sequence, other: Sequence) -> int:
-    """In whole blocks; the last token is always computed."""
-    equal = common(one.tokens[: one.prompt_length], other.tokens[: other.prompt_length - 1])
-    return whole(equal, one.layout.public)
+    def shared(self, other: Sequence) -> int:
+        """With the first, in whole blocks; the last token is always computed."""
+        first = self.sequences[0]
+        if first is other:
+            return 0
+        if self.compact is not None:
+            return self.compact.common
+        equal = common(first.tokens[: first.prompt_length], other.tokens[: other.prompt_length - 1])
+        return whole(equal, first.layout.public)
 
 
 class Partitioned:
@@ -178,6 +195,8 @@ class Partitioned:
         """The prompts of one request; raises why it cannot be served."""
         most, relative = self._runner.max_context, self._runner.relative
         prompts = _Prompts([Sequence.of(one, arrival=0, max_context=most, relative=relative) for one in requests])
+        if requests[0].compact and len(requests) > 1:
+            prompts.make_compact(Compact([one.prompt for one in requests], requests[0].public), most, relative)
         total = self._memory.pool.total
         if prompts.blocks() > total:
             longest = max(sequence.prompt_length for sequence in prompts.sequences)
@@ -217,10 +236,11 @@ class Partitioned:
         """With the last chunk of all prompts, the answers' first tokens."""
         prompts = self._waiting[request_id]
         sequence = prompts.next
-        logits = self._prefill(sequence, min(most, self._chunk))
+        logits = self._prefill(sequence, min(most, self._chunk), prompts)
         if sequence.computed < sequence.prompt_length:
             return None
-        prompt = tuple(sequence.tokens)
+        # Only exact keys are remembered: what follows the first difference of compact prompts serves no other request.
+        prompt = sequence.tokens[: prompts.compact.prefix if prompts.compact else sequence.prompt_length]
         sampled = self._sampler.sample(logits, [sequence], [0])
         sequence.append(sampled.tokens[0])
         self._memory.keep(prompt, sequence.layout.public, sequence.blocks.all)
@@ -252,14 +272,17 @@ class Partitioned:
             self.drop(request_id)
         return Prefilled(request_id, firsts, max_tokens=left, public=tuple(first.tokens[: first.layout.public]))
 
-    def _prefill(self, sequence: Sequence, most: int) -> torch.Tensor:
+    def _prefill(self, sequence: Sequence, most: int, prompts: _Prompts) -> torch.Tensor:
         """Rows do not depend on the rest of the batch, so the engine would choose the same first token."""
-        start, layout = sequence.computed, sequence.layout
-        end = min(start + most, sequence.prompt_length)
-        wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
-        blocks = sequence.blocks.all[: layout.blocks(end)]
-        logits = self._runner.forward([Chunk(sequence.tokens[start:end], start, blocks, layout, wanted)])
-        sequence.computed = end
+        start, layout, blocks = sequence.computed, sequence.layout, sequence.blocks.all
+        if prompts.compact is not None:
+            chunk = prompts.compact.chunk(len(prompts.slots), start, most, blocks)
+        else:
+            end = min(start + most, sequence.prompt_length)
+            wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
+            chunk = Chunk(sequence.tokens[start:end], start, blocks[: layout.blocks(end)], layout, wanted)
+        logits = self._runner.forward([chunk])
+        sequence.computed += len(chunk.tokens)
         return logits
 
     def _has_blocks(self, prompts: _Prompts) -> bool:
@@ -279,13 +302,13 @@ class Partitioned:
 
     def _lent(self, prompts: _Prompts, sequence: Sequence) -> tuple[list[int], int]:
         """Of a past prompt, or of this request's first."""
-        recalled = self._memory.recall(sequence.tokens, sequence.layout.public)
-        first = prompts.sequences[0]
-        shared = _shared(first, sequence) if first is not sequence else 0
+        exact = prompts.compact.prefix + 1 if prompts.compact else sequence.prompt_length
+        recalled = self._memory.recall(sequence.tokens[:exact], sequence.layout.public)
+        shared = prompts.shared(sequence)
         if shared <= recalled.computed:
             return recalled.blocks, recalled.computed
         self._memory.pool.release(recalled.blocks)
-        blocks = first.blocks.all[: sequence.layout.blocks(shared)]
+        blocks = prompts.sequences[0].blocks.all[: sequence.layout.blocks(shared)]
         self._memory.pool.retain(blocks)
         return blocks, shared
 

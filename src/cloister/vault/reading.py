@@ -50,6 +50,7 @@ class Reader:
         self._reading = reading
         self._vocabulary = decoder.vocabulary
         self._max_context = decoder.max_context
+        self._windowed = any(decoder.windows)  # then a key's place in its blocks must be its position
         self._levels = levels
 
     def read(self, assigned: AssignPrompt) -> list[EngineRequest]:
@@ -79,8 +80,11 @@ class Reader:
                 hint="Shorten the prompt.",
             )
         params = msgspec.structs.replace(params, max_tokens=left)
+        compact = assigned.obfuscation is not None and assigned.obfuscation.compact and not self._windowed
         return [
-            EngineRequest(assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition")
+            EngineRequest(
+                assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition", compact=compact
+            )
             for prompt in read
         ]
 
