@@ -96,6 +96,10 @@ class EngineSettings(_Frozen):
         le=16,
     )
     vault_kv_mib: int = _vaults(256, "Memory for one vault's KV cache, taken as it fills.", ge=1)
+    compact_prompts: bool = _vaults(
+        True,
+        "At obfuscated: approximate a request's prompts where it allows that; otherwise such requests are refused.",
+    )
     link_deadline_ms: int = _vaults(2000, "How long a step waits for a vault's answer.", ge=1)
 
     @property

@@ -1,24 +1,28 @@
-"""Compact virtual prompts: a plain transformer with the same masks says the same, memory falls, nothing depends on which
-prompt is real, and no exact answer ever meets an approximate key."""
+"""Compact virtual prompts: a plain transformer with the same masks says the same, memory falls, nothing depends on
+which prompt is real, and no exact answer ever meets an approximate key."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace as replaced
 
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted
-from cloister.messages.controller_vault import Prefilled
+from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.gateway.schema import ObfuscationOptions
+from cloister.messages.controller_vault import LeaseCores, Prefilled
+from cloister.messages.generation import Failed
 from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, PromptMessage, TextPrompt
 from cloister.models.decoder import Decoder
 from cloister.obfuscation.index import REQUEST, Prf
 from cloister.vault.compact import Compact
+from cloister.vault.partitioned import SessionMemory
 from tests.models.architectures import CONFIGS, random_model
-from tests.vault.node import FakeAnswerer, Room, engine_answer, small_decoder
+from tests.vault.node import SETTINGS, FakeAnswerer, Room, engine_answer, small_decoder
 from tests.vault.test_obfuscating import SECRET, prefilled
 
 BEFORE, BETWEEN = "A letter with an ordinary beginning: I am ", " and I would like to know what one may do in "
@@ -44,8 +48,8 @@ def in_use(room: Room) -> int:
 
 
 def plain_answer(model: Any, values: tuple[str, str], widths: tuple[int, int], public: str = "") -> list[int]:
-    """Greedy, by transformers' code: common tokens see common ones, without the last, a secret what precedes it, and what
-    is left of the text everything before it. Positions leave room for the longest secret."""
+    """Greedy, by transformers' code: common tokens see common ones, a secret what precedes it, and what is left of the
+    text behind whole blocks everything before it. Positions leave room for the longest secret."""
     pieces = [public + BEFORE, values[0], BETWEEN, values[1], AFTER]
     tokens = [list(piece.encode()) for piece in pieces]
     room = [len(tokens[0]), widths[0], len(tokens[2]), widths[1], len(tokens[4])]
@@ -76,8 +80,7 @@ def plain_answer(model: Any, values: tuple[str, str], widths: tuple[int, int], p
 
 def vault_answers(room: Room, found: Prefilled) -> list[list[int]]:
     """As service and vault would compute them, with the exposed blocks."""
-    public = len(found.public)
-    pool = room.pool
+    public, pool = len(found.public), room.pool
     answers = []
     for first in found.sequences:
         exposed = room.answerer.exposed[first.slot]
@@ -113,3 +116,180 @@ def test_answers_are_those_of_a_plain_transformer_with_the_same_masks(name: str,
     assert vault_answers(room, found) == expected
     assert len({tuple(answer) for answer in expected}) > 1, "the secret matters"
     room.answerer.close()
+
+
+def test_memory_and_work_fall_to_what_is_common_and_what_is_each_prompts_own(llama: Decoder) -> None:
+    used, rows = {}, {}
+    for params in (EXACT, COMPACT):
+        room = Room(llama)
+        ask(room, 1, params)
+        used[params.compact], rows[params.compact] = in_use(room), room.decoder.rows
+        room.answerer.close()
+    rest = len(BEFORE + BETWEEN + AFTER)
+    common = (rest - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    own = [rest - common + len("".join(values)) for values in (REAL, *GIVEN)]
+    assert rows[True] == common + sum(own) and rows[False] > 3 * rows[True] // 2
+    assert used[True] == common // BLOCK_TOKENS + sum(-(-length // BLOCK_TOKENS) for length in own)
+    assert used[False] >= used[True] + 3 * len(BETWEEN + AFTER) // BLOCK_TOKENS - 3
+
+
+def test_a_long_prompt_that_does_not_fit_exactly_fits_compactly(llama: Decoder, answerer: FakeAnswerer) -> None:
+    room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
+    text = TEXT + "".join(f" Line {number} of it." for number in range(12))
+    exact = room.confide(1, hidden(text), "obfuscated", EXACT)
+    assert isinstance(exact, Failed) and exact.code == PromptTooLong.code
+    assert len(ask(room, 2, COMPACT, hidden(text)).sequences) == 4
+
+
+def view(room: Room, found: Prefilled) -> list[Any]:
+    """All that reaches the service or may: first tokens, and what questions would be answered from."""
+    seen: list[Any] = [found.max_tokens, found.public]
+    for first in found.sequences:
+        exposed = room.answerer.exposed[first.slot]
+        held = [room.runner.cache.read(block) for block in exposed.blocks]
+        seen.append((first.token, first.logprob, first.rotation, exposed.end, exposed.rotation, exposed.blocks, held))
+    return seen
+
+
+def test_which_prompt_is_real_changes_no_bit_of_what_a_service_may_see(llama: Decoder) -> None:
+    """Three vaults, each with another real prompt, and secrets by which the same prompts go out in the same order."""
+    values = [REAL, *GIVEN]
+    wanted = Prf(SECRET).order(REQUEST, 4).shuffled(values)
+    views = []
+    for real in (0, 1, 3):
+        mine = [values[real], *(value for value in values if value is not values[real])]
+        keys = (number.to_bytes(32, "big") for number in range(10_000))
+        secret = next(key for key in keys if Prf(key).order(REQUEST, 4).shuffled(mine) == wanted)
+        text = f"{BEFORE}<redacted>{mine[0][0]}</redacted>{BETWEEN}<redacted>{mine[0][1]}</redacted>{AFTER}"
+        room = Room(llama)
+        views.append(view(room, ask(room, 1, COMPACT, hidden(text, tuple(mine[1:]), secret), logprobs=2)))
+        room.answerer.close()
+    assert views[0] == views[1] == views[2]
+
+
+def test_all_prompts_share_the_same_blocks_and_equally_long_ones_have_equal_shapes(room: Room) -> None:
+    given = (("Bob", "Paris"), ("Eve", "Liege"), ("Kim", "Delft"))
+    found = ask(room, 1, COMPACT, hidden(given=given))
+    exposed = [room.answerer.exposed[first.slot] for first in found.sequences]
+    assert len({(one.start, one.end, one.rotation, len(one.blocks)) for one in exposed}) == 1
+    common = len(BEFORE + BETWEEN + AFTER) // BLOCK_TOKENS
+    assert len({one.blocks[:common] for one in exposed}) == 1
+    assert len({one.blocks[common:] for one in exposed}) == 4
+
+
+def test_all_is_wiped_at_the_end(room: Room) -> None:
+    ask(room, 1, COMPACT)
+    assert in_use(room)
+    room.release(1)
+    room.forget()
+    assert not room.answerer.exposed and not in_use(room)
+    assert not any(any(room.runner.cache.read(block)) for block in range(room.runner.cache.blocks))
+
+
+def test_one_that_is_cancelled_half_way_leaves_nothing(room: Room) -> None:
+    room.confide(1, hidden(), "obfuscated", COMPACT)
+    room.say(LeaseCores(1, 20))
+    assert in_use(room)
+    room.cancel(1)
+    room.serve()
+    room.forget()
+    assert not in_use(room) and not room.answerer.exposed
+
+
+def exact_answers(llama: Decoder, *, after_compact: bool) -> list[Any]:
+    """Of the exact form, and of one prompt at `partitioned`; perhaps in a session that has served the compact form."""
+    room = Room(llama)
+    if after_compact:
+        ask(room, 1, COMPACT)
+        room.release(1)
+    found: list[Any] = [replaced(first, slot=0) for first in ask(room, 2, EXACT, logprobs=3).sequences]
+    room.confide(3, BEFORE + "Ann" + BETWEEN + "Ghent" + AFTER, logprobs=3)
+    room.serve()
+    found.append(room.first(3).logprob)
+    room.answerer.close()
+    return found
+
+
+def test_no_exact_answer_depends_on_what_was_compact_before(llama: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = exact_answers(llama, after_compact=False)
+    assert exact_answers(llama, after_compact=True) == fresh
+    _, logprobs = engine_answer(llama, (BEFORE + "Ann" + BETWEEN + "Ghent" + AFTER).encode(), logprobs=3)
+    assert fresh[-1] == logprobs[0]
+    # A vault that remembered all of a compact prompt would answer wrongly afterwards.
+    monkeypatch.setattr(SessionMemory, "keep", _keep_all(SessionMemory.keep))
+    assert exact_answers(llama, after_compact=True) != fresh
+
+
+def _keep_all(keep: Any) -> Any:
+    def kept(self: SessionMemory, tokens: Any, public: int, blocks: Any) -> None:
+        whole = (BEFORE + "Ann" + BETWEEN + "Ghent" + AFTER).encode()
+        keep(self, list(whole) if len(tokens) < len(whole) - len("AnnGhent") else tokens, public, blocks)
+
+    return kept
+
+
+def test_the_common_beginning_is_recalled_and_remembered(room: Room) -> None:
+    ask(room, 1, COMPACT)
+    room.release(1)
+    rows = room.decoder.rows
+    ask(room, 2, COMPACT)
+    assert room.decoder.rows - rows == rows - len(BEFORE) // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+@pytest.mark.parametrize("reason", ["window", "context", "nothing follows"])
+def test_where_it_cannot_be_or_saves_nothing_prompts_are_exact(llama: Decoder, reason: str) -> None:
+    text, room = TEXT, Room(llama)
+    if reason == "window":
+        room.vault._reader._windowed = True
+    elif reason == "context":
+        room.runner.max_context = len(BEFORE + "Rotterdam" + BETWEEN + "Rotterdam" + AFTER)
+    else:
+        text = f"{BETWEEN}{AFTER}{BEFORE}<redacted>Ann</redacted> of <redacted>Ghent</redacted>"
+    found = ask(room, 1, COMPACT, hidden(text), max_tokens=1)
+    order = Prf(SECRET).order(REQUEST, 4)
+    real = text.replace("<redacted>", "").replace("</redacted>", "")
+    [token], _ = engine_answer(llama, tuple(real.encode()), max_tokens=1)
+    assert found.sequences[order.authentic].token == token
+    assert not any(prompts.compact for prompts in room.vault._partitioned._exposed.values())
+    room.answerer.close()
+
+
+def test_a_node_may_refuse_it(llama: Decoder, answerer: FakeAnswerer) -> None:
+    room = Room(llama, SETTINGS.model_copy(update={"compact_prompts": False}), answerer)
+    refused = room.confide(1, hidden(), "obfuscated", COMPACT)
+    assert isinstance(refused, Failed) and refused.code == InvalidRequest.code and not in_use(room)
+    assert len(ask(room, 2, EXACT).sequences) == 4, "the exact form is served"
+
+
+def test_it_is_off_unless_the_request_says_so() -> None:
+    assert not ObfuscationParams().compact and not ObfuscationOptions().params.compact
+    assert ObfuscationOptions(compact=True).params.compact
+
+
+def test_every_token_is_computed_once_and_common_ones_at_one_position() -> None:
+    for seed in range(500):
+        draw = random.Random(seed)
+        texts = [[draw.randrange(50) for _ in range(draw.choice([0, 3, 20, 40]))] for _ in range(draw.randrange(1, 5))]
+        prompts = [
+            [1, *texts[0], *(token for text in texts[1:] for token in (*_word(draw), *text))]
+            for _ in range(draw.randrange(2, 5))
+        ]
+        public = draw.choice([0, 1 + len(texts[0]) // 2])
+        compact = Compact(prompts, public)
+        if not compact.saves:
+            continue
+        assert (compact.common - public) % BLOCK_TOKENS == 0
+        for variant, prompt in enumerate(prompts):
+            blocks = list(range(compact.layout(variant, relative=True).blocks(len(prompt))))
+            done = compact.common if variant else 0
+            said: list[int] = []
+            while done + len(said) < len(prompt):
+                chunk = compact.chunk(variant, done + len(said), draw.randrange(1, 40), blocks)
+                assert len(chunk.blocks) >= chunk.layout.blocks(chunk.start + len(chunk.tokens))
+                said += chunk.tokens
+            assert compact.ends[variant] >= len(prompt)
+            assert variant or sorted(said) == sorted(prompt)
+
+
+def _word(draw: random.Random) -> list[int]:
+    return [draw.randrange(50, 60) for _ in range(draw.randrange(5))]

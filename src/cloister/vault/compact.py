@@ -1,5 +1,5 @@
-"""Compact virtual prompts (Confidential Prompting §5.2): what λ+1 prompts have in common is computed once, without their
-secrets, and each prompt holds only its own tokens beside it. An approximation, and the same one for every prompt:
+"""Compact virtual prompts (Confidential Prompting §5.2): what λ+1 prompts have in common is computed once, without
+their secrets, and each holds only its own tokens beside it. An approximation, and the same one for every prompt:
 nothing here depends on which is real."""
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens start..end-1 of a prompt, held from position `held` of its blocks on and rotated from `position` on. Common
+    """Tokens start..end-1 of a prompt, held from place `held` of its blocks on and rotated from `position` on. Common
     tokens see the common ones before them; a prompt's own see the first `seen` common ones and its own before them."""
 
     start: int
@@ -37,9 +37,9 @@ class _Piece:
 
 
 class Compact:
-    """A prompt's blocks hold the common tokens first, then its own. Common tokens fill whole blocks; the rest of them at
-    the end, one at least, is each prompt's own: the answer's first token depends on the secret. Where prompts differ, all
-    leave as many positions as the longest needs, so that a common token has one position."""
+    """A prompt's blocks hold the common tokens first, then its own. Common tokens fill whole blocks; the rest of them
+    at the end, one at least, is each prompt's own: the answer's first token depends on the secret. Where prompts
+    differ, all leave as many positions as the longest needs, so that a common token has one position."""
 
     def __init__(self, prompts: Sequence[Tokens], public: int) -> None:
         self._prompts, self._public = prompts, public

@@ -156,7 +156,7 @@ class Vault:
     ) -> None:
         self._answerer = answerer
         self._kernels = decoder.kernels
-        self._reader = Reader(reading, decoder, levels)
+        self._reader = Reader(reading, decoder, levels, compact=settings.compact_prompts)
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)

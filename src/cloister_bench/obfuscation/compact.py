@@ -1,5 +1,5 @@
-"""What compact virtual prompts (`vault/compact.py`, §5.2) cost and change, in one vault's own code without a link: answers
-beside the exact ones, and which prompt a service picks where only the fakes are compact, as the paper has it."""
+"""What compact virtual prompts (`vault/compact.py`, §5.2) cost and change, in a vault's own code without a link:
+answers beside the exact ones, and which prompt a service picks where only the fakes are compact, as in the paper."""
 
 from __future__ import annotations
 
