@@ -215,7 +215,18 @@ class VaultHostSettings(MachineSettings):
     model: str | None = option(None, "The server's model.", show_default=DEFAULT_MODEL)
     engine: EngineSettings = Field(
         default=EngineSettings(),
-        json_schema_extra=only("dtype", "weights", "threads", "kernels", "chunk_tokens", "max_context", "vault_kv_mib"),
+        json_schema_extra=only(
+            *(
+                "dtype",
+                "weights",
+                "threads",
+                "kernels",
+                "chunk_tokens",
+                "max_context",
+                "vault_kv_mib",
+                "compact_prompts",
+            )
+        ),
     )
     max_vaults: int = _vaults(80, "Vaults at once, spare ones included.", ge=1)
     vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the cores")
