@@ -79,6 +79,7 @@ def own_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What clients under test remember of nodes is not the user's memory."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CLOISTER_STATE", str(tmp_path_factory.mktemp("state")))
+        patched.setenv("CLOISTER_DATA", str(tmp_path_factory.mktemp("data")))
         yield
 
 

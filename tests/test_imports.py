@@ -31,7 +31,7 @@ ALLOWED = {
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
-    "obfuscation": {"errors", "request_fields"},
+    "obfuscation": {"errors", "files", "request_fields", "detection"},
     "signed_text": {"errors", "files", "transparency"},
     "detection": {"errors", "files", "messages", "process", "signed_text", "transparency"},
     "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},

@@ -1,15 +1,18 @@
-"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome."""
+"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome. Also how
+evidence is taken apart."""
 
+import base64
 import hmac
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from cloister.errors import EvidenceInvalid
+from cloister.errors import CloisterError, EvidenceInvalid
 
 _Document = TypeVar("_Document")
 
@@ -91,6 +94,11 @@ class Examination:
         else:
             self.check(name, hmac.compare_digest(found, wanted), reason)
 
+    def listed(self, name: str, value: str, accepted: Collection[str], where: str) -> None:
+        """PASS if the value, in small letters, is one of the policy's `where`, in any."""
+        known = value in {each.lower() for each in accepted}
+        self.check(name, known, f"{value or 'none'} is not among the policy's {where}", value)
+
     def include(self, verdict: Verdict) -> None:
         self._checks += verdict.checks
         self._claims |= dict(verdict.claims)
@@ -111,3 +119,47 @@ def decode_evidence(
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
         raise EvidenceInvalid(f"{what} does not decode ({type(wrong).__name__}).", hint=hint) from None
+
+
+def check_digits(policy: msgspec.Struct, **digits: int) -> None:
+    """ValueError unless each value of these fields is hexadecimal and this long: a mistyped one would never match."""
+    for name, count in digits.items():
+        given = getattr(policy, name)
+        values = (given,) if isinstance(given, str) else given or ()
+        if not all(re.fullmatch(f"[0-9a-fA-F]{{{count}}}", value) for value in values):
+            raise ValueError(f"{name}: each has {count} hexadecimal digits")
+
+
+def decode_text(text: bytes) -> bytes | None:
+    """Bytes written in hex, or in base64 of either alphabet with or without its padding; None if it is neither."""
+    packed = b"".join(text.split())
+    if re.fullmatch(rb"(0[xX])?([0-9a-fA-F]{2})+", packed):  # thousands of letters that are all hex are not base64
+        return bytes.fromhex(packed.decode().removeprefix("0x").removeprefix("0X"))
+    letters = packed.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    try:
+        return base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
+    except ValueError:
+        return None
+
+
+class Reader:
+    """Takes bytes apart, front to back; raises `wrong` where they end early. `what` names them."""
+
+    order: Literal["little", "big"] = "little"
+
+    def __init__(self, data: bytes, what: str, wrong: type[CloisterError] = EvidenceInvalid) -> None:
+        self._data, self._what, self._wrong = data, what, wrong
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self.at
+
+    def take(self, count: int) -> bytes:
+        if count > self.left:
+            raise self._wrong(f"{self._what} ends early.")
+        self.at += count
+        return self._data[self.at - count : self.at]
+
+    def number(self, count: int) -> int:
+        return int.from_bytes(self.take(count), self.order)

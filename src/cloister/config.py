@@ -53,6 +53,12 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cloister"
 
 
+def data_folder() -> Path:
+    """What a user would miss: $CLOISTER_DATA, or the user's data folder."""
+    base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return Path(os.environ.get("CLOISTER_DATA") or base / "cloister")
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

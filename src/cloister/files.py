@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from cloister.errors import CloisterError, SetupError
 
@@ -20,13 +21,19 @@ _ABOUT_THE_DISK = {
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
+    with written_whole(path, mode=mode, fresh=fresh) as file:
+        file.write(data)
+
+
+@contextmanager
+def written_whole(path: Path, *, mode: int = 0o644, fresh: bool = False) -> Iterator[BinaryIO]:
     """Readers see the old file or the new one, also after a crash. `fresh`: FileExistsError if there is one."""
     partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if fresh:

@@ -156,15 +156,16 @@ LEVELS: dict[str, Level] = {
         Level(
             "obfuscated",
             provider_sees=(
-                "Several answers at once and, layer by layer, what several prompts add to the attention: yours, and "
-                "others that differ from it in what you marked as secret. The order does not show which is yours; the "
-                "made-up words often do: on clinical notes a careful reader of eight prompts chose the real one in 76% "
-                "(by chance 12.5%). In a browser, which speaks plain HTTP, the gateway picks your answer out, so it "
-                "knows; with `cloister.Client` or `cloister proxy` your machine does."
+                "Several answers at once and, layer by layer, what several prompts add to the attention: yours among λ "
+                "made-up ones that differ from it in what you marked as secret. The order does not show which is "
+                "yours; the words may: how often a careful reader or a larger model finds it is measured, in "
+                "docs/obfuscation.md. Name a session: without one each prompt has new made-up words, and the ones "
+                "that come again are yours. In a browser, which speaks plain HTTP, the gateway picks your answer out, "
+                "so it knows; with `cloister.Client` or `cloister proxy` your machine does."
             ),
             service_sees=(
-                "λ+1 answers and attention contributions, as at `partitioned`; a careful reader of the λ+1 prompts "
-                "finds the real one in 0.76 of clinical notes (λ = 7, chance 0.125)"
+                "λ+1 answers and attention contributions, as at `partitioned`; how often a careful reader or a larger "
+                "model finds the real one is measured; a secret sent again without a named session is found"
             ),
             others_learn="nothing",
             reader=Reader.VAULT,

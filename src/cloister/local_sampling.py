@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from cloister.compute.choose import choose_device
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.config import EngineSettings
+from cloister.config import EngineSettings, data_folder
 from cloister.detection.redaction import shipped_redaction
 from cloister.engine.continuations import Continuations
 from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
 from cloister.models.source import find_model
 from cloister.models.weights import open_weights
-from cloister.obfuscation.gqs import Distance, Quantization
+from cloister.obfuscation.goal import Method, SamplingGoal
+from cloister.obfuscation.gqs import Distance, Quantization, finished
 from cloister.obfuscation.index import Prf, new_secret
+from cloister.obfuscation.language_model import TokenShapes
+from cloister.obfuscation.likelihood import split_rows
 from cloister.obfuscation.requests import Obfuscation
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.sampler import Sampler
+from cloister.obfuscation.store import MemoryStore, Store
+from cloister.obfuscation.store_file import FileStore, SubstitutesFile
 from cloister.obfuscation.tags import Detector
 from cloister.prompts.tokenizer import Tokenizer
 
@@ -36,26 +43,52 @@ class LocalModel:
         decoder = load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, MAX_CONTEXT)
         # Memory is taken when it is written to: this is how much may be, not how much is.
         blocks = decoder.max_context // BLOCK_TOKENS + 1 + (lambda_max + 1) * (LONGEST_SECRET_TOKENS // BLOCK_TOKENS)
+        self._shapes = TokenShapes(self.tokenizer, decoder.vocabulary)
         self.continuations = Continuations(decoder, device.cache(decoder.cache_shape, blocks))
 
     def sampler(self, goal: SamplingGoal | None = None, secret: bytes | None = None) -> Sampler:
-        return Sampler(self.continuations, self.tokenizer, goal or SamplingGoal(), Prf(secret or new_secret()))
+        goal, prf = goal or SamplingGoal(), Prf(secret or new_secret())
+        return Sampler(self.continuations, self.tokenizer, goal, prf, self._shapes)
+
+    def likelihoods(self, texts: Sequence[str]) -> list[float]:
+        """ln P of each text, as far as the model's context goes."""
+        beginning, rows = split_rows(self.tokenizer, texts, self.continuations.max_context)
+        return finished(self.continuations.likelihoods(beginning, rows))
+
+
+class GqsOptions(TypedDict, total=False):
+    """Of Greedy Quantized Sampling: ε, how it is measured, λ_max, and the sampling temperature."""
+
+    epsilon: float
+    distance: Distance
+    candidates: int
+    temperature: float
 
 
 def local_obfuscation(
     model: str | None = None,
     *,
     fakes: int = 7,
-    epsilon: float = 0.1,
-    distance: Distance = "absolute",
-    candidates: int = 128,
-    temperature: float = 1.0,
+    method: Method = "exchangeable",
     auto_redact: bool = False,
     detector: Detector | None = None,
     regular: bool = False,
+    store: Path | str | None = None,
+    **gqs: Unpack[GqsOptions],
 ) -> Obfuscation:
-    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
-    goal = SamplingGoal(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
-    local = LocalModel(model, lambda_max=candidates)
+    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here. `store` is
+    the file that keeps substitutes, or "none"; None: the file in the user's data folder."""
+    epsilon, candidates = gqs.get("epsilon", 1.0), gqs.get("candidates", 128)
+    by = Quantization(epsilon, candidates, gqs.get("temperature", 1.0), gqs.get("distance", "relative"))
+    goal, kept = SamplingGoal(fakes, None, by, method), open_store(store)
+    local = LocalModel(model, lambda_max=by.lambda_max)
     found = detector or (shipped_redaction() if auto_redact else None)
-    return Obfuscation(local.sampler(goal), detector=found, regular=regular, new_sampler=lambda: local.sampler(goal))
+    more: dict[str, Any] = {"new_sampler": lambda: local.sampler(goal), "store": kept, "goal": goal}
+    return Obfuscation(local.sampler(goal), detector=found, regular=regular, **more)
+
+
+def open_store(named: Path | str | None) -> Store:
+    """ "none" keeps substitutes while the process lives: the next process draws others."""
+    if str(named) == "none":
+        return MemoryStore()
+    return FileStore(SubstitutesFile(Path(named or data_folder() / "substitutes.json").expanduser()))

@@ -13,6 +13,8 @@ HEADER_PREFIX = "x-cloister-"
 LEVEL_HEADER = "X-Cloister-Protection"
 SESSION_HEADER = "X-Cloister-Session"
 SEQUENCES_HEADER = "X-Cloister-Sequences"  # of an answer at `obfuscated`: λ+1
+# Of such an answer: `kept` by the session, or `fresh`: who compares requests finds the values that come again.
+SUBSTITUTES_HEADER = "X-Cloister-Substitutes"
 
 UNUSED = frozenset(
     (

@@ -14,12 +14,15 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Self
 
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
 from cloister.addresses import HttpAddress
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.files import needed
 from cloister.process.hardening import PR_SET_PDEATHSIG
-from cloister_bench.connection import on_free_port
+from cloister_bench.connection import get, on_free_port
 from cloister_bench.load import first_model, measure
 from cloister_bench.messages import Workload
 from cloister_bench.report import RunReport
@@ -119,6 +122,13 @@ class OwnServer(ServerProcess):
 
     def wait(self, timeout_s: float = 300.0) -> None:
         self.model = asyncio.run(self.ready(timeout_s))
+
+    async def metrics(self) -> list[Sample]:
+        exchange = await get(self.address, "/metrics", self.api_key)
+        if exchange.status != 200:
+            raise ServiceUnavailable(f"The server does not show its metrics (HTTP {exchange.status}).")
+        families = text_string_to_metric_families(exchange.body.decode())
+        return [sample for family in families for sample in family.samples]
 
 
 @dataclass(frozen=True, slots=True)

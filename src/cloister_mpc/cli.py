@@ -7,7 +7,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -26,9 +26,6 @@ from cloister_mpc.certificates import (
 )
 from cloister_mpc.config import read_config
 from cloister_mpc.offer import require_packages
-
-if TYPE_CHECKING:
-    from cloister.models.source import ModelFolder
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
 
@@ -231,9 +228,12 @@ def proxy(
 
       cloister chat --url http://127.0.0.1:8002 --insecure-plaintext    # plain HTTP, but only to this machine
     """
+    from cloister.gateway.app import create_app
     from cloister.gateway.port import bind
+    from cloister.gateway.server import serve
     from cloister.models.source import find_model
     from cloister.process.hardening import forbid_core_dumps
+    from cloister.prompts.tokenizer import Tokenizer
 
     forbid_core_dumps()
     settings = GatewaySettings(port=port, request_timeout_s=_REQUEST_S)
@@ -241,45 +241,29 @@ def proxy(
     read_config(parties)
     require_packages()
     bind(settings).close()
-    asyncio.run(_serve_proxy(find_model(model), parties, key, settings, context, drafts, cache))
-
-
-async def _serve_proxy(
-    folder: ModelFolder,
-    file: Path,
-    key: Path | None,
-    settings: GatewaySettings,
-    context: int,
-    drafts: int,
-    cache: MpcCache,
-) -> None:
-    from cloister.gateway.app import create_app
-    from cloister.gateway.server import serve
-    from cloister.prompts.tokenizer import Tokenizer
+    folder = find_model(model)
     from cloister_mpc.cache.plan import PLANS
     from cloister_mpc.client.backend import ClientBackend
     from cloister_mpc.client.client import make_client
     from cloister_mpc.client.passes import ModelAtParties
 
-    await _say_what_is_awaited(file, key)
-    parties = await ModelAtParties.reach(file, _PATIENCE_S, key, cache=PLANS[cache])
-    backend = ClientBackend(
-        lambda say: make_client(parties, folder, say, max_context=context, draft_tokens=drafts),
-        parties.shape.vocabulary,
-        context,
-    )
-    app = create_app(backend, Tokenizer(folder), folder.name, settings, int(time()))
+    async def serve_proxy() -> None:
+        await _say_what_is_awaited(parties, key)
+        reached = await ModelAtParties.reach(parties, _PATIENCE_S, key, cache=PLANS[cache])
+        backend = ClientBackend(
+            lambda say: make_client(reached, folder, say, max_context=context, draft_tokens=drafts),
+            reached.shape.vocabulary,
+            context,
+        )
+        app = create_app(backend, Tokenizer(folder), folder.name, settings, int(time()))
+        said = "Model     {}, on shares\nAPI       {}/v1\nCtrl-C ends it."
+        try:
+            await serve(app, settings, lambda url: typer.echo(said.format(folder.name, url)))
+        finally:
+            await backend.close()
+            await reached.close()
 
-    def ready(url: str) -> None:
-        typer.echo(f"Model     {folder.name}, on shares")
-        typer.echo(f"API       {url}/v1")
-        typer.echo("Ctrl-C ends it.")
-
-    try:
-        await serve(app, settings, ready)
-    finally:
-        await backend.close()
-        await parties.close()
+    asyncio.run(serve_proxy())
 
 
 async def _say_what_is_awaited(file: Path, key: Path | None) -> None:

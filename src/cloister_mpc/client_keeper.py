@@ -15,7 +15,7 @@ import msgspec
 
 from cloister.config import MpcSettings, cache_folder
 from cloister.controller.external_level import ExternalRoute
-from cloister.controller.requests import Node, Request
+from cloister.controller.requests import Request
 from cloister.controller.vault_side import PendingRequest
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, ServiceUnavailable, StartingUp, VaultLost
 from cloister.levels import LEVELS
@@ -49,19 +49,14 @@ class MpcRoute(ExternalRoute):
 
     level = LEVELS["mpc"]
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self._client: MpcClientKeeper | None = None
-
-    def open(self, client: "MpcClientKeeper") -> None:
-        self._client = client
+    client: "MpcClientKeeper | None" = None  # once the level has started
 
     def ask(self, asked: PendingRequest) -> None:
         ask = asked.ask
         try:
-            if self._client is None:
+            if self.client is None:
                 raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
-            self._client.assign(asked.assignment)
+            self.client.assign(asked.assignment)
         except CloisterError as reason:
             for request_id in asked.seeds:
                 self.node.requests.refuse(request_id, reason)
@@ -70,8 +65,8 @@ class MpcRoute(ExternalRoute):
                 self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "mpc"))
 
     def cancel(self, request: Request) -> None:
-        assert self._client is not None
-        self._client.send(Cancel(request.request_id))
+        assert self.client is not None
+        self.client.send(Cancel(request.request_id))
 
     def handle(self, message: msgspec.Struct) -> None:
         """A message of the client about a request, which may have been cancelled a moment ago."""

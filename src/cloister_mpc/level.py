@@ -14,7 +14,6 @@ from cloister_mpc.config import read_config
 class MpcLevel(ExternalLevel):
     def __init__(self) -> None:
         self._route: MpcRoute | None = None
-        self._keeper: MpcClientKeeper | None = None
 
     def require(self, settings: Settings, folder: ModelFolder) -> None:
         offer.require(settings, folder)
@@ -32,7 +31,7 @@ class MpcLevel(ExternalLevel):
 
     def start(self, folder: ModelFolder, settings: Settings, serving: Serving, parties: Parties | None) -> None:
         assert self._route is not None
-        self._keeper = MpcClientKeeper(
+        keeper = self._route.client = MpcClientKeeper(
             folder,
             settings.mpc,
             self._route,
@@ -41,12 +40,11 @@ class MpcLevel(ExternalLevel):
             identity=b"" if parties is None else parties.identity,
         )
         if settings.mpc.mode == "local" or parties is not None:
-            self._keeper.start()
-        self._route.open(self._keeper)
+            keeper.start()
 
     async def close(self) -> None:
-        if self._keeper is not None:
-            await self._keeper.close()
+        if self._route is not None and self._route.client is not None:
+            await self._route.client.close()
 
     def banner(self, settings: Settings) -> str:
         if settings.mpc.parties is not None:

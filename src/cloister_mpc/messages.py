@@ -6,12 +6,12 @@ from typing import Annotated, Literal, Self
 from msgspec import Meta, Struct
 
 from cloister.errors import CloisterError
+from cloister.messages.types import Digest, Message, SilentRepr
 
 VERSION = 2
 CHUNK_BYTES = 1 << 20
 
 Token16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Rank = Annotated[int, Meta(ge=0, le=2)]
 Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**40)]
@@ -31,21 +31,13 @@ RunKind = Literal["prefill", "step"]
 Bundle = Literal["lean", "tuned", "naive"]  # how non-linear functions are computed (functions.bundle)
 
 
-class _Quiet:  # never shows its bytes: a message may be printed by a failing line of code
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
-
-
-class _Message(Struct, frozen=True, forbid_unknown_fields=True): ...  # Its kind is its tag
-
-
-class _OfSession(_Message, frozen=True):
+class _OfSession(Message, frozen=True):
     """`session` names a generation; it is the same at every party, drawn at random by the client."""
 
     session: Token16
 
 
-class _OfEpoch(_Message, frozen=True):  # `epoch` counts the lives of the engines, which begin and end together
+class _OfEpoch(Message, frozen=True):  # `epoch` counts the lives of the engines, which begin and end together
     epoch: Number
 
 
@@ -70,11 +62,11 @@ class ShareHead(Struct, frozen=True, forbid_unknown_fields=True):
 # Dealer ↔ party.
 
 
-class Hello(_Message, frozen=True, tag="hello"):  # dealer → party, first
+class Hello(Message, frozen=True, tag="hello"):  # dealer → party, first
     version: int
 
 
-class Welcome(_Message, frozen=True, tag="welcome"):  # party → dealer, after Hello and AskStatus: who it is and how
+class Welcome(Message, frozen=True, tag="welcome"):  # party → dealer, after Hello and AskStatus: who it is and how
     version: int
     rank: Rank
     agreement: Digest  # of the settings that all parties must have in common
@@ -86,7 +78,7 @@ class Welcome(_Message, frozen=True, tag="welcome"):  # party → dealer, after 
     shape: Json = b""  # shape.ModelShape of the model, once it has one
 
 
-class AskStatus(_Message, frozen=True, tag="ask_status"): ...  # Dealer → party: say it again
+class AskStatus(Message, frozen=True, tag="ask_status"): ...  # Dealer → party: say it again
 
 
 class Open(_OfSession, frozen=True, tag="open"):  # client → party: a generation to this spec
@@ -101,7 +93,7 @@ class Put(_OfSession, frozen=True, tag="put"):  # client → party: a share foll
     head: ShareHead
 
 
-class Piece(_Quiet, _OfSession, frozen=True, tag="piece"):
+class Piece(SilentRepr, _OfSession, frozen=True, tag="piece"):
     """More bytes of the share last announced, in either direction."""
 
     data: Chunk
@@ -137,7 +129,7 @@ class Done(_OfSession, frozen=True, tag="done"):  # party → client: the run is
 class Close(_OfSession, frozen=True, tag="close"): ...  # Client → party: forget the session. Unknown ones are ignored
 
 
-class Refused(_Message, frozen=True, tag="refused"):
+class Refused(Message, frozen=True, tag="refused"):
     """Party → dealer: the session (or, without one, the connection) is over; a code of errors.py and our own words."""
 
     code: Short
@@ -153,7 +145,7 @@ class Refused(_Message, frozen=True, tag="refused"):
 # Provider ↔ party.
 
 
-class Weight(_Message, frozen=True, tag="weight"):
+class Weight(Message, frozen=True, tag="weight"):
     """One matrix that a party has a share of. `tag` says which matrix it is to its provider alone (a keyed digest),
     `dealing` which splitting into shares: shares of two dealings do not fit together."""
 
@@ -162,53 +154,53 @@ class Weight(_Message, frozen=True, tag="weight"):
     dealing: Token16
 
 
-class AskWeights(_Message, frozen=True, tag="ask_weights"): ...  # Provider → party: what do you have?
+class AskWeights(Message, frozen=True, tag="ask_weights"): ...  # Provider → party: what do you have?
 
 
-class HeldWeights(_Message, frozen=True, tag="held_weights"):  # party → provider: this
+class HeldWeights(Message, frozen=True, tag="held_weights"):  # party → provider: this
     weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
 
 
-class WeightPiece(_Quiet, _Message, frozen=True, tag="weight_piece"):
+class WeightPiece(SilentRepr, Message, frozen=True, tag="weight_piece"):
     """Provider → party: more bytes of the Weight last announced."""
 
     data: Chunk
 
 
-class Stored(_Message, frozen=True, tag="stored"):  # party → provider: this weight is stored, whole
+class Stored(Message, frozen=True, tag="stored"):  # party → provider: this weight is stored, whole
     name: Variable
 
 
-class Complete(_Message, frozen=True, tag="complete"):  # provider → party: these are all. Answered by Serving
+class Complete(Message, frozen=True, tag="complete"):  # provider → party: these are all. Answered by Serving
     model: Short
     shape: Json  # shape.ModelShape
     names: Annotated[tuple[Variable, ...], Meta(max_length=65536)]
 
 
-class Serving(_Message, frozen=True, tag="serving"):  # party → provider: weights are in the engine's memory
+class Serving(Message, frozen=True, tag="serving"):  # party → provider: weights are in the engine's memory
     model: Short
 
 
 # Party ↔ party: rank 0 leads, the others follow.
 
 
-class PartyHello(_Message, frozen=True, tag="party_hello"):  # follower → leader, first, and the leader's answer
+class PartyHello(Message, frozen=True, tag="party_hello"):  # follower → leader, first, and the leader's answer
     version: int
     rank: Rank
     agreement: Digest
 
 
-class Beat(_Message, frozen=True, tag="beat"): ...  # Both ways, all the time: I live
+class Beat(Message, frozen=True, tag="beat"): ...  # Both ways, all the time: I live
 
 
-class Prepare(_Quiet, _OfEpoch, frozen=True, tag="prepare"):
+class Prepare(SilentRepr, _OfEpoch, frozen=True, tag="prepare"):
     """Leader → follower: end your engine, start a new one for this epoch. `key` is in every link connection's first
     bytes, so that a connection of an earlier epoch is refused."""
 
     key: Token16
 
 
-class WeightsReady(_Message, frozen=True, tag="weights_ready"):
+class WeightsReady(Message, frozen=True, tag="weights_ready"):
     """Follower → leader: it holds all weights; `digest` is of the model and of which dealings it holds."""
 
     digest: Digest
@@ -249,7 +241,7 @@ class Withdraw(_OfSession, frozen=True, tag="withdraw"):  # leader → follower:
 # Party ↔ its engine (a child process).
 
 
-class StartEngine(_Message, frozen=True, tag="start_engine"):
+class StartEngine(Message, frozen=True, tag="start_engine"):
     """Party → engine, first: settings, and the folder of its sockets."""
 
     settings: Json
@@ -257,16 +249,16 @@ class StartEngine(_Message, frozen=True, tag="start_engine"):
     folder: Text
 
 
-class StartTunnel(_Quiet, StartEngine, frozen=True, tag="start_tunnel"):
+class StartTunnel(SilentRepr, StartEngine, frozen=True, tag="start_tunnel"):
     """Party → tunnel, first: the same, and the epoch's key."""
 
     key: Token16
 
 
-class Listening(_Message, frozen=True, tag="listening"): ...  # Engine or tunnel → party: it may be connected to
+class Listening(Message, frozen=True, tag="listening"): ...  # Engine or tunnel → party: it may be connected to
 
 
-class Load(_Message, frozen=True, tag="load"):
+class Load(Message, frozen=True, tag="load"):
     """Party → engine: link with the others, take these files' shares as weights. `programs`: a folder, or ""."""
 
     shape: Json
@@ -275,10 +267,10 @@ class Load(_Message, frozen=True, tag="load"):
     programs: Text = ""
 
 
-class Loaded(_Message, frozen=True, tag="loaded"): ...  # Engine → party: linked with all, weights in memory
+class Loaded(Message, frozen=True, tag="loaded"): ...  # Engine → party: linked with all, weights in memory
 
 
-class Established(_Message, frozen=True, tag="established"):
+class Established(Message, frozen=True, tag="established"):
     """Party → tunnel: all connections are made; from now on the end of one is the end of the tunnel."""
 
 

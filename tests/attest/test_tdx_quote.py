@@ -45,12 +45,12 @@ def test_what_follows_the_signature_data_is_not_read() -> None:
         (0, "<H", 3, "version 3"),
         (2, "<H", 3, "attestation key"),
         (4, "<I", 0, "TEE type"),
-        (632, "<I", 0xFFFFFFFF, "signature data"),
-        (632, "<I", 100, "attestation key"),
+        (632, "<I", 0xFFFFFFFF, "quote ends early"),
+        (632, "<I", 100, "signature data ends early"),
         (764, "<H", 5, "certified by"),
-        (766, "<I", 1 << 30, "certification data"),
-        (766, "<I", 64, "more than expected"),
-        (1218, "<H", 0xFFFF, "authentication data"),
+        (766, "<I", 1 << 30, "signature data ends early"),
+        (766, "<I", 64, "certification data ends early"),
+        (1218, "<H", 0xFFFF, "certification data ends early"),
     ],
 )
 def test_a_wrong_number_is_named(at: int, form: str, value: int, says: str) -> None:
@@ -58,6 +58,13 @@ def test_a_wrong_number_is_named(at: int, form: str, value: int, says: str) -> N
     struct.pack_into(form, quote, at, value)
     with pytest.raises(EvidenceInvalid, match=says):
         read_quote(bytes(quote))
+
+
+def test_more_signature_data_than_is_read_is_refused() -> None:
+    (length,) = struct.unpack_from("<I", QUOTE, 632)
+    longer = QUOTE[:632] + struct.pack("<I", length + 1) + QUOTE[636 : 636 + length] + b"x" + QUOTE[636 + length :]
+    with pytest.raises(EvidenceInvalid, match="more bytes than expected"):
+        read_quote(longer)
 
 
 @pytest.mark.parametrize("body", [1, 5])

@@ -367,8 +367,11 @@ def test_settings_that_cannot_be_foretold_are_let_go_by_name() -> None:
         ("rtmr0", "launches rtmr0 any")
     ]
     assert TdxPolicy(launches=(Launch(**REGISTERS | {"rtmr0": "any"}),)).relaxations() == ("launches rtmr0 any",)
-    with pytest.raises(ValueError):
-        Launch(**REGISTERS | {"mrtd": "any"})
+    for wrong in ({"mrtd": "any"}, {"mrtd": ""}, {"rtmr0": ""}, {"mrowner": ""}, {"rtmr1": "31" * 47}):
+        with pytest.raises(ValueError):
+            Launch(**REGISTERS | wrong)
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(REGISTERS | wrong, Launch)
 
 
 def test_a_td_nobody_named_is_not_accepted() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from cloister.attest.attester import SoftwareAttester
+from cloister.attest.chain import subject
 from cloister.attest.machine import ReportFolder, TsmAttester, find_attester
 from cloister.attest.snp import SnpPolicy, verify_snp
-from cloister.attest.snp.certificate import common_name, read_bundle
+from cloister.attest.snp.certificate import read_bundle
 from cloister.errors import SetupError
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, Chip, table
@@ -97,7 +98,7 @@ def test_a_revocation_list_in_the_hosts_table_is_passed_on(kernel: Kernel) -> No
 
 
 def test_the_signer_comes_first(kernel: Kernel) -> None:
-    names = [common_name(one) for one in read_bundle(kernel.attester().attest(ASKED).certificates).certificates]
+    names = [subject(one) for one in read_bundle(kernel.attester().attest(ASKED).certificates).certificates]
     assert names[0] == "SEV-VCEK" and set(names[1:]) == {"SEV-Milan", "ARK-Milan"}
 
 

@@ -161,11 +161,14 @@ def test_a_policy_is_heeded(check: Run, files: Path) -> None:
     named = f'measurements = ["{"aa" * 48}"]\n'
     for text, code in (
         (f"[snp]\n{named}", 0),
-        (f'[sev-snp]\nmeasurements = ["{"ab" * 48}"]\n', 1),
+        (f'[snp]\nmeasurements = ["{"ab" * 48}"]\n', 1),
         (f'tees = ["sev-snp"]\n[snp]\n{named}[snp.minimum_tcb]\nsnp = 27\n[tdx]\n', 0),
         (f"[snp]\n{named}minimum_tcb = {{ snp = 28 }}\n", 1),
         (f"[snp]\n{named}require_smt_off = true\n", 1),
         ("[snp]\n", 3),
+        ("[tdx]\n", 3),
+        ("measurements = []\n", 3),
+        ("", 3),
     ):
         policy.write_text(text)
         assert check("--policy", str(policy)).exit_code == code, text
@@ -176,13 +179,11 @@ def test_a_policy_is_heeded(check: Run, files: Path) -> None:
     [
         "[snp\n",
         "[snpp]\n",
-        "[tdx]\n",
-        "",
-        "[snp]\n[sev-snp]\n",
+        "[sev-snp]\n",
         "[snp]\nmeasurement = []\n",
         '[snp]\nmeasurements = ["aa"]\n',
         "snp = 3\n",
-        "measurements = []\n",
+        "allow_software_tee = true\n",
     ],
 )
 def test_a_policy_that_cannot_be_used_is_refused(check: Run, files: Path, text: str) -> None:

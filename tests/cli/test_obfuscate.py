@@ -30,8 +30,11 @@ def test_as_json(run: Run, letter: Path) -> None:
     given = ("--substitutes", str(letter / "given.json"), "--json")
     found = json.loads(run("obfuscate", str(letter / "letter.txt"), *given).stdout)
     assert found["prompts"][1] == "I am Bo. Bo lives in Lund." and found["authentic"] == 0
-    assert found["lambda"] == 2 and found["epsilon"] is None and found["posterior_of_likeliest"] is None
-    assert found["secrets"] == [{"category": "name", "mentions": 2}, {"category": "free", "mentions": 1}]
+    assert found["lambda"] == 2 and found["kept"] == 0 and found["posterior_of_likeliest"] is None
+    assert found["secrets"] == [
+        {"category": "name", "mentions": 2, "method": "given"},
+        {"category": "free", "mentions": 1, "method": "given"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_as_json(run: Run, letter: Path) -> None:
         ("How do I sort a list?", ("--auto-redact",), "none are found"),
         ("I am <redacted>Ann", (), "without </redacted>"),
         (LETTER, ("--substitutes", "absent.json"), "cannot be read"),
-        (LETTER, ("--epsilon", "2"), "at most 1"),
+        (LETTER, ("--epsilon", "2", "--distance", "absolute"), "at most 1"),
         (LETTER, ("--fakes", "3", "--at-least", "4"), "λ_min"),
     ],
 )

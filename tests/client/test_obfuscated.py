@@ -299,7 +299,7 @@ def test_where_callers_share_a_memory_the_same_stranger_learns_it(
     api: tuple[Api, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, server = api
-    monkeypatch.setattr(Obfuscation, "another", lambda self: self)
+    monkeypatch.setattr(Obfuscation, "another", lambda self, user=None: self)
     with serving(lambda: Proxy(f"{server.url}/v1", obfuscation())) as url:
         asked_of(url, "sk-victim", QUESTION)
         assert [asked_of(url, None, "Who is Bo?", user=word)[0] for word in ("Ann", "Eve")] == [400, 200]

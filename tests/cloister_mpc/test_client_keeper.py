@@ -30,7 +30,7 @@ class PendingRequest(Inbox):
         self.mpc = MpcOnly(self.put, 100)
         folder = ModelFolder(name, path, {"model_type": "llama"})
         self.keeper = MpcClientKeeper(folder, settings, self.mpc.route, vocabulary=100, max_context=512)
-        self.mpc.route.open(self.keeper)
+        self.mpc.route.client = self.keeper
 
     def ask(self, request_id: int, prompt: bytes = b"answer") -> None:
         self.mpc.ask(request_id, prompt, PARAMS)

@@ -47,7 +47,7 @@ async def node() -> AsyncIterator[Node]:
 def offered(node: Node) -> FakeMpcClient:
     client = FakeMpcClient()
     node.relay.add_level(MpcLevel())
-    route_of(node).open(client)
+    route_of(node).client = client
     return client
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import ROWS, Bucket, GraphRunner, Staging, runner_for
 from cloister.engine.rehearsal import IdleRunner, rehearse_device, rehearse_sampling
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.models.decoder import Parts, PlacedParts
 from tests.compute.on_fake_device import SETTINGS, VOCABULARY, decoder_on
 
 PROMPT = 20
@@ -171,15 +169,12 @@ class Closed(Recorder):
         return tensor.clone()
 
 
-def test_placed_parts_are_copied_once_each_and_compute_the_same(device: Recorder) -> None:
-    closed = Closed()
-    host = {name: device.kernels.pack(torch.randn(8, 16)) for name in ("a.weight", "b.weight")}
-    source = MagicMock(spec=Parts)
-    source.product.side_effect = lambda weights, biases, gate: host[weights[0]]
-    parts = PlacedParts(source, closed)
-    first, again, other = parts.joined("a"), parts.joined("a"), parts.joined("b")
-    assert first is again and other is not first and closed.placed == 2
-    assert torch.equal(first.data, host["a.weight"].data) and first.data is not host["a.weight"].data
+def test_a_product_on_its_device_is_a_copy_that_computes_the_same(device: Recorder) -> None:
+    closed, packed = Closed(), device.kernels.pack(torch.randn(8, 16), torch.randn(8))
+    placed = closed.place_product(packed)
+    assert closed.placed == 2 and placed.data is not packed.data and placed.bias is not packed.bias
+    x = torch.randn(3, 16)
+    assert torch.equal(closed.kernels.linear(x, placed), device.kernels.linear(x, packed))
 
 
 def test_a_rehearsal_leaves_the_runner_free_and_empty() -> None:

@@ -13,15 +13,6 @@ from cloister.controller import frontend as module
 from cloister.controller.frontend import Admission
 from cloister.errors import Unauthorized
 from cloister.keys import KeyRing, key_line
-from cloister.messages.controller_frontend import KeyEntry
-
-
-class Frontend:
-    def __init__(self, admission: Admission) -> None:
-        self.ring = KeyRing.of(admission.keys)
-
-    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
-        self.ring.admit(keys)
 
 
 @pytest.fixture
@@ -33,17 +24,17 @@ def file(tmp_path: Path) -> Path:
 
 async def test_keys_are_added_and_revoked(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     admission = Admission(GatewaySettings(keys_file=file))
-    frontend = Frontend(admission)
-    admission.watch(frontend)
-    assert frontend.ring.caller("one").trust_group == "lab"
+    ring = KeyRing.of(admission.keys)
+    admission.watch(ring.admit)
+    assert ring.caller("one").trust_group == "lab"
     file.write_text(f"[keys]\n{key_line('two', 'bob', operator=True)}")
     admission.hung_up()
-    assert frontend.ring.caller("two").operator and KeyRing.of(admission.keys).caller("two").tenant == "bob"
+    assert ring.caller("two").operator and KeyRing.of(admission.keys).caller("two").tenant == "bob"
     with pytest.raises(Unauthorized):
-        frontend.ring.caller("one")
+        ring.caller("one")
     file.write_text("[keys]")
     admission.hung_up()
-    assert frontend.ring.caller("two").tenant == "bob" and "admits no key" in caplog.text
+    assert ring.caller("two").tenant == "bob" and "admits no key" in caplog.text
 
 
 async def test_the_signal_of_a_closed_terminal_ends_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

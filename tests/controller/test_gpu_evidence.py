@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from cloister.checks import Verdict
 from cloister.config import ControllerSettings, Settings
 from cloister.controller import gpu_evidence
 from cloister.controller.channel_keys import ChannelKeys
-from cloister.controller.evidence import EvidenceMaker, ShowsGpus
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.gpu_evidence import MAX_WAITING, GpuEvidenceKeeper
 from cloister.controller.process import Controller
 from cloister.errors import GpuNotConfidential, NoGpu, QueueFull, ServiceUnavailable, SetupError
@@ -81,7 +82,7 @@ class Hardware:
 class Office:
     """A node in a TEE, and its client."""
 
-    def __init__(self, release: Release, gpus: ShowsGpus) -> None:
+    def __init__(self, release: Release, gpus: Any) -> None:
         self.keys = ChannelKeys()
         self.hardware = Hardware()
         self.maker = EvidenceMaker(self.hardware, release, lambda: self.keys.shown, self.statement, gpus=gpus)

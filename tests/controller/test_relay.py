@@ -353,8 +353,11 @@ NOT_ASKED_FOR: dict[str, dict[str, Any]] = {
     "unwanted scores": {"prompt_logprobs": (TokenLogprob(-1.0),)},
 }
 WITH_LOGPROBS: dict[str, dict[str, Any]] = {
-    "more alternatives": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((1, -1.0), (2, -2.0))),)},
+    "more alternatives": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((1, -1.0), (2, -2.0), (3, -3.0))),)},
     "alternatives of no model": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((VOCABULARY, -1.0),)),)},
+    "an alternative twice": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((1, -1.0), (1, -2.0))),)},
+    "the likeliest last": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((1, -2.0), (2, -1.0))),)},
+    "more than 1 in all": {"tokens": (1,), "logprobs": (TokenLogprob(-0.5, ((1, -0.5), (2, -0.6))),)},
     "more logprobs": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0), TokenLogprob(-1.0))},
     "a positive logprob": {"tokens": (1,), "logprobs": (TokenLogprob(0.5),)},
     "no number": {"tokens": (1,), "logprobs": (TokenLogprob(float("nan")),)},
@@ -364,7 +367,7 @@ WITH_LOGPROBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("lie", [*NOT_ASKED_FOR, *WITH_LOGPROBS])
 async def test_a_service_that_says_more_than_was_asked_is_ended(node: Node, lie: str) -> None:
-    wants = SamplingParams(max_tokens=8, logprobs=1, prompt_logprobs=1) if lie in WITH_LOGPROBS else PARAMS
+    wants = SamplingParams(max_tokens=8, logprobs=2, prompt_logprobs=1) if lie in WITH_LOGPROBS else PARAMS
     node.send(SubmitTokens(2, "ann", (1, 2, 3), wants))
     submit = await node.service.next(Generate)
     node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, **{**NOT_ASKED_FOR, **WITH_LOGPROBS}[lie]))

@@ -57,6 +57,8 @@ class Part:
 
     async def open(self, serving: object) -> None: ...
 
+    def admit(self, keys: object) -> None: ...
+
     async def serve(self, serving: object) -> str:
         parts["up"].set()
         return "http://127.0.0.1:1"

@@ -40,6 +40,33 @@ def test_secrets_and_what_they_are(detector: Redaction, text: str, secrets: set[
     assert {category for _, category in found(detector, text)} <= set(map(str, Category))
 
 
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [
+        ("Seen on 06/19/07.", "06/19/07"),
+        ("In August 2008 it began.", "August 2008"),
+        ("Since March 3rd, yes.", "March 3rd"),
+        ("At 5.11.19 it rained", "5.11.19"),
+    ],
+)
+def test_a_date_in_part_is_a_secret(detector: Redaction, text: str, date: str) -> None:
+    assert (date, "date") in found(detector, text)
+
+
+@pytest.mark.parametrize("text", ["a march on Rome", "version 3.41.29", "13/45/99", "1/2/3/4", "You may.", "May 77 be"])
+def test_what_is_no_date_is_not_marked_as_one(text: str) -> None:
+    rule = 'version = 1\n[[rule]]\nid = "x"\ncategory = "identity"\npattern = \'abcde\'\nsecret = "match"\n'
+    assert found(Redaction(RuleSet(read_rules(rule)), None), text) == set()
+
+
+def test_known_medications_are_marked_as_such(detector: Redaction) -> None:
+    knowing = shipped_redaction(frozenset({"metoprolol", "co-codamol"}))
+    text = "Takes Metoprolol 25 mg and co-codamol daily, METOPROLOL too."
+    marks = {"Metoprolol", "co-codamol", "METOPROLOL"}
+    assert {words for words, category in found(knowing, text) if category == "medication"} == marks
+    assert not any(category == "medication" for _, category in found(detector, text)), "without the list none is known"
+
+
 def test_a_rule_that_only_says_that_a_secret_is_near_marks_nothing() -> None:
     rules = read_rules(
         'version = 1\n[[rule]]\nid = "near"\ncategory = "name"\npattern = \'my name is [a-z]\'\n'

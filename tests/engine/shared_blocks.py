@@ -16,7 +16,8 @@ class SharedBlocks(PrefixCache):
         self.asked_by: list[str] = []
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        self._pool, self._size = pool, page_tokens * 4
+        super().attach(pool, page_tokens)
+        self._size = page_tokens * 4
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         self.asked_by.append(key.tenant)
@@ -26,7 +27,7 @@ class SharedBlocks(PrefixCache):
             if block is None:
                 break
             blocks.append(block)
-        self._pool.retain(blocks)
+        self.pool.retain(blocks)
         self.lent += len(blocks)
         return Found(tuple(blocks))
 
@@ -35,13 +36,13 @@ class SharedBlocks(PrefixCache):
         for i, block in enumerate(blocks):
             entry = (key.tenant, key.tokens[: (i + 1) * self._size])
             if entry not in self.kept:
-                self._pool.retain([block])
+                self.pool.retain([block])
                 self.kept[entry] = block
 
     def evict(self, count: int) -> None:
-        goal = self._pool.free + count
+        goal = self.pool.free + count
         for key in list(self.kept):
-            if self._pool.free >= goal:
+            if self.pool.free >= goal:
                 return
-            if self._pool.references(self.kept[key]) == 1:
-                self._pool.release([self.kept.pop(key)])
+            if self.pool.references(self.kept[key]) == 1:
+                self.pool.release([self.kept.pop(key)])

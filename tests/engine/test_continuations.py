@@ -92,3 +92,31 @@ def test_too_many_branches_are_refused_and_leave_nothing(decoder: Decoder) -> No
         first_row(branches)
         rows(branches, [0] * 9, [[1]] * 9)
     assert model._pool.free == 8 and not cache._keys.any()
+
+
+@pytest.mark.parametrize("most", [None, 3, 11])
+def test_rows_have_the_likelihood_they_would_have_token_by_token(
+    decoder: Decoder, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of several lengths, in pieces as small as others allow, some of one token."""
+    monkeypatch.setattr(continuations, "ROWS", 4)
+    monkeypatch.setattr(continuations, "CHUNK_TOKENS", 40)
+    draw = random.Random(2)
+    scored = [[draw.randrange(VOCABULARY) for _ in range(length)] for length in (1, 2, 17, 16, 33, 60)]
+    model, cache = held(decoder, 64)
+    model.at_once = most
+    work, pieces = model.likelihoods(BEGINNING, scored), []
+    try:
+        while True:
+            pieces.append(next(work))
+    except StopIteration as end:
+        found = end.value
+    for row, likely in zip(scored, found, strict=True):
+        expected = 0.0
+        with held(decoder, 64)[0].branches(BEGINNING, 1.0) as alone:
+            scores = first_row(alone)
+            for token in row:
+                expected += float(scores[0, token])
+                scores = rows(alone, [0], [[token]])
+        assert likely == pytest.approx(expected, abs=1e-4)
+    assert sum(pieces) and not cache._keys.any() and not cache._values.any(), "wiped"

@@ -11,6 +11,7 @@ from tests.forkserver.model import save_model
 PLAYED = """
 import os, sys
 from itertools import count
+from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.forkserver import child, rehearsal
@@ -22,7 +23,7 @@ from cloister.messages.prompts import write_prompt
 from cloister.messages.types import VERSION
 from cloister.models.memory_file import create_memory_file, reopen_read_only, seal
 from cloister.models.pack_weights import pack_weights
-from cloister.vault.process import NullAnswerer, Vault
+from cloister.vault.process import Vault
 
 path = sys.argv[1]
 settings = EngineSettings(kv_cache_mib=8, vault_kv_mib=8, threads=1).model_dump_json().encode()
@@ -32,7 +33,7 @@ seal(weights)
 model = child.load_model(Preload(VERSION, "tiny", path, settings), reopen_read_only(weights))
 rehearsal.rehearse(model)
 runner = ModelRunner(model.decoder, reserve_cache(model.decoder, 8))
-vault = Vault(model.decoder, model.reading, model.settings, runner, NullAnswerer(slots=1))
+vault = Vault(model.decoder, model.reading, model.settings, runner, LinkAnswerer(slots=1))
 used = []
 sys.addaudithook(lambda event, about: event in ("import", "open", "ctypes.dlopen") and used.append((event, about[0])))
 numbers = count(1)

@@ -13,17 +13,14 @@ import atheris
 with atheris.instrument_imports(include=["cloister.client"]):
     from cloister.addresses import HttpAddress
     from cloister.channel.stream import StreamOpener
-    from cloister.client.downstream import RequestReader, Unreadable, refuse_foreign
     from cloister.client.message import PROMPT_FIELDS, SealedAnswer, read_refusal, split_prompts
     from cloister.client.winnow import IndexSecrets
     from cloister.errors import ChannelBroken, InvalidRequest, SetupError
+    from tests.client.test_local_request import read
 
 
 def read_requests(data: bytes) -> None:
-    reader = RequestReader(lambda: None)
-    for at in range(0, len(data), 61):
-        for request in reader.feed(data[at : at + 61]):
-            refuse_foreign(request)
+    read(data, 61)
 
 
 def split(data: bytes) -> None:
@@ -51,7 +48,7 @@ PARSERS = [read_requests, split, refusal, answer, lambda data: HttpAddress.parse
 def one_input(data: bytes) -> None:
     if not data:
         return
-    with contextlib.suppress(ChannelBroken, InvalidRequest, SetupError, Unreadable):
+    with contextlib.suppress(ChannelBroken, InvalidRequest, SetupError):
         PARSERS[data[0] % len(PARSERS)](data[1:])
 
 

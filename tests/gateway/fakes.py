@@ -18,7 +18,8 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI
 
-from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.stream import TokenStream
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
 from cloister.messages.controller_frontend import Serving, View
@@ -97,11 +98,11 @@ class Submitted:
     prompt: tuple[int, ...]
 
 
-class FakeStream(AnswerStream):
+class FakeStream(TokenStream):
     """A stream over a generator."""
 
     def __init__(self, request_id: int, prompt_tokens: int, tokens: AsyncGenerator[Tokens, None]) -> None:
-        self.request_id, self.prompt_tokens, self._tokens = request_id, prompt_tokens, tokens
+        self.request_id, self.prompt_tokens, self.sequences, self._tokens = request_id, prompt_tokens, 1, tokens
 
     async def __anext__(self) -> Tokens:
         return await anext(self._tokens)

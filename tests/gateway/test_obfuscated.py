@@ -98,6 +98,15 @@ async def test_the_answer_is_the_real_one_and_looks_like_any_other(http: httpx.A
     assert backend.job.obfuscation == ObfuscationParams(auto_redact=True)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_says_whether_its_substitutes_will_be_used_again(http: httpx.AsyncClient, stream: bool) -> None:
+    for session, said in (({}, "fresh"), ({"session": "mine"}, "kept")):
+        answer = await http.post(CHAT, json=body(stream=stream, **session))
+        assert answer.status_code == 200 and answer.headers["x-cloister-substitutes"] == said
+    answer = await http.post(CHAT, json={**body(), "protection": "partitioned", "obfuscation": None})
+    assert "x-cloister-substitutes" not in answer.headers
+
+
 async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, backend: Streams) -> None:
     async with http.stream("POST", CHAT, json=body(stream=True, stop=["is"])) as response:
         lines = [line async for line in response.aiter_lines() if line.startswith("data: {")]
@@ -117,7 +126,7 @@ async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, bac
         ({"obfuscation": {"auto_redacted": True}}, "obfuscation"),
         ({"auto_redact": True}, "auto_redact"),
         ({"obfuscation": {"fakes": 3, "minimum": 4}}, "obfuscation"),
-        ({"obfuscation": {"epsilon": 2.0}}, "obfuscation"),
+        ({"obfuscation": {"epsilon": 2.0, "distance": "absolute"}}, "obfuscation"),
         ({"obfuscation": {"fakes": 3, "substitutes": [["Bo"]]}}, "obfuscation"),
         ({"protection": "partitioned"}, "obfuscation"),
         ({"protection": "open"}, "obfuscation"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,6 +70,10 @@ class RuleModel:
     def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[RuleBranches]:
         self.begun += 1
         yield RuleBranches(self, list(beginning), temperature)
+
+    def likelihoods(self, beginning: Sequence[int], rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        yield len(beginning)
+        return [self.logprob(row, beginning) for row in rows]
 
     def _row(self, last: int, temperature: float) -> LogProbs:
         self.rows += 1

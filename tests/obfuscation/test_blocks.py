@@ -59,7 +59,7 @@ def test_theorem_5_1_holds_for_every_two_of_a_block_and_every_member_has_the_sam
 def test_without_words_in_common_nobody_is_left_out_of_a_run_that_is_long_enough(
     members: list[Candidate], size: int
 ) -> None:
-    for run in runs_of(members, Quantization(0.1)):
+    for run in runs_of(members, Quantization(0.1, distance="absolute")):
         blocks = blocks_of(run, size, all_apart)
         assert [one for block in blocks for one in block] == run
         assert all(len(block) >= min(size, len(run)) for block in blocks)
@@ -87,6 +87,6 @@ def test_the_same_secret_draws_the_same() -> None:
 
 def test_lemma_9_1() -> None:
     """Products of n factors that differ by less than ε/n each differ by less than ε. `runs_of` checks the product."""
-    by = Quantization(0.1)
+    by = Quantization(0.1, distance="absolute")
     members = [Candidate(((at,),), math.log(p)) for at, p in enumerate((0.5, 0.45, 0.401, 0.399, 0.31, 0.1))]
     assert [len(run) for run in runs_of(members, by)] == [3, 2, 1]

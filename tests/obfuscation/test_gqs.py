@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -145,10 +146,12 @@ def test_nothing_is_sampled_beyond_the_model_s_context() -> None:
     assert not model.begun
 
 
-@pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"epsilon": 1.5}, {"lambda_max": 0}, {"temperature": 0.0}])
-def test_settings_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"epsilon": 0.0}, {"epsilon": 1.5, "distance": "absolute"}, {"lambda_max": 0}, {"temperature": 0.0}]
+)
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SetupError):
-        Quantization(**wrong)  # type: ignore[arg-type]
+        Quantization(**wrong)
 
 
 SEALED = """

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from cloister.errors import TagsInvalid, TooFewCandidates
 from cloister.obfuscation.entities import add_mentions, entities_of
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.parts import is_telling, words_in
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.quantized import QuantizedSampler
 from cloister.obfuscation.tags import TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, make_variants
 from tests.examples import examples
@@ -36,6 +38,10 @@ def only_fake(text: str, *values: str) -> str:
         ("I like margaret, and THORNBURY too.", "I like helga, and LUND too."),
         ("M. Thornbury, or M Thornbury, signs.", "H. Lund, or H Lund, signs."),
         ("Ask Thornbury, Margaret.", "Ask Lund, Helga."),
+        ("Ask Thornbury, M. now.", "Ask Lund, H. now."),
+        ("In short M.T. or M. T., says he.", "In short H.L. or H. L., says he."),
+        ("In short <redacted>MT</redacted> or so.", "In short HL or so."),
+        ("The Thornburys' house, the Thornburys.", "The Lunds' house, the Lunds."),
         ('Ask <redacted category="name">Thornbury</redacted>.', "Ask Lund."),
         ('Ask <redacted category="name">Mrs Thornbury</redacted>.', "Ask Mrs Lund."),
         ("Ask <redacted>M. Thornbury</redacted>.", "Ask H. Lund."),
@@ -55,7 +61,11 @@ def test_a_family_has_one_name_in_every_variant() -> None:
 
 def test_secrets_of_other_kinds_share_their_words_too() -> None:
     text = 'From <redacted category="date">March 2011</redacted> to <redacted category="date">June 2011</redacted>, on.'
-    assert only_fake(text, "May 1999", "July") == "From May 1999 to July 1999, on."
+    assert only_fake(text, "May 1999", "July 1998") == "From May 1999 to July 1998, on.", "dates are whole (`joint`)"
+    text = (
+        'Since <redacted category="date">March 2011</redacted>, all of <redacted category="date">2011</redacted>, on.'
+    )
+    assert only_fake(text, "May 1999") == "Since May 1999, all of 1999, on."
     text = 'At the <redacted category="organisation">University of Ghent</redacted> in <redacted>Ghent</redacted>, yes.'
     assert only_fake(text, "College of Lund") == "At the College of Lund in Lund, yes."
 
@@ -67,8 +77,8 @@ def test_secrets_of_other_kinds_share_their_words_too() -> None:
         'Since <redacted category="date">March 14, 2011</redacted> I am ill, in 2011.',
         "I have <redacted>lung cancer</redacted>. Does cancer hurt?",
         'I am <redacted category="name">Will Long</redacted>. Will you help?',
-        f"I am {NAME}, in short M.T. or so.",
-        f"I am {NAME}, in short M. T. or so.",
+        f"I am {NAME}, in short MT or so.",
+        f'I am {NAME}, he is <redacted category="name">Mark Tull</redacted>, or M.T., yes.',
     ],
 )
 def test_what_may_or_may_not_be_a_part_is_refused_with_what_to_do(text: str) -> None:
@@ -123,9 +133,10 @@ pieces = st.lists(
 def test_no_variant_has_a_part_of_another_one_s_values(text: str, seed: int) -> None:
     tokenizer = WordTokenizer()
     model = RuleModel(tokenizer.vocabulary, seed)
-    wish = SamplingGoal(3, 1, Quantization(1.0, 64))
+    wish = SamplingGoal(3, 1, Quantization(1.0, 64, distance="absolute"))
+    shapes = TokenShapes(tokenizer, model.vocabulary)
     try:
-        made = make_variants([parse_redacted(text)], Sampler(model, tokenizer, wish, Prf(bytes(32))))
+        made = make_variants([parse_redacted(text)], QuantizedSampler(model, tokenizer, wish, Prf(bytes(32)), shapes))
     except (TagsInvalid, TooFewCandidates):
         return
     values = [tuple(entity.secret for entity in made.entities), *made.substitutes.values]

@@ -8,11 +8,12 @@ import random
 import pytest
 
 from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Candidate, Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import TokenShapes
-from cloister.obfuscation.sampler import Sampler, SamplingGoal, class_of
+from cloister.obfuscation.quantized import QuantizedSampler, class_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
 from cloister_bench.obfuscation.adversaries import right
@@ -20,7 +21,7 @@ from cloister_bench.obfuscation.rerun import Rerun, Values
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 
 LAMBDA = 3
-BY = Quantization(1.0, 24)
+BY = Quantization(1.0, 24, distance="absolute")
 NAME = 'Dear <redacted category="name">{}</redacted>, hello. Yours, {}'
 LETTER = "Dear <redacted>{} {}</redacted>, come to <redacted>{}</redacted>. Dr {}"
 ONE, SEVERAL = (NAME, 40), (LETTER, 12)
@@ -65,14 +66,14 @@ def test_whoever_runs_the_sampler_again_is_right_by_chance(frame: str, trials: i
     wish = SamplingGoal(LAMBDA, quantization=BY)
     for trial in range(trials):
         model, tokenizer, shapes = tools(trial % 5)
-        sampler = Sampler(model, tokenizer, wish, Prf(bytes([trial]) * 32), shapes)
+        sampler = QuantizedSampler(model, tokenizer, wish, Prf(bytes([trial]) * 32), shapes)
         made = make_variants([parse_redacted(marked(frame, real_values(frame, draw)))], sampler)
         values = [tuple(one.secret for one in made.entities), *made.substitutes.values]
         prompts = [parse_redacted(marked(frame, _words(frame, each))) for each in values]
         scores = Rerun(model, tokenizer, shapes, BY, LAMBDA).scores(prompts)
         assert all(math.isfinite(score) for score in scores), "none can be ruled out"
         assert len(set(scores)) == 1, "and all are as likely"
-        hits.append(right("highest", scores))
+        hits.append(right(scores))
         sent.add(frozenset(values))
     assert sum(hits) / trials == pytest.approx(1 / (LAMBDA + 1)) and len(sent) > trials // 2
 
@@ -96,5 +97,5 @@ def test_with_the_nearest_values_the_same_adversary_wins() -> None:
         fakes = [list(infilling.values(one.values)) for one in chosen]
         real = [entities_of([text])[0].secret]
         scores = adversary.scores([parse_redacted(marked(NAME, each)) for each in (real, *fakes)])
-        hits.append(right("highest", scores))
+        hits.append(right(scores))
     assert sum(hits) / len(hits) > 0.45, "by chance it is 0.25"

@@ -1,165 +1,133 @@
-"""From a marked text to λ+1 of them: plausible by the model, alike everywhere, and an alert where there are too few."""
+"""Substitutes from pools: exchangeable with the real value under the model that draws them, and an alert where the text
+around tells too much."""
 
 from __future__ import annotations
 
-import math
+import random
+from collections.abc import Sequence
+from math import log
 
+import numpy as np
 import pytest
 
-from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
-from cloister.obfuscation.gqs import Quantization
+from cloister.errors import TooFewCandidates
+from cloister.obfuscation.entities import Entity
+from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.language_model import TokenShapes, shape_of
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
-from cloister.obfuscation.tags import parse_redacted
-from cloister.obfuscation.variants import GivenSubstitutes, Substitutes, Variants, make_variants
+from cloister.obfuscation.joint import Group
+from cloister.obfuscation.language_model import TokenShapes
+from cloister.obfuscation.sampler import Sampler
+from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
+from cloister.obfuscation.variants import Variants, make_variants
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
 
-SECRET = bytes(32)
-LETTER = (
-    f'Dear <redacted category="name">{NAMES[0]} {FAMILIES[0]}</redacted>, come to '
-    f'<redacted category="place">{TOWNS[0]}</redacted>. Yours, {NAMES[0]} {FAMILIES[0]}'
-)
+POOLS = {Category.NAME: NAMES, Category.PLACE: TOWNS}
+TOKENIZER = WordTokenizer()
 
 
-def sampler(wish: SamplingGoal | None = None, *, max_context: int = 4096, seed: int = 0) -> Sampler:
-    tokenizer = WordTokenizer()
-    model = RuleModel(tokenizer.vocabulary, seed, max_context)
-    return Sampler(model, tokenizer, wish or SamplingGoal(3, quantization=Quantization(0.5, 64)), Prf(SECRET))
+def groups(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
+    found = []
+    for at, entity in enumerate(entities):
+        pool = POOLS.get(entity.category, [])
+        found.append(Group((at,), tuple((value,) for value in pool) if entity.secret in pool else None))
+    return found
 
 
-def variants_of(text: str, wish: SamplingGoal | None = None) -> Variants:
-    return make_variants([parse_redacted(text)], sampler(wish))
+class Believer(RuleModel):
+    """Some names are much likelier than others, by the same factor after every word."""
+
+    def __init__(self, spread: float, peak: int | None = None) -> None:
+        super().__init__(TOKENIZER.vocabulary)
+        likely = np.zeros(TOKENIZER.vocabulary)
+        for at, name in enumerate(NAMES):
+            likely[TOKENIZER.encode(" " + name)] = -spread * at
+        if peak is not None:
+            likely[TOKENIZER.encode(" " + NAMES[peak])] = 12.0
+        self._table = np.tile(likely - log(np.exp(likely).sum()), (TOKENIZER.vocabulary + 1, 1))
+
+    def logprob(self, tokens: Sequence[int], beginning: Sequence[int], temperature: float = 1.0) -> float:
+        """Only the first counts: a value said twice is not believed twice."""
+        return super().logprob(tokens[:1], beginning, temperature)
 
 
-def test_every_variant_says_another_value_everywhere_and_leaves_the_rest() -> None:
-    made = variants_of(LETTER)
-    texts = [text for (text,) in made.texts]
-    assert texts[0] == f"Dear {NAMES[0]} {FAMILIES[0]}, come to {TOWNS[0]}. Yours, {NAMES[0]} {FAMILIES[0]}"
-    assert len(set(texts)) == len(made) == 4
-    for values, text in zip(made.substitutes.values, texts[1:], strict=True):
-        name, town = values
-        assert text == f"Dear {name}, come to {town}. Yours, {name}"
-        assert shape_of(name) == "Aa Aa" and shape_of(town) == "Aa"
-        assert NAMES[0] + " " + FAMILIES[0] not in text and TOWNS[0] not in text
-    for column in zip(*made.substitutes.values, strict=True):
-        assert len(set(column)) == 3
-    assert len(made.substitutes.gaps) == 3 and max(made.substitutes.gaps) < 0.5
-    assert made.report()["lambda"] == 3 and made.report()["secrets"][0] == {"category": "name", "mentions": 2}
+def sampler(
+    model: RuleModel, method: Method = "exchangeable", fakes: int = 3, key: int = 0, least: int | None = None
+) -> Sampler:
+    goal = SamplingGoal(fakes, least, method=method)
+    shapes = TokenShapes(TOKENIZER, TOKENIZER.vocabulary)
+    return Sampler(model, TOKENIZER, goal, Prf(key.to_bytes(32, "big")), shapes, groups)
 
 
-@pytest.mark.parametrize("number", range(4))
-def test_no_two_prompts_have_a_word_of_a_secret_in_common(number: int) -> None:
-    """What most of them said would be the real one's; what one alone did not say, too."""
-    text = f"Dear Dr. <redacted>Dr. {NAMES[number]} {FAMILIES[3]}</redacted>, hello"
-    made = variants_of(text, SamplingGoal(6, quantization=Quantization(1.0, 64)))
-    names = [text.removeprefix("Dear Dr. ").removesuffix(", hello").split() for (text,) in made.texts]
-    titles, first, family = zip(*names, strict=True)
-    assert set(titles) == {"Dr."}, "what names nobody stays"
-    assert len(set(first)) == len(set(family)) == len(made) == 7
+def made(text: str, by: Sampler) -> Variants:
+    return make_variants([parse_redacted(text)], by)
 
 
-def test_without_a_secret_there_is_one_text_and_no_model_is_asked() -> None:
-    made = make_variants([parse_redacted("Nothing to hide.")], GivenSubstitutes([]))
-    assert made.texts == (("Nothing to hide.",),) and not made.entities
+def letter(name: str) -> str:
+    return f'Dear <redacted category="name">{name}</redacted>, hello. Yours, {name}'
 
 
-def test_the_alert_names_the_secret_what_was_found_and_what_to_change() -> None:
-    # Three numbers of two digits are known to the model: two of them may stand in for the third.
-    wish = SamplingGoal(5, quantization=Quantization(1.0, 64))
-    with pytest.raises(TooFewCandidates) as alert:
-        variants_of('I am <redacted category="age">17</redacted> and live in Ghent', wish)
-    assert (alert.value.span, alert.value.found) == (1, 2) and alert.value.code == "too_few_candidates"
-    assert "Secret 1 (age) has 2" in alert.value.message and "17" not in str(alert.value)
-    assert alert.value.hint and "λ_min" in alert.value.hint and "temperature" in alert.value.hint
-    with pytest.raises(TooFewCandidates) as second:
-        variants_of(f"Dear <redacted>{NAMES[0]} {FAMILIES[0]}</redacted>, aged <redacted>17</redacted>, hello", wish)
-    assert second.value.span == 2
-    made = variants_of("I am <redacted>17</redacted> years old", SamplingGoal(5, 2, Quantization(1.0, 64)))
-    assert sorted(text for (text,) in made.texts[1:]) == ["I am 18 years old", "I am 19 years old"]
+def guessed(method: Method, spread: float, trials: int = 200) -> float:
+    """How often the model's own likeliest prompt is the real one, whose name is drawn as the model believes."""
+    model, draw, right = Believer(spread), random.Random(1), 0
+    odds = [float(np.exp(-spread * at)) for at in range(len(NAMES))]
+    for trial in range(trials):
+        [name] = draw.choices(NAMES, odds)
+        found = made(letter(name), sampler(model, method, key=trial, least=1)).substitutes
+        by_model = [-NAMES.index(value) for (value,) in ((name,), *found.values)]
+        right += max(range(4), key=by_model.__getitem__) == 0
+    return right / trials
 
 
-def test_a_secret_that_is_the_whole_prompt_is_refused() -> None:
-    with pytest.raises(TagsInvalid, match="whole prompt"):
-        variants_of(f"<redacted>{NAMES[0]} {FAMILIES[0]}</redacted>.")
+def test_the_real_one_is_exchangeable_under_the_model_and_not_in_a_dictionary() -> None:
+    """The test adversary wins where exchangeability is switched off."""
+    assert guessed("dictionary", 0.25) > 0.45
+    assert guessed("exchangeable", 0.25) < 0.32  # chance is 0.25
 
 
-def test_a_secret_longer_than_the_context_is_refused() -> None:
-    text = f"Dear <redacted>{' '.join([NAMES[0]] * 300)}</redacted>, hello"
-    with pytest.raises(PromptTooLong, match="context"):
-        make_variants([parse_redacted(text)], sampler(max_context=200))
+def test_every_variant_says_a_value_of_the_pool_wherever_the_secret_is() -> None:
+    text = letter(NAMES[4]) + f' of <redacted category="place">{TOWNS[2]}</redacted>'
+    found = made(text, sampler(Believer(0.1)))
+    for (said,), (name, town) in zip(found.texts[1:], found.substitutes.values, strict=True):
+        assert said == f"Dear {name}, hello. Yours, {name} of {town}" and name in NAMES and town in TOWNS
+    names, towns = zip(*found.substitutes.values, strict=True)
+    assert len({NAMES[4], *names}) == len({TOWNS[2], *towns}) == 4
+    assert found.report()["posterior_of_likeliest"] < 0.5 and found.substitutes.methods == ("exchangeable",) * 2
 
 
-def test_a_mark_within_a_word_is_refused() -> None:
-    with pytest.raises(TagsInvalid, match="within a word"):
-        variants_of(f"Dear {NAMES[0][:2]}<redacted>{NAMES[0][2:]}</redacted>, hello")
+def test_the_posterior_is_what_another_model_s_belief_makes_of_it() -> None:
+    found = made(letter(NAMES[4]), sampler(Believer(0.1))).substitutes
+    assert found.posterior == pytest.approx((0.25,) * 4, abs=0.03)
+    knows = [0.0, -9.0, -9.0, -9.0]
+    assert found.posterior_by(knows)[0] > 0.99
 
 
-def test_the_same_secret_draws_the_same_and_another_one_draws_others() -> None:
-    text = [parse_redacted(LETTER)]
-    tokenizer = WordTokenizer()
-    model = RuleModel(tokenizer.vocabulary)
-    wish = SamplingGoal(3, quantization=Quantization(0.5, 64))
-
-    def drawn(number: int) -> object:
-        return make_variants(text, Sampler(model, tokenizer, wish, Prf(bytes([number]) * 32))).texts
-
-    assert drawn(0) == drawn(0) and len({drawn(number) for number in range(6)}) > 1
+def test_a_text_that_tells_the_secret_is_an_alert_with_what_to_change() -> None:
+    with pytest.raises(TooFewCandidates, match=r"Secret 1 \(name\) has 0 believable") as alert:
+        made(letter(NAMES[4]), sampler(Believer(0.1, peak=4)))
+    assert "words around it" in str(alert.value.hint) and NAMES[4] not in str(alert.value)
 
 
-def test_shapes() -> None:
-    assert shape_of("Mrs. Ann Lee") == "Aa. Aa Aa" and shape_of("3rd May 2019") == "0a Aa 0000"
-    tokenizer = WordTokenizer()
-    shapes = TokenShapes(tokenizer, tokenizer.vocabulary)
-    following = shapes.following("", " Aa Aa", False)
-    assert {tokenizer.decode([token])[0] for token in following.nonzero()[0]} == {" "}
-    assert not following[tokenizer.special[0]] and not shapes.following("", " 00", True)[tokenizer.encode(" Towna")[0]]
-    assert shapes.following("", " 00", True).sum() == 3 and not shapes.following("", " 00 Aa", True).any()
+def test_a_value_that_no_list_has_is_an_alert_unless_a_model_may_make_it_up() -> None:
+    with pytest.raises(TooFewCandidates, match="no name that the lists") as alert:
+        made(letter(FAMILIES[0]), sampler(Believer(0.1)))
+    assert "'free'" in str(alert.value.hint) and FAMILIES[0] not in str(alert.value)
+    free = letter(FAMILIES[0]).replace(' category="name"', "")
+    assert made(free, sampler(RuleModel(TOKENIZER.vocabulary), least=1)).substitutes.methods == ("gqs",)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([], "1 to 512"),
-        ([["a"]], "each of the 2"),
-        ([["A B", ""]], "secret 2 is empty"),
-        ([["A B", " C"]], "secret 2 is empty"),
-        ([["A B", "x" * 513]], "too long"),
-        ([["A <redacted>B", "C"]], "secret 1 is empty"),
-        ([["A B", "C"], ["a b", "D"]], "secret 1 comes twice"),
-        ([["A B", TOWNS[0].upper()]], "secret 2 comes twice"),
-        ([["A B", 7]], "secret 2 is empty"),
-    ],
-)
-def test_given_substitutes_are_checked_for_their_shape(values: list[list[str]], said: str) -> None:
-    with pytest.raises(TagsInvalid, match=said):
-        make_variants([parse_redacted(LETTER)], GivenSubstitutes(values))
+def test_where_one_secret_has_fewer_values_all_have_as_many_and_the_posterior_is_theirs() -> None:
+    text = letter(NAMES[4]) + f' of <redacted category="place">{TOWNS[2]}</redacted>'
+    found = made(text, sampler(Believer(0.01), fakes=15, least=5))
+    assert len(found.substitutes.values) == len(TOWNS) - 1 and sum(found.substitutes.posterior) == pytest.approx(1)
 
 
-def test_given_substitutes_are_taken() -> None:
-    made = make_variants([parse_redacted(LETTER)], GivenSubstitutes([["Ann Lee", "Ghent"], ["Jo Fox", "Lund"]]))
-    assert made.texts[1] == ("Dear Ann Lee, come to Ghent. Yours, Ann Lee",) and len(made) == 3
-    assert made.report()["epsilon"] is None
+def test_no_value_stands_for_two_secrets() -> None:
+    text = letter(NAMES[4]) + f' and <redacted category="name">{NAMES[5]}</redacted>'
+    for key in range(20):
+        names = [name for values in made(text, sampler(Believer(0.05), key=key)).substitutes.values for name in values]
+        assert len({NAMES[4], NAMES[5], *names}) == 8
 
 
-@pytest.mark.parametrize("wrong", [(0, None), (3, 4), (513, None), (3, 0)])
-def test_a_wish_that_cannot_be_is_refused(wrong: tuple[int, int | None]) -> None:
-    with pytest.raises(SetupError):
-        SamplingGoal(*wrong)
-
-
-def test_what_a_guess_by_the_sampling_model_is_worth_is_computed_from_its_probabilities() -> None:
-    """ε does not bound it: values of tiny probabilities differ by less than any ε, and one may be much likelier."""
-    told = Substitutes(
-        (("Bo",), ("Cy",)), 1e-6, "absolute", (0.0, 0.0), (math.log(1e-9), math.log(7e-9), math.log(2e-9))
-    )
-    assert told.posterior == pytest.approx((0.1, 0.7, 0.2))
-    report = variants_of(LETTER).report()
-    assert 1 / (1 + report["lambda"]) <= report["posterior_of_likeliest"] < 1
-    assert 0 < report["posterior_of_real"] <= report["posterior_of_likeliest"]
-
-
-def test_nothing_of_the_prompt_shows_in_what_may_be_printed() -> None:
-    made = variants_of(LETTER)
-    for shown in (repr(made), repr(made.substitutes), repr(made.entities), repr(parse_redacted(LETTER))):
-        assert NAMES[0] not in shown and TOWNS[0] not in shown
+def test_the_same_key_and_prompt_draw_the_same() -> None:
+    draws = [made(letter(NAMES[4]), sampler(Believer(0.1), key=key)).texts for key in (0, 0, 1, 2, 3)]
+    assert draws[0] == draws[1] and len(set(draws)) > 2

@@ -20,7 +20,7 @@ from cloister.messages.prompts import ChatPrompt, ObfuscationParams, Obfuscation
 from cloister.models.decoder import Decoder
 from cloister.obfuscation.index import REQUEST, Prf
 from cloister.vault.compact import Compact
-from cloister.vault.partitioned import SessionMemory
+from cloister.vault.partitioned import _Prompts
 from tests.models.architectures import CONFIGS, random_model
 from tests.vault.node import SETTINGS, FakeAnswerer, Room, engine_answer, small_decoder
 from tests.vault.test_obfuscating import SECRET, prefilled
@@ -215,25 +215,16 @@ def test_no_exact_answer_depends_on_what_was_compact_before(llama: Decoder, monk
     assert exact_answers(llama, after_compact=True) == fresh
     _, logprobs = engine_answer(llama, (BEFORE + "Ann" + BETWEEN + "Ghent" + AFTER).encode(), logprobs=3)
     assert fresh[-1] == logprobs[0]
-    # A vault that remembered all of a compact prompt would answer wrongly afterwards.
-    monkeypatch.setattr(SessionMemory, "keep", _keep_all(SessionMemory.keep))
+    # A vault that remembered compact prompts would answer wrongly afterwards.
+    make_compact = _Prompts.make_compact
+
+    def remembered(self: _Prompts, *args: Any) -> None:
+        make_compact(self, *args)
+        for sequence in self.sequences:
+            sequence.prefix.policy = "partition"
+
+    monkeypatch.setattr(_Prompts, "make_compact", remembered)
     assert exact_answers(llama, after_compact=True) != fresh
-
-
-def _keep_all(keep: Any) -> Any:
-    def kept(self: SessionMemory, tokens: Any, public: int, blocks: Any) -> None:
-        whole = (BEFORE + "Ann" + BETWEEN + "Ghent" + AFTER).encode()
-        keep(self, list(whole) if len(tokens) < len(whole) - len("AnnGhent") else tokens, public, blocks)
-
-    return kept
-
-
-def test_the_common_beginning_is_recalled_and_remembered(room: Room) -> None:
-    ask(room, 1, COMPACT)
-    room.release(1)
-    rows = room.decoder.rows
-    ask(room, 2, COMPACT)
-    assert room.decoder.rows - rows == rows - len(BEFORE) // BLOCK_TOKENS * BLOCK_TOKENS
 
 
 @pytest.mark.parametrize("reason", ["window", "context", "nothing follows"])

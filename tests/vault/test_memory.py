@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
 from cloister.engine.runner import BlockPool
+from cloister.prefix.base import Paging, PrefixKey
 from cloister.vault.partitioned import SessionMemory
 
 Content = tuple[tuple[int, ...], bool]
@@ -19,6 +22,17 @@ def memory(blocks: int) -> SessionMemory:
     return made
 
 
+def key_of(tokens: tuple[int, ...], public: int) -> PrefixKey:
+    paging = Paging(public, len(tokens), BLOCK_TOKENS)
+    return PrefixKey(1, "vault", "", "partition", paging, paging.pack(tokens))
+
+
+@dataclass(frozen=True)
+class Recalled:
+    blocks: list[int]
+    computed: int
+
+
 class Prefiller:
     """Fills blocks as a prefill would, and remembers what each of them holds."""
 
@@ -27,10 +41,15 @@ class Prefiller:
         self.pool = self.memory.pool
         self.holds: dict[int, tuple[object, ...]] = {}
 
+    def recall(self, tokens: tuple[int, ...], public: int) -> Recalled:
+        key = key_of(tokens, public)
+        blocks = self.memory.lookup(key, key.paging.pages(len(tokens) - 1)).blocks
+        return Recalled(list(blocks), key.paging.positions(len(blocks)))
+
     def serve(self, tokens: tuple[int, ...], public: int) -> list[int] | None:
         """The prompt's blocks, lent ones checked and own ones filled; None where there is no room."""
         layout = Layout(prompt=len(tokens), public=public)
-        lent = self.memory.recall(tokens, public)
+        lent = self.recall(tokens, public)
         need = layout.blocks(len(tokens)) - len(lent.blocks)
         own = self.pool.allocate(need) if self.memory.make_room(need) else None
         if own is None:
@@ -42,7 +61,8 @@ class Prefiller:
         assert [self.holds[block] for block in lent.blocks] == wanted[: len(lent.blocks)]
         for block, content in zip(own, wanted[len(lent.blocks) :], strict=True):
             self.holds[block] = content
-        self.memory.keep(tokens, public, blocks)
+        key = key_of(tokens, public)
+        self.memory.insert(key, blocks[: key.paging.pages(len(tokens))])
         return blocks
 
 
@@ -76,7 +96,7 @@ def test_every_block_is_accounted_for_and_lent_for_what_it_holds(steps, total):
         assert len(held) <= total - node.pool.free
     for blocks in live:
         node.pool.release(blocks)
-    assert node.memory.make_room(total) and node.pool.free == total and not node.memory._past
+    assert node.memory.make_room(total) and node.pool.free == total and not node.memory.pages
 
 
 def test_the_next_turn_computes_only_what_is_new():
@@ -84,22 +104,22 @@ def test_the_next_turn_computes_only_what_is_new():
     turn = tuple(range(50))
     blocks = node.serve(turn, 0)
     node.pool.release(blocks)
-    lent = node.memory.recall((*turn, *range(100, 120)), 0)
+    lent = node.recall((*turn, *range(100, 120)), 0)
     assert lent.computed == 48 and lent.blocks == blocks[:3]
 
 
 def test_the_last_token_is_always_computed():
     node = Prefiller(20)
     node.serve(tuple(range(48)), 0)
-    assert node.memory.recall(tuple(range(48)), 0).computed == 32
+    assert node.recall(tuple(range(48)), 0).computed == 32
 
 
 def test_a_whole_public_span_is_lent_though_its_last_block_is_not_full():
     node = Prefiller(20)
     blocks = node.serve(tuple(range(60)), 20)
-    lent = node.memory.recall((*range(36), 99, 99), 20)
+    lent = node.recall((*range(36), 99, 99), 20)
     assert (lent.computed, lent.blocks) == (36, blocks[:3])
-    elsewhere = node.memory.recall((*range(36), 99, 99), 24)
+    elsewhere = node.recall((*range(36), 99, 99), 24)
     assert (elsewhere.computed, elsewhere.blocks) == (16, blocks[:1])
 
 
@@ -107,9 +127,9 @@ def test_the_oldest_goes_first_and_what_was_used_again_is_young():
     node = Prefiller(6)
     for start in (0, 100, 200):
         node.pool.release(node.serve(tuple(range(start, start + 32)), 0))
-    node.pool.release(node.memory.recall(tuple(range(33)), 0).blocks)
+    node.pool.release(node.recall(tuple(range(33)), 0).blocks)
     assert node.memory.make_room(2)
-    found = [node.memory.recall(tuple(range(start, start + 33)), 0) for start in (0, 100, 200)]
+    found = [node.recall(tuple(range(start, start + 33)), 0) for start in (0, 100, 200)]
     assert [each.computed for each in found] == [32, 0, 32]
 
 
@@ -117,11 +137,13 @@ def test_a_longer_prompt_takes_the_place_of_the_one_it_begins_with():
     node = Prefiller(20)
     for length in (32, 64, 96):
         node.pool.release(node.serve(tuple(range(length)), 0))
-    assert len(node.memory._past) == 1 and node.pool.free == 20 - 6
+    assert len(list(node.memory.tree.nodes())) == 1 and node.pool.free == 20 - 6
 
 
-def test_blocks_somebody_holds_stay_when_their_memory_goes():
+def test_blocks_that_a_prompt_holds_stay_when_room_is_made():
     node = Prefiller(4)
     blocks = node.serve(tuple(range(64)), 0)
-    assert not node.memory.make_room(1) and not node.memory._past
-    assert [node.pool.references(block) for block in blocks] == [1] * 4
+    assert not node.memory.make_room(1)
+    assert [node.pool.references(block) for block in blocks] == [2] * 4
+    node.pool.release(blocks)
+    assert node.memory.make_room(4) and not node.memory.pages

@@ -27,7 +27,7 @@ from cloister.messages.prompts import (
 from cloister.models.decoder import Decoder
 from cloister.obfuscation import index
 from cloister.obfuscation.index import REQUEST, Prf
-from cloister.vault import obfuscating
+from cloister.obfuscation.store import MemoryStore
 from tests.vault.node import FakeAnswerer, Room, SamplingParams, engine_answer
 
 SECRET = bytes(range(32))
@@ -91,8 +91,14 @@ def test_the_real_prompt_of_a_chat_is_that_of_partitioned(room: Room) -> None:
     assert found.public == prefilled(room, 2).public == tuple(b"Be kind.")
 
 
+def kept(room: Room, secret: str) -> tuple[str, ...]:
+    found = room.vault._obfuscating._store.find(secret)
+    assert found is not None
+    return found.values
+
+
 def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -> None:
-    params = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    params = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     text = "My name is <redacted>Ann</redacted> today."
     assert isinstance(room.confide(1, hidden(text), "obfuscated", params), WantCores), "not understood before they are"
     while not any(isinstance(one, PromptAccepted) for one in room.said):
@@ -100,14 +106,14 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
         room.say(LeaseCores(1, 5))
     room.serve()
     assert len(prefilled(room).sequences) == 4
-    first = room.vault._obfuscating._known["ann"]
+    first = kept(room, "Ann")
     assert len(set(first)) == 3 and all(name[0].isupper() and name[-1].islower() for name in first), "its shape"
     room.release(1)
     assert isinstance(
         room.confide(2, hidden("Call <redacted>ANN</redacted> now.", secret=bytes(32)), "obfuscated", params),
         PromptAccepted,
     )
-    assert room.vault._obfuscating._known["ann"] == first
+    assert kept(room, "ann") == first
     room.serve()
     room.release(2)
     room.forget()
@@ -115,7 +121,7 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
 
 
 def test_who_leaves_while_substitutes_are_sampled_leaves_nothing(room: Room) -> None:
-    params = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    params = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     data, sampling = write_prompt(hidden("My name is <redacted>Ann</redacted> today.")), SamplingParams(max_tokens=8)
     for number in (1, 2):
         room.say(AssignPrompt(number, "obfuscated", data, sampling, obfuscation=params))
@@ -153,7 +159,7 @@ def test_the_vault_looks_for_secrets_itself_if_it_is_asked_to(room: Room) -> Non
             f"{before}Dr. Sarah Connor has a blue door, card 4111 1111 1111 1111.",
             f"{before}Dr. Bob Parker has no other name, card 5500 0000 0000 0004.",
         }
-    room.vault._obfuscating._known.clear()
+    room.vault._obfuscating._store = MemoryStore()
     with pytest.raises(TagsInvalid, match="each of the 2 secrets"):
         prompts_of(room, 9, ChatPrompt((PromptMessage("user", said),), ObfuscationSecrets(SECRET, (given,))))
 
@@ -183,21 +189,22 @@ def confided_long() -> AssignPrompt:
 
 
 def test_a_session_does_not_forget_a_secret_and_takes_no_more_than_it_can_remember(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    room: Room,
 ) -> None:
-    monkeypatch.setattr(obfuscating, "MAX_KNOWN", 2)
+    room.vault._obfuscating._store = MemoryStore(2)
     for number, name in enumerate(("Ann", "Ben", "Ann"), 1):
         prompts_of(room, number, hidden(f"I am <redacted>{name}</redacted>.", ((f"{name}a",),)))
     with pytest.raises(ObfuscationRefused, match="new session"):
         prompts_of(room, 4, hidden("I am <redacted>Cem</redacted>.", (("Bob",),)))
     with pytest.raises(ObfuscationRefused, match="new session"):
         prompts_of(room, 5, hidden("I am <redacted>Cem</redacted>."))
-    assert set(room.vault._obfuscating._known) == {"ann", "ben"}
+    assert room.vault._obfuscating._store.known() == ["Ann", "Ben"]
 
 
 def test_too_few_candidates_stop_it_and_nothing_has_left_the_vault(room: Room) -> None:
     text = 'My number is <redacted category="id">77</redacted> and no other.'
-    room.confide(1, hidden(text), "obfuscated", ObfuscationParams(fakes=31, epsilon=1e-9, candidates=64))
+    wish = ObfuscationParams(fakes=31, method="gqs", epsilon=1e-9, distance="absolute", candidates=64)
+    room.confide(1, hidden(text), "obfuscated", wish)
     room.serve()
     [told] = [one for one in room.said if isinstance(one, Failed)]
     assert told.code == "too_few_candidates"
@@ -260,10 +267,10 @@ def sampled(room: Room, secret: bytes, most: int) -> list[str]:
     """The prompts in the order in which they are prefilled, sampled by a vault that has just begun, `most` tokens at a
     time."""
     hiding = room.vault._obfuscating
-    hiding._known.clear()
+    hiding._store = MemoryStore()
     hiding.allow(most)
     prompt = write_prompt(hidden("My name is <redacted>Ann</redacted> today.", secret=secret))
-    wish = ObfuscationParams(fakes=3, epsilon=1.0, candidates=16)
+    wish = ObfuscationParams(fakes=3, epsilon=1.0, distance="absolute", candidates=16)
     hiding.add(AssignPrompt(1, "obfuscated", prompt, SamplingParams(max_tokens=8), obfuscation=wish))
     while (found := hiding.work(1)) is None:
         pass
@@ -290,7 +297,7 @@ def test_what_others_read_may_not_say_a_secret_whether_marked_found_or_known_fro
     with pytest.raises(ObfuscationRefused) as caught:
         prompts_of(room, 1, TextPrompt(SAYS, hidden=ObfuscationSecrets(SECRET, bob, **more)))
     assert "Ann" not in str(caught.value) and "ann" not in str(caught.value)
-    assert not room.vault._obfuscating._known, "nothing was drawn for it"
+    assert not room.vault._obfuscating._store.known(), "nothing was drawn for it"
     prompts_of(room, 2, hidden(SAYS, bob))
     unsaid = ObfuscationSecrets(SECRET, (("Eve",),), **more)
     with pytest.raises(ObfuscationRefused):
@@ -337,7 +344,7 @@ def ordered(room: Room, number: int, secret: bytes) -> tuple[list[EngineRequest]
     real, *fakes = names[:4]
     prompt = hidden(f"I am <redacted>{real}</redacted>, and well.", tuple((name,) for name in fakes), secret)
     hiding = room.vault._obfuscating
-    hiding._known.clear()
+    hiding._store = MemoryStore()
     params, wish = SamplingParams(temperature=0.0, max_tokens=8), ObfuscationParams(fakes=3)
     hiding.add(AssignPrompt(1, "obfuscated", write_prompt(prompt), params, obfuscation=wish))
     found = hiding.work(1)
@@ -385,7 +392,7 @@ def captured(room: Room, number: int, draw: random.Random) -> tuple[list[dict[st
     system = PromptMessage("system", "Be kind. ", public=True)  # so that each prompt's length is told with it
     said = PromptMessage("user", f"I am <redacted>{real}</redacted>.")
     prompt = ChatPrompt((system, said), ObfuscationSecrets(secret, tuple((name,) for name in fakes)))
-    room.vault._obfuscating._known.clear()
+    room.vault._obfuscating._store = MemoryStore()
     room.said.clear()
     understood = room.confide(number, prompt, "obfuscated", ObfuscationParams(fakes=3), logprobs=1, max_tokens=4)
     ready: dict[int, float] = {}

@@ -77,8 +77,9 @@ def key_fingerprint(certificate: x509.Certificate) -> str:
 
 
 def subject(certificate: x509.Certificate) -> str:
+    """Its one common name."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return str(names[0].value) if names else "a certificate without a name"
+    return str(names[0].value) if len(names) == 1 else "a certificate without a name"
 
 
 def find_chain(

@@ -138,11 +138,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
-        if self.hashes is None:
-            found.passed("settings hash", shown)
-        else:
-            known = shown in {pin.lower() for pin in self.hashes}
-            found.check("settings hash", known, f"{shown} is not among the policy's settings.hashes", shown)
+        found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
         for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
@@ -150,14 +146,10 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 reason = f"{value!r} is not among the policy's settings.{name}: {', '.join(accepted) or 'nothing'}"
                 found.check(f"setting {name}", value in accepted, reason, value)
         if self.parties is not None and settings.parties is not None:
-            identity = settings.parties.identity.hex()
-            known = identity in {pin.lower() for pin in self.parties}
-            found.check("setting parties", known, f"{identity} is not among the policy's settings.parties", identity)
+            found.listed("setting parties", settings.parties.identity.hex(), self.parties, "settings.parties")
         if self.detector_models is not None and settings.detector_model is not None:
-            model = settings.detector_model.hex()
-            known = model in {pin.lower() for pin in self.detector_models}
-            reason = f"{model} is not among the policy's settings.detector_models"
-            found.check("setting detector model", known, reason, model)
+            model, where = settings.detector_model.hex(), "settings.detector_models"
+            found.listed("setting detector model", model, self.detector_models, where)
         if (most := self.max_session_idle_s) is not None:
             kept = settings.session_idle_ms / 1000
             reason = f"a kept session stays for {kept:g} s, and the policy allows {most:g}"

@@ -97,22 +97,23 @@ class TsmAttester:
 
 def find_attester(kind: Literal["auto", "software", "tsm", "azure"], root: Path = TSM_ROOT) -> Attester:
     """The firmware of this machine, or its vTPM; software where there is neither or where it was asked for."""
-    if kind == "software":
-        return SoftwareAttester()
-    if kind != "azure":
-        try:
-            return TsmAttester(root)
-        except NoFirmware:
-            if kind == "tsm":
-                raise
+    if kind == "tsm":
+        return TsmAttester(root)
     if kind == "azure":
         return AzureAttester()
-    chassis = ""
-    with suppress(OSError, ValueError):
-        chassis = CHASSIS.read_text().strip()  # a false name chooses an attester that does not work here
-    with suppress(NoFirmware):
-        return AzureAttester() if chassis == AZURE else SoftwareAttester()
+    if kind == "auto":
+        with suppress(NoFirmware):
+            return TsmAttester(root)
+        with suppress(NoFirmware):
+            if _chassis() == AZURE:  # a false name chooses an attester that does not work here
+                return AzureAttester()
     return SoftwareAttester()
+
+
+def _chassis() -> str:
+    with suppress(OSError, ValueError):
+        return CHASSIS.read_text().strip()
+    return ""
 
 
 def _provider(name: bytes) -> Tee:

@@ -100,8 +100,7 @@ def _check_weights(found: Examination, statement: Statement, policy: Policy) -> 
     if policy.weights is None:
         found.skipped(name, f"{digest}; the policy names none", required=False)
     else:
-        known = digest in {pin.lower() for pin in policy.weights}
-        found.check(name, known, f"{digest} is not among the policy's weights", digest)
+        found.listed(name, digest, policy.weights, "weights")
 
 
 def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes, at: datetime, policy: Policy) -> None:

@@ -1,12 +1,13 @@
 """What a frontend asks of the processes that compute. The controller's client is one backend; tests have others."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cloister.backend.stream import TokenStream
 from cloister.levels import OPEN, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving, View
-from cloister.messages.generation import Stats, Tokens
+from cloister.messages.generation import Stats
 from cloister.messages.prompts import ObfuscationParams, SealedPrompt
 from cloister.messages.types import SamplingParams
 
@@ -39,18 +40,6 @@ class VaultJob:
 Job = OpenJob | VaultJob
 
 
-class AnswerStream(AsyncIterator[Tokens]):
-    """The last Tokens has `finish` set. `request_id` is for `Backend.view`."""
-
-    request_id: int
-    prompt_tokens: int
-    sequences: int = 1
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Leave: before its end, this cancels the request and frees what it held."""
-
-
 class Backend(ABC):
     @property
     @abstractmethod
@@ -58,12 +47,12 @@ class Backend(ABC):
         """What is served, and at which levels (context length, vocabulary…)."""
 
     @abstractmethod
-    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> AnswerStream:
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> TokenStream:
         """Return once the prompt is queued. Errors come from here or from the stream."""
 
-    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[AnswerStream]:
+    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[TokenStream]:
         """All of them, or none if one is refused."""
-        streams: list[AnswerStream] = []
+        streams: list[TokenStream] = []
         try:
             for each in params:
                 streams.append(await self.generate(tenant, job, each))

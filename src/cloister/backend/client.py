@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
+from cloister.backend.base import Backend, Job, OpenJob, VaultJob
 from cloister.backend.stream import Event, Grid, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages import controller_frontend as frontend
@@ -66,11 +66,11 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The server is shutting down.")
         self._writer.write(encode_frame(messages))
 
-    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> AnswerStream:
+    async def generate(self, tenant: str, job: Job, params: SamplingParams) -> TokenStream:
         [stream] = await self.generate_all(tenant, job, [params])
         return stream
 
-    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[AnswerStream]:
+    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[TokenStream]:
         wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
             examined = bool(job.ends)

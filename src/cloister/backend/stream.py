@@ -2,12 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from math import ceil
 
 from msgspec.structs import replace
 
-from cloister.backend.base import AnswerStream
 from cloister.errors import CloisterError
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
@@ -114,7 +113,9 @@ def _joined(parts: list[Tokens]) -> Tokens:
     )
 
 
-class TokenStream(AnswerStream):
+class TokenStream(AsyncIterator[Tokens]):
+    """The last Tokens has `finish` set. `request_id` is for `Backend.view`."""
+
     def __init__(
         self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None], sequences: int = 1
     ) -> None:
@@ -136,6 +137,7 @@ class TokenStream(AnswerStream):
         return event
 
     async def aclose(self) -> None:
+        """Leave: before its end, this cancels the request and frees what it held."""
         if not self._ended:
             self._ended = True
             self._on_leave()

@@ -1,30 +1,26 @@
 """`cloister attest`: check anyone's attestation evidence, from files alone."""
 
-import base64
-import binascii
+from __future__ import annotations
+
 import json
 import re
-import tomllib
-from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
 import typer
 from pydantic import BaseModel
 
-from cloister.checks import Verdict
-from cloister.cli.options import checks_table, print_error, settings_command
+from cloister.checks import Verdict, decode_text
+from cloister.cli.options import USAGE_EXIT, exit_by, print_error, settings_command, show_verdict
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 
+if TYPE_CHECKING:
+    from cloister.attest.policy import Policy
+
 MAX_FILE_BYTES = 4 << 20
-_HEX_DIGITS = b"0123456789abcdefABCDEF"
-_BASE64_DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
-_Policy = TypeVar("_Policy", bound=msgspec.Struct)
 
 
 def read_file(path: Path) -> bytes:
@@ -35,17 +31,9 @@ def read_file(path: Path) -> bytes:
 
 
 def unpack(data: bytes) -> bytes:
-    if b"-----BEGIN " in data:
-        return data
-    packed = b"".join(data.split()) if data.isascii() else data
-    digits = packed.removeprefix(b"0x").removeprefix(b"0X")
-    if digits and len(digits) % 2 == 0 and not digits.strip(_HEX_DIGITS):
-        return bytes.fromhex(digits.decode())
-    if packed and not packed.strip(_BASE64_DIGITS):
-        letters = packed.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
-        with suppress(binascii.Error):
-            return base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
-    return data
+    """What is neither PEM nor text is binary already."""
+    decoded = None if b"-----BEGIN " in data else decode_text(data)
+    return data if decoded is None else decoded
 
 
 def read_time(text: str | None) -> datetime:
@@ -61,32 +49,6 @@ def read_time(text: str | None) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def read_policy(path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False) -> _Policy:
-    """The policy under one of these names; the default, if there is no file, or no such table where it is optional."""
-    from cloister.attest.policy import Policy
-
-    if path is None:
-        return kind()
-    try:
-        tables = tomllib.loads(read_file(path).decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
-    # An unknown name may be a mistyped demand, which would then not be checked.
-    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure"}
-    if strange:
-        raise SetupError(f"The policy has an unknown part: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
-    given = [name for name in names if name in tables]
-    if optional and not given:
-        return kind()
-    if len(given) != 1:
-        raise SetupError(f"The policy has no [{names[0]}], or more than one.", hint=f"Look at {path}.")
-    try:
-        return msgspec.convert(tables[given[0]], kind)
-    except (msgspec.ValidationError, ValueError) as wrong:
-        raise SetupError(f"[{given[0]}] cannot be used: {wrong}.", hint=f"Look at {path}.") from None
-
-
-FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
 _KINDS = {**{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")}, **{"sev-snp": "snp", "gpu": "nvidia"}}
 
@@ -121,6 +83,11 @@ class EvidenceFiles(BaseModel):
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
     policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
+
+    def demands(self) -> Policy:
+        from cloister.attest.policy import load_policy
+
+        return load_policy(self.policy)
 
     def certificates(self) -> list[bytes]:
         if self.more_certs and not self.certs:
@@ -170,13 +137,14 @@ def check(files: EvidenceFiles) -> None:
             error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
             typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
         print_error(wrong)
-        raise typer.Exit(WRONG_USE) from None
+        raise typer.Exit(USAGE_EXIT) from None
     if files.as_json:
         typer.echo(json.dumps({"kind": _KINDS[files.kind], "at": moment.isoformat(), **verdict.as_json()}, indent=2))
     else:
-        _print(verdict, moment)
-    if not verdict.passed:
-        raise typer.Exit(INCOMPLETE if verdict.incomplete else FAILED)
+        when, failed = f"at {moment:%Y-%m-%d %H:%M:%S %Z}", ", ".join(check.name for check in verdict.broken)
+        incomplete = f"Incomplete, {when}: something that matters could not be checked."
+        show_verdict(verdict, f"Passed, {when}.", incomplete, f"Failed, {when}: {failed}.")
+    exit_by(verdict)
 
 
 def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
@@ -192,33 +160,29 @@ def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
 
 
 def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    from cloister.attest.snp import SnpPolicy, verify_snp
+    from cloister.attest.snp import verify_snp
     from cloister.attest.snp.report import unwrap_report
 
     collateral = files.one_collateral()
     report, table = unwrap_report(_raw_report(data))
     pieces = [*map(unpack, (*files.certificates(), collateral or b"")), table]
-    policy = read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy)
-    return verify_snp(report, pieces, at=at, policy=policy, report_data=files.report_data())
+    return verify_snp(report, pieces, at=at, policy=files.demands().snp, report_data=files.report_data())
 
 
 def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    from cloister.attest.tdx import TdxPolicy, verify_tdx
+    from cloister.attest.tdx import verify_tdx
 
     collateral, quote = files.one_collateral(), _raw_report(data)
     if files.certificates():
         typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
-    policy = read_policy(files.policy, ("tdx",), TdxPolicy)
-    return verify_tdx(quote, collateral, at=at, policy=policy, report_data=files.report_data())
+    return verify_tdx(quote, collateral, at=at, policy=files.demands().tdx, report_data=files.report_data())
 
 
 def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
-    from cloister.attest.azure.verify import AzurePolicy, verify_azure
-    from cloister.attest.snp import SnpPolicy
-    from cloister.attest.tdx import TdxPolicy
+    from cloister.attest.azure.verify import verify_azure
 
-    collateral = files.one_collateral()
+    collateral, demands = files.one_collateral(), files.demands()
     intel = collateral is not None and collateral.lstrip().startswith(b"{")
     lists = [] if collateral is None or intel else [collateral]
     return verify_azure(
@@ -227,22 +191,21 @@ def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
         collateral if intel else None,
         files.asked_nonce(),
         at=at,
-        policy=read_policy(files.policy, ("azure",), AzurePolicy, optional=True),
-        snp=read_policy(files.policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
-        tdx=read_policy(files.policy, ("tdx",), TdxPolicy, optional=True),
+        policy=demands.azure,
+        snp=demands.snp,
+        tdx=demands.tdx,
     )
 
 
 def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    from cloister.attest.nvidia.reports import GpuPolicy, References, verify_gpu_reports
+    from cloister.attest.nvidia.reports import References, verify_gpu_reports
 
-    policy = read_policy(files.policy, ("gpu", "nvidia"), GpuPolicy)
     nonce, certificates = files.asked_nonce(), files.certificates()
     beside = [read_file(path) for path in files.collateral or ()]
     manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
     known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
     chain = b"\n".join(certificates) or None
-    return verify_gpu_reports(data, nonce, at=at, policy=policy, chain=chain, references=known)
+    return verify_gpu_reports(data, nonce, at=at, policy=files.demands().gpu, chain=chain, references=known)
 
 
 def _raw_report(data: bytes) -> bytes:
@@ -252,20 +215,3 @@ def _raw_report(data: bytes) -> bytes:
         hint = azure if b'"hcl_report"' in text else other
         raise EvidenceInvalid("This is JSON or a token, not the report or quote itself.", hint=hint)
     return unpack(data)
-
-
-def _print(verdict: Verdict, at: datetime) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    console.print(checks_table(verdict))
-    console.print()
-    when = f"at {at:%Y-%m-%d %H:%M:%S %Z}"
-    if verdict.passed:
-        console.print(Text(f"Passed, {when}.", style="green"))
-    elif verdict.incomplete:
-        console.print(Text(f"Incomplete, {when}: something that matters could not be checked.", style="yellow"))
-    else:
-        failed = ", ".join(check.name for check in verdict.broken)
-        console.print(Text(f"Failed, {when}: {failed}.", style="red"), soft_wrap=True)

@@ -13,6 +13,8 @@ from cloister.cli.options import AsJson
 from cloister.cli.templates import register
 from cloister.errors import InvalidRequest, SetupError
 from cloister.files import needed, read_bounded, write_whole
+from cloister.messages.controller_detector import MAX_RULES_BYTES, Category, Label
+from cloister.transparency.note import VerifierKey, read_key_file
 
 if TYPE_CHECKING:
     from cloister.detection.pipeline import Examined, Pipeline
@@ -67,12 +69,8 @@ def sign(
       cloister cache sign rules.toml --key rules.key --name rules.example
     """
     from cloister.detection.signed_rules import sign_rules
-    from cloister.messages.controller_detector import MAX_RULES_BYTES
-    from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 
-    if name and not key.exists():
-        new_key_file(key, name)
-    signing = read_key_file(key, Algorithm.ED25519)
+    signing = read_key_file(key, new=name)
     written = read_bounded(file, MAX_RULES_BYTES)
     try:
         signed = sign_rules(written.decode(), signing)
@@ -101,7 +99,6 @@ def _pipeline(rules: Path | None, rules_key: str, model: Path | None) -> Pipelin
     from cloister.detection.classifier_folder import digest_of_folder
     from cloister.detection.pipeline import pipeline_of
     from cloister.detection.signed_rules import read_signed
-    from cloister.transparency.note import VerifierKey
 
     digest = None if model is None else digest_of_folder(model)
     if rules is None:
@@ -113,7 +110,6 @@ def _pipeline(rules: Path | None, rules_key: str, model: Path | None) -> Pipelin
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:
     from cloister.detection.pipeline import inherit
-    from cloister.messages.controller_detector import Category, Label
 
     verdicts = inherit(examined.verdicts)
     blocks = []

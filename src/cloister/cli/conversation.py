@@ -60,7 +60,7 @@ class Conversation:
     def forget(self) -> None:
         with suppress(httpx2.TransportError, CloisterError):  # a server that stopped or restarted has forgotten, too
             if self._session_kept:
-                self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
+                self._client.delete(self._address.url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
         self._messages, self._session, self._session_kept = list(self._system), secrets.token_hex(16), False
 
     @property
@@ -85,7 +85,7 @@ class Conversation:
     def _streamed(self, body: dict[str, Any], said: list[str]) -> Generator[str, None, bool]:
         """Whether there was an answer; otherwise ask again."""
         try:
-            url, named = self._url("/v1/chat/completions"), {SESSION_HEADER: self._session}
+            url, named = self._address.url("/v1/chat/completions"), {SESSION_HEADER: self._session}
             with self._client.stream("POST", url, json=body, headers=named) as response:
                 if response.status_code != 200:
                     response.read()
@@ -123,12 +123,9 @@ class Conversation:
     def _remember(self, prompt: str, answer: str) -> None:
         self._messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
-    def _url(self, endpoint: str) -> str:
-        return f"{self._address}{endpoint}"
-
     def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
-            while self._waits(response := self._client.request(method, self._url(endpoint), json=body)):
+            while self._waits(response := self._client.request(method, self._address.url(endpoint), json=body)):
                 pass
         except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from cloister.keys import add_line, key_line, new_key
+
 key = typer.Typer(no_args_is_help=True, help="API keys for the users of a server.")
 
 
@@ -26,8 +28,6 @@ def new(
       cloister key new prometheus --operator
       cloister serve --host 0.0.0.0 --keys keys.toml
     """
-    from cloister.keys import add_line, key_line, new_key
-
     secret = new_key()
     line = key_line(secret, tenant, trust_group, operator=operator)
     if into is not None:

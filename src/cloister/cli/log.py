@@ -10,6 +10,11 @@ from cloister.cli.options import AsJson, TrustedLog, print_result, read_file, re
 from cloister.config import option
 from cloister.errors import EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import needed, write_whole
+from cloister.transparency.log import Log
+from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
+from cloister.transparency.note import Algorithm, VerifierKey, read_key_file, read_signature
+from cloister.transparency.proof import prove_release, publish, revoke, write_proof
+from cloister.transparency.witness import Witness, audit
 
 log = typer.Typer(no_args_is_help=True, help="The transparency log: every release, for everyone to see.")
 
@@ -29,12 +34,9 @@ def create(folder: Folder, origin: Origin, key: Key, as_json: AsJson = False) ->
     Example:
       cloister log create releases --origin example.com/releases --key releases.key
     """
-    from cloister.transparency.log import Log
-    from cloister.transparency.note import Algorithm, new_key_file, read_key_file
-
     if key.resolve().is_relative_to(folder.resolve()):
         raise SetupError("The log's folder is public; its signing key must not lie in it.", hint="Name another file.")
-    signing = read_key_file(key, Algorithm.ED25519) if key.exists() else new_key_file(key, origin)
+    signing = read_key_file(key, new=origin)
     if signing.name != origin:
         raise SetupError(f"{key} is the key of {signing.name}, not of {origin}.", hint="Name a new file.")
     made = Log.create(folder, signing)
@@ -51,14 +53,9 @@ def append(folder: Folder, manifest: Manifest, key: Key, expires: Expires = None
       cloister log append releases release.json --key releases.key
       cloister log append releases release.json --key releases.key --expires 2027-01-31
     """
-    from cloister.transparency.log import Log
-    from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
-    from cloister.transparency.note import Algorithm, read_key_file
-    from cloister.transparency.proof import publish
-
     opened = Log.open(folder)
     data = read_file(manifest, MAX_MANIFEST_BYTES)
-    index, new = publish(opened, data, read_key_file(key, Algorithm.ED25519), expires=_day(expires))
+    index, new = publish(opened, data, read_key_file(key), expires=_day(expires))
     size, measured = opened.checkpoint.size, measurement(data).hex()
     found = {"index": index, "new": new, "size": size, "measurement": measured}
     print_result(as_json, found, f"{measured} is entry {index} of {size}{'' if new else ', as before'}.")
@@ -71,10 +68,6 @@ def revoke_command(folder: Folder, measurement: Measured, key: Key, as_json: AsJ
     Example:
       cloister log revoke releases 5f3c… --key releases.key
     """
-    from cloister.transparency.log import Log
-    from cloister.transparency.note import Algorithm, read_key_file
-    from cloister.transparency.proof import revoke
-
     try:
         measured = bytes.fromhex(measurement)
     except ValueError:
@@ -82,7 +75,7 @@ def revoke_command(folder: Folder, measurement: Measured, key: Key, as_json: AsJ
     if len(measured) != 32:
         raise InvalidRequest("A measurement has 64 hexadecimal digits.", hint="`cloister log audit` lists them.")
     opened = Log.open(folder)
-    index, new = revoke(opened, measured, read_key_file(key, Algorithm.ED25519))
+    index, new = revoke(opened, measured, read_key_file(key))
     size, before = opened.checkpoint.size, "" if new else ", as before"
     found = {"index": index, "new": new, "size": size}
     print_result(as_json, found, f"{measured.hex()} is revoked by entry {index} of {size}{before}.")
@@ -108,10 +101,6 @@ def prove(
       cloister log prove releases release.json --out proof.json
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
-    from cloister.transparency.log import Log
-    from cloister.transparency.manifest import MAX_MANIFEST_BYTES
-    from cloister.transparency.proof import prove_release, write_proof
-
     size = Log.open(folder).checkpoint.size
     if since > size:
         raise InvalidRequest(f"The log has {size} entries; {since} cannot have been seen.", hint="Was it rolled back?")
@@ -141,13 +130,7 @@ def witness(
       cloister log witness releases --name witness.example --key witness.key --state witness --attach
       cloister log witness releases --key witness.key --state witness > cosignature
     """
-    from cloister.transparency.log import Log
-    from cloister.transparency.note import Algorithm, VerifierKey, new_key_file, read_key_file
-    from cloister.transparency.witness import Witness
-
-    if name and not key.exists():
-        new_key_file(key, name, Algorithm.COSIGNATURE)
-    signing = read_key_file(key, Algorithm.COSIGNATURE)
+    signing = read_key_file(key, Algorithm.COSIGNATURE, new=name)
     watched = Log.open(folder)
     cosigner = Witness(signing, state)
     cosigner.meet(VerifierKey.parse(log_key) if log_key else watched.key)
@@ -170,9 +153,6 @@ def attach(
     Example:
       cloister log attach releases cosignature --witness witness.example+…
     """
-    from cloister.transparency.log import Log
-    from cloister.transparency.note import VerifierKey, read_signature
-
     opened = Log.open(folder)
     signature = read_signature(text_of(cosignature).removesuffix("\n"))
     if not VerifierKey.parse(witness).verifies(opened.signed.note.text, signature):
@@ -195,7 +175,5 @@ def audit_command(options: AuditOptions) -> None:
       cloister log audit releases --log-key example.com/releases+…
       cloister log audit releases --seen checkpoint.last-week --witness witness.example+… --json
     """
-    from cloister.transparency.witness import audit
-
     verdict = audit(options.folder, trusted=options.trust(), earlier=options.earlier())
     report(verdict, as_json=options.as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -17,47 +17,57 @@ from cloister.files import needed
 
 if TYPE_CHECKING:
     from cloister.obfuscation.requests import Obfuscation
-    from cloister.obfuscation.variants import Substituting, Variants
+    from cloister.obfuscation.tags import TaggedText
+    from cloister.obfuscation.variants import GivenSubstitutes, Variants
 
 
 class SamplingOptions(BaseModel):
     fakes: int = option(7, "λ: how many made-up prompts go with the real one.", ge=1, le=512)
-    epsilon: float = option(0.1, "ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
+    method: Literal["exchangeable", "dictionary", "gqs"] = option(
+        "exchangeable", "Values that exist, drawn by the model; drawn evenly; or made up by the model (the paper's)."
+    )
+    epsilon: float = option(1.0, "Of gqs, ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
     sampling_model: str | None = option(None, "Model that samples, as for `serve`.", show_default=DEFAULT_MODEL)
+    store: str | None = option(
+        None,
+        'File that keeps substitutes from run to run, or "none".',
+        metavar="FILE",
+        show_default="in the user's data folder",
+    )
 
     def obfuscation(self) -> Obfuscation:
         from cloister.local_sampling import local_obfuscation
 
-        chosen = self.model_dump(include={"fakes", "epsilon", "auto_redact"})
+        chosen = self.model_dump(include={"fakes", "method", "epsilon", "auto_redact", "store"})
         return local_obfuscation(self.sampling_model, **chosen)
 
 
 class ObfuscateOptions(SamplingOptions):
     file: str = option(..., 'With <redacted>secrets</redacted>; "-" is standard input.', argument=True, metavar="FILE")
     fewest: int | None = option(None, "λ_min: fewer are not shown.", ge=1, name="at-least", show_default="--fakes")
-    distance: Literal["absolute", "relative"] = option("absolute", "Of probabilities, or logarithms: stricter.")
-    candidates: int = option(128, "λ_max: candidates kept at every token.", ge=1, le=4096)
-    temperature: float = option(1.0, "Flattens the model's probabilities.", ge=0.05, le=10)
+    distance: Literal["absolute", "relative"] = option("relative", "Of gqs: of logarithms, or of probabilities.")
+    candidates: int = option(128, "Of gqs, λ_max: candidates kept at every token.", ge=1, le=4096)
+    temperature: float = option(1.0, "Of gqs: flattens the model's probabilities.", ge=0.05, le=10)
     regularise: bool = option(False, "Spell secrets with usual capitals and spaces first.")
     substitutes: Path | None = option(None, "Sample nothing: a JSON list of variants, each a list of substitutes.")
+    other_model: str | None = option(None, "An adversary's: print also what it could tell. As for `serve`.")
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
 
 @settings_command(ObfuscateOptions)
 def obfuscate(options: ObfuscateOptions) -> None:
-    """Show the prompts that a prompt would be hidden among, ε and λ reached, and how well a guess can do.
+    """Show the prompts that a prompt would be hidden among, and how well a guess can do.
 
     Nothing is sent anywhere. The real prompt is the first one shown; sent, they would be shuffled.
 
     Examples:
       cloister obfuscate letter.txt
-      echo 'I live in <redacted category="place">Ghent</redacted>.' | cloister obfuscate - --fakes 5 --epsilon 0.2
-      cloister obfuscate letter.txt --distance relative --epsilon 2 --json
+      echo 'I live in <redacted category="place">Ghent</redacted>.' | cloister obfuscate - --fakes 5
+      cloister obfuscate letter.txt --other-model ./qwen --json
       cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.tags import auto_redact, parse_redacted, regularise
-    from cloister.obfuscation.variants import make_variants
 
     named = Path(options.file), 'Give a text file, or "-" for standard input.'
     marked = parse_redacted(sys.stdin.read() if options.file == "-" else _read(*named), param=options.file)
@@ -70,25 +80,33 @@ def obfuscate(options: ObfuscateOptions) -> None:
         hint = f"Write <redacted>…</redacted> around them.{look}"
         raise InvalidRequest(f"The text marks no secrets{none}.", hint=hint)
     marked = regularise(marked) if options.regularise else marked
-    made = make_variants([marked], _substituting(options))
+    made = _variants(marked, options)
+    report = made.report() | (_by_other(options.other_model, made) if options.other_model else {})
     if options.as_json:
         prompts = [text for (text,) in made.texts]
         found = {"prompts": prompts, "authentic": 0, "substitutes": made.substitutes.values}
-        typer.echo(json.dumps({**found, **made.report()}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({**found, **report}, indent=2, ensure_ascii=False))
     else:
-        _print(made)
+        _print(made, report)
 
 
-def _substituting(options: ObfuscateOptions) -> Substituting:
+def _variants(marked: TaggedText, options: ObfuscateOptions) -> Variants:
+    from cloister.obfuscation.goal import SamplingGoal
     from cloister.obfuscation.gqs import Quantization
-    from cloister.obfuscation.sampler import SamplingGoal
+    from cloister.obfuscation.variants import make_variants
 
     quantization = Quantization(options.epsilon, options.candidates, options.temperature, options.distance)
-    sampling = SamplingGoal(options.fakes, options.fewest, quantization)
-    if (file := options.substitutes) is None:
-        from cloister.local_sampling import LocalModel
+    goal = SamplingGoal(options.fakes, options.fewest, quantization, options.method)
+    if options.substitutes is not None:
+        return make_variants([marked], _given(options.substitutes))
+    from cloister.local_sampling import LocalModel, open_store
 
-        return LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(sampling)
+    store = open_store(options.store)
+    sampler = LocalModel(options.sampling_model, lambda_max=options.candidates).sampler(goal)
+    return make_variants([marked], sampler, store, goal)
+
+
+def _given(file: Path) -> GivenSubstitutes:
     from cloister.obfuscation.variants import GivenSubstitutes
 
     try:
@@ -100,6 +118,14 @@ def _substituting(options: ObfuscateOptions) -> Substituting:
     return GivenSubstitutes(values)
 
 
+def _by_other(model: str, made: Variants) -> dict[str, float]:
+    """What an adversary with another model believes of the λ+1 prompts."""
+    from cloister.local_sampling import LocalModel
+
+    found = made.substitutes.posterior_by(LocalModel(model).likelihoods(["\n\n".join(texts) for texts in made.texts]))
+    return {"other_posterior_of_likeliest": max(found), "other_posterior_of_real": found[0]} if found else {}
+
+
 def _read(path: Path, hint: str) -> str:
     with needed(f"{path} cannot be read", hint):
         content = path.read_bytes()
@@ -109,17 +135,18 @@ def _read(path: Path, hint: str) -> str:
         raise SetupError(f"{path} is no UTF-8 text.", hint=hint) from None
 
 
-def _print(made: Variants) -> None:
+def _print(made: Variants, report: dict[str, Any]) -> None:
     for number, (text,) in enumerate(made.texts):
         name = "real" if not number else f"fake {number}"
         typer.secho(f"{name:<9}", fg="green" if not number else "yellow", nl=False)
         typer.echo(without_control_characters(text).rstrip("\n").replace("\n", "\n" + " " * 9))
-    report = made.report()
-    typer.echo(f"λ = {report['lambda']}", err=True)
-    if report["epsilon"] is not None:
-        gap = report["largest_gap"]
-        typer.echo(f"ε = {report['epsilon']:g} ({report['distance']}); largest difference {gap:.3g}", err=True)
-        likeliest, chance = f"{report['posterior_of_likeliest']:.1%}", f"{1 / len(made):.1%}"
-        guess = f"the likeliest is the real one with {likeliest} (by chance {chance})."
-        typer.echo(f"By the sampling model {guess}", err=True)
-        typer.echo("A better model or a human reader may guess better.", err=True)
+    typer.echo(f"λ = {report['lambda']}; by chance a guess is right with {1 / len(made):.1%}.", err=True)
+    for who, likeliest, real in (
+        ("sampling", report["posterior_of_likeliest"], report["posterior_of_real"]),
+        ("other", report.get("other_posterior_of_likeliest"), report.get("other_posterior_of_real")),
+    ):
+        if likeliest is not None:
+            typer.echo(f"By the {who} model: the likeliest {likeliest:.1%}, the real one {real:.1%}.", err=True)
+    if kept := report["kept"]:
+        typer.echo(f"{kept} of {len(made.entities)} secrets have the substitutes of an earlier run.", err=True)
+    typer.echo("A larger model or a human reader may guess better: docs/obfuscation.md has what they got.", err=True)

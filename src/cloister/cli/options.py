@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import Parameter, Signature
 from keyword import iskeyword
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
 from cloister.files import read_bounded
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cloister.attest.policy import Policy
     from cloister.checks import Verdict
     from cloister.client.verification import Verification, VerifiedNode
-    from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 
 Model = TypeVar("Model", bound=BaseModel)
 _LIMITS = {"min": "ge", "max": "le"}
@@ -116,7 +116,7 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
-FAILURE_EXIT, USAGE_EXIT, INTERRUPTED_EXIT = 1, 2, 130
+FAILURE_EXIT, USAGE_EXIT, INCOMPLETE_EXIT, INTERRUPTED_EXIT = 1, 2, 3, 130
 
 
 def print_error(error: CloisterError) -> None:
@@ -162,6 +162,24 @@ def checks_table(verdict: Verdict) -> Table:
             found, style = f"{check.reason} (allowed by the policy: {check.allowed_by})", _COLOURS["SKIP"]
         table.add_row(Text(plain(check.name)), Text(outcome, style=style), Text(plain(found)))
     return table
+
+
+def show_verdict(verdict: Verdict, passed: str, incomplete: str, failed: str) -> None:
+    """A table of checks, then the sentence of the outcome in its colour."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(checks_table(verdict))
+    console.print()
+    short = (incomplete, "yellow") if verdict.incomplete else (failed, "red")
+    said, colour = (passed, "green") if verdict.passed else short
+    console.print(Text(said, style=colour), soft_wrap=True)
+
+
+def exit_by(verdict: Verdict) -> NoReturn:
+    """0: it passed; 1: a check failed; 3: something could not be checked."""
+    raise typer.Exit(0 if verdict.passed else INCOMPLETE_EXIT if verdict.incomplete else FAILURE_EXIT)
 
 
 def plain(text: str) -> str:
@@ -225,13 +243,9 @@ class TrustedLog(BaseModel):
     as_json: bool = option(False, "Print JSON instead of text.", name="json")
 
     def trust(self) -> ReleaseTrust:
-        from cloister.transparency.checkpoint import ReleaseTrust
-
         return ReleaseTrust(tuple(self.log_key or ()), tuple(self.witness or ()), self.quorum)
 
     def earlier(self) -> Checkpoint | None:
-        from cloister.transparency.checkpoint import read_checkpoint
-
         return None if self.seen is None else read_checkpoint(text_of(self.seen)).checkpoint
 
 
@@ -248,7 +262,7 @@ def read_file(file: Path, limit: int) -> bytes:
 
 def print_result(as_json: bool, found: dict[str, Any], line: str, note: str = "") -> None:
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(found, indent=2))
         return
     if note:
         typer.secho(note, dim=True, err=True)

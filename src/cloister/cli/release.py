@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from msgspec.structs import replace
 from pydantic import BaseModel
 
+from cloister.checks import Examination
 from cloister.cli.options import AsJson, TrustedLog, print_result, read_file, report, settings_command
 from cloister.config import option
 from cloister.errors import SetupError
-from cloister.files import needed, read_bounded, write_whole
+from cloister.files import needed, read_bounded, sha256_of, write_whole
+from cloister.image import tdx
+from cloister.image.firmware import MAX_FIRMWARE_BYTES, Firmware
+from cloister.image.initramfs import release_in, write_image
+from cloister.image.snp import Boot, launch_digest
+from cloister.process import release_code
+from cloister.transparency import manifest as released
+from cloister.transparency.proof import read_proof, verify_release
 
 release = typer.Typer(no_args_is_help=True, help="Release manifests: which bytes a release is made of.")
 _LOCK_HELP = "What it runs with, from `cloister release lock`. Nodes show no release without it."
@@ -33,11 +42,9 @@ def build(
       cloister release build --source . --packages packages.lock --out release.json
       cloister release build --source . --image sha256:… --out release.json --json
     """
-    from cloister.transparency.manifest import MAX_LOCK_BYTES, build_manifest, read_packages, source_of_running
-
-    lock = None if packages is None else read_packages(read_file(packages, MAX_LOCK_BYTES))
-    tree = source if source is not None else source_of_running()
-    manifest = build_manifest(tree, also=("cloister_mpc",) if with_mpc else (), image=image, packages=lock)
+    lock = None if packages is None else released.read_packages(read_file(packages, released.MAX_LOCK_BYTES))
+    tree = source if source is not None else released.source_of_running()
+    manifest = released.build_manifest(tree, also=("cloister_mpc",) if with_mpc else (), image=image, packages=lock)
     with needed(f"The manifest cannot be written to {out}"):
         write_whole(out, manifest.encoded())
     measured, files = manifest.measurement().hex(), len(manifest.files)
@@ -61,15 +68,12 @@ def lock(
       cloister release lock --no-kernels --out packages.lock --json
     """
     from cloister.compute.choose import built_libraries
-    from cloister.files import sha256_of
-    from cloister.process.release_code import changed_files, installed
-    from cloister.transparency.manifest import Packages
 
-    if wrong := changed_files():
+    if wrong := release_code.changed_files():
         message = f"{len(wrong)} installed files are not as their packages say; the first is {wrong[0]}."
         raise SetupError(message, hint="Install these packages again.")
     built = {sha256_of(library): how for library, how in built_libraries().items()} if kernels else {}
-    found = Packages(installed(), built)
+    found = released.Packages(release_code.installed(), built)
     with needed(f"The lock file cannot be written to {out}"):
         write_whole(out, found.encoded())
     shown = {"lock": str(out), "packages": found.packages, "kernels": found.kernels}
@@ -93,20 +97,13 @@ def check(options: CheckOptions) -> None:
       cloister release check release.json --source .
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
-    from msgspec.structs import replace
-
-    from cloister.checks import Examination
-    from cloister.process.release_code import installed
-    from cloister.transparency import manifest as released
-    from cloister.transparency.proof import read_proof, verify_release
-
     data = read_file(options.manifest, released.MAX_MANIFEST_BYTES)
     wanted = released.read_manifest(data)
     also = released.packages_beside(wanted)
     tree = options.source
     here = released.measure_running(also) if tree is None else released.build_manifest(tree, also=also)
     if wanted.packages is not None and options.source is None:
-        here = replace(here, packages=installed())
+        here = replace(here, packages=release_code.installed())
     found = Examination()
     found.claim(release_version=wanted.version, release_measurement=released.measurement(data).hex())
     wrong = released.differences(wanted, here)
@@ -136,14 +133,11 @@ def image(
       cloister release image release.json --root rootfs --source . --out cloister.initrd
       cloister release measure sev-snp --firmware OVMF.fd --kernel vmlinuz --initrd cloister.initrd --vcpus 8
     """
-    from cloister.image.initramfs import write_image
-    from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
-
-    data = read_file(manifest, MAX_MANIFEST_BYTES)
+    data = read_file(manifest, released.MAX_MANIFEST_BYTES)
     with needed(f"The image cannot be written to {out}"), out.open("wb") as file:
         digest = write_image(root, source, data, file)
     size = out.stat().st_size
-    found = {"image": str(out), "sha256": digest, "bytes": size, "release": measurement(data).hex()}
+    found = {"image": str(out), "sha256": digest, "bytes": size, "release": released.measurement(data).hex()}
     print_result(as_json, found, f"sha256:{digest}", f"Image of {size >> 20} MiB in {out}.")
 
 
@@ -178,11 +172,6 @@ def measure(launch: Launch) -> None:
       cloister release measure tdx --firmware OVMF.fd --kernel vmlinuz --initrd cloister.initrd --memory-mib 65536 \\
         --event-log ccel.bin --append 'console=ttyS0' --json
     """
-    from cloister.image import tdx
-    from cloister.image.firmware import MAX_FIRMWARE_BYTES, Firmware
-    from cloister.image.initramfs import release_in
-    from cloister.image.snp import Boot, launch_digest
-
     firmware = Firmware(read_bounded(launch.firmware, MAX_FIRMWARE_BYTES))
     kernel = read_bounded(launch.kernel, 256 << 20)
     snp = launch.tee == "sev-snp"

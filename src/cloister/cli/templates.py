@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from cloister.cli.options import AsJson
+from cloister.cli.options import AsJson, print_result
 from cloister.errors import CloisterError, SetupError
 from cloister.files import needed, read_bounded, write_whole
+from cloister.transparency.note import read_key_file
 
 if TYPE_CHECKING:
     from cloister.prefix.templates import Template
@@ -45,11 +45,8 @@ def register(
     """
     from cloister.controller.template_file import read_signed, sign_templates
     from cloister.prefix.templates import Template, read_templates
-    from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 
-    if name and not key.exists():
-        new_key_file(key, name)
-    signing = read_key_file(key, Algorithm.ED25519)
+    signing = read_key_file(key, new=name)
     kept = read_templates(read_signed(into, signing.verifier)) if into.exists() else ()
     others = [one for one in kept if one.name != file.name]
     if remove:
@@ -66,11 +63,8 @@ def register(
     with needed(f"{into} cannot be written"):
         write_whole(into, sign_templates(text, signing).encode())
     listed = [{"name": one.name, "for": list(one.accounts), "tokens": len(one.tokens)} for one in others]
-    if as_json:
-        typer.echo(json.dumps({"templates": listed, "key": str(signing.verifier)}))
-        return
-    typer.secho(f"{into} has now: {_names(others)}. The server needs this key:", dim=True, err=True)
-    typer.echo(str(signing.verifier))
+    verifier, note = str(signing.verifier), f"{into} has now: {_names(others)}. The server needs this key:"
+    print_result(as_json, {"templates": listed, "key": verifier}, verifier, note)
 
 
 def _names(templates: list[Template] | tuple[Template, ...]) -> str:

@@ -4,11 +4,11 @@ import json
 
 import typer
 
-from cloister.cli.options import NodePolicy, checks_table, node_url, settings_command
+from cloister.cli.options import NodePolicy, exit_by, node_url, settings_command, show_verdict
 from cloister.config import option
 from cloister.errors import ServiceUnavailable
 
-FAILED, UNREACHABLE, INCOMPLETE = 1, 2, 3
+UNREACHABLE = 2
 
 
 class VerifyOptions(NodePolicy):
@@ -27,9 +27,6 @@ def verify(options: VerifyOptions) -> None:
       cloister verify http://127.0.0.1:8000 --allow-software-tee
       cloister verify https://node.example --policy policy.toml --json
     """
-    from rich.console import Console
-    from rich.text import Text
-
     from cloister.client.verification import examine, next_step
 
     try:
@@ -38,23 +35,15 @@ def verify(options: VerifyOptions) -> None:
         typer.secho(f"Error: {gone}", fg="red", err=True)
         raise typer.Exit(UNREACHABLE) from None
     verdict = verification.verdict
-    exit_code = 0 if verdict.passed else INCOMPLETE if verdict.incomplete else FAILED
     if options.as_json:
         typer.echo(json.dumps(verification.as_json(), indent=2))
-        raise typer.Exit(exit_code)
-    console = Console()
-    console.print(checks_table(verdict))
-    console.print()
-    if verdict.passed:
-        key = f"prompts are sealed to channel key {verification.key_id}"
-        console.print(Text(f"Verified: {verification.url}; {key}.", style="green"), soft_wrap=True)
-        if not verdict.claims.get("levels"):
-            waits = "It serves nothing yet: it waits for the key of its weights (`cloister weights release`)."
-            console.print(Text(waits, style="yellow"), soft_wrap=True)
-    elif verdict.incomplete:
-        console.print(Text("Not verified: something that matters could not be checked.", style="yellow"))
-    else:
-        console.print(Text("Not verified: do not send it anything you would not publish.", style="red"))
+        exit_by(verdict)
+    passed = f"Verified: {verification.url}; prompts are sealed to channel key {verification.key_id}."
+    incomplete = "Not verified: something that matters could not be checked."
+    show_verdict(verdict, passed, incomplete, "Not verified: do not send it anything you would not publish.")
+    if verdict.passed and not verdict.claims.get("levels"):
+        waits = "It serves nothing yet: it waits for the key of its weights (`cloister weights release`)."
+        typer.secho(waits, fg="yellow")
     if step := next_step(verdict):
-        console.print(Text(step), soft_wrap=True)
-    raise typer.Exit(exit_code)
+        typer.echo(step)
+    exit_by(verdict)

@@ -2,15 +2,32 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, AsJsonTable, NodePolicy, node_url, settings_command, software_note
+from cloister.cli.options import (
+    AsJson,
+    AsJsonTable,
+    NodePolicy,
+    node_url,
+    print_result,
+    settings_command,
+    software_note,
+)
 from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import SetupError
 from cloister.files import needed
+from cloister.sealed_weights.file import (
+    WeightsBundle,
+    new_content_key,
+    read_content_key,
+    read_provider_key,
+    seal_weights,
+)
+from cloister.transparency.note import new_key_file, read_key_file
 
 
 def models(
@@ -25,7 +42,7 @@ def models(
 
     found = known_models(verify=verify)
     if as_json:
-        _say({"models": [model.as_dict() for model in found]})
+        typer.echo(json.dumps({"models": [model.as_dict() for model in found]}, indent=2))
     else:
         table = Table("Model", "Size", "Type", "State", "Path", box=None, pad_edge=False)
         for model in found:
@@ -62,19 +79,13 @@ def new_keys(
     Example:
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
-    from cloister.sealed_weights.file import new_content_key
-    from cloister.transparency.note import new_key_file
-
     for path in (key, sign_key):
         if path.exists():
             raise SetupError(f"{path} exists already, and a key is not overwritten.", hint="Name new files.")
     verifier = str(new_key_file(sign_key, name).verifier)
     new_content_key(key)
-    if as_json:
-        _say({"provider_key": verifier, "key": str(key), "sign_key": str(sign_key)})
-    else:
-        typer.secho("For `cloister serve --provider-key`:", dim=True, err=True)
-        typer.echo(verifier)
+    found = {"provider_key": verifier, "key": str(key), "sign_key": str(sign_key)}
+    print_result(as_json, found, verifier, "For `cloister serve --provider-key`:")
 
 
 @weights.command("seal")
@@ -92,20 +103,17 @@ def seal(
     """
     from cloister.models.convert import FILE_NAME
     from cloister.models.source import find_model
-    from cloister.sealed_weights.file import read_content_key, seal_weights
-    from cloister.transparency.note import Algorithm, read_key_file
 
-    content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
+    content_key, signer = read_content_key(key), read_key_file(sign_key)
     folder = find_model(model)
     found = {path for pattern in _PATTERNS for path in folder.path.glob(pattern) if path.is_file()}
     files = sorted(path for path in found if path.name != FILE_NAME)
     with needed(f"{out} cannot be written", "Name a file in a folder that you may write to."):
         header = seal_weights(files, folder.name, out, content_key, signer)
-    if as_json:
-        _say({"file": str(out), **header.described(), "provider_key": str(signer.verifier)})
-    else:
-        typer.echo(f"{header.model} is sealed in {out} ({header.total_bytes / 1e6:.0f} MB, {len(files)} files).")
-        typer.echo(f"cloister serve --sealed-weights {out} --provider-key '{signer.verifier}'")
+    shown = {"file": str(out), **header.described(), "provider_key": str(signer.verifier)}
+    size = f"{header.total_bytes / 1e6:.0f} MB, {len(files)} files"
+    command = f"cloister serve --sealed-weights {out} --provider-key '{signer.verifier}'"
+    print_result(as_json, shown, f"{header.model} is sealed in {out} ({size}).\n{command}")
 
 
 @weights.command("unseal")
@@ -121,10 +129,6 @@ def unseal(
     Example:
       cloister weights unseal my-model.sealed --out ./copy --key content.key --provider-key 'example.com/weights+…'
     """
-    import shutil
-
-    from cloister.sealed_weights.file import WeightsBundle, read_content_key, read_provider_key
-
     bundle = WeightsBundle.open(file, read_provider_key(provider_key))
     try:
         content_key = read_content_key(key)
@@ -139,10 +143,8 @@ def unseal(
             raise
     finally:
         bundle.close()
-    if as_json:
-        _say({"folder": str(out), **bundle.header.described()})
-    else:
-        typer.echo(f"{bundle.header.model} is in {out}, as its provider signed it.")
+    shown = {"folder": str(out), **bundle.header.described()}
+    print_result(as_json, shown, f"{bundle.header.model} is in {out}, as its provider signed it.")
 
 
 class ReleaseOptions(NodePolicy):
@@ -161,18 +163,11 @@ def release(options: ReleaseOptions) -> None:
       cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
     """
     from cloister.client.key_release import release_key
-    from cloister.sealed_weights.file import read_content_key
 
     verification = release_key(options.url, read_content_key(options.key), options.load())
-    if options.as_json:
-        _say({"released": True, **verification.as_json()})
-    else:
-        model = verification.verdict.claims.get("model", "its model")
-        typer.echo(f"{verification.url} is verified and has the key.")
-        typer.echo(f"It checks the weights next, and serves {model!r} if they are what their provider signed.")
-        if note := software_note(verification):
-            typer.secho(note, fg="yellow", err=True)
-
-
-def _say(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2))
+    model = verification.verdict.claims.get("model", "its model")
+    then = f"It checks the weights next, and serves {model!r} if they are what their provider signed."
+    line = f"{verification.url} is verified and has the key.\n{then}"
+    print_result(options.as_json, {"released": True, **verification.as_json()}, line)
+    if not options.as_json and (note := software_note(verification)):
+        typer.secho(note, fg="yellow", err=True)

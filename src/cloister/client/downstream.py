@@ -1,16 +1,14 @@
-"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out. Web
+"""The proxy's connections to local programs: requests in (HTTP/1.1 by h11, with limits), opened answers out. Web
 pages whose host name leads here (DNS rebinding) are refused."""
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from http.client import responses
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-import httptools
+import h11
 
 from cloister.addresses import is_loopback
 from cloister.channel.envelope import InnerHead
@@ -18,10 +16,12 @@ from cloister.channel.sealing import MAX_PLAINTEXT_BYTES
 from cloister.client.message import HOP_BY_HOP, Refusal
 
 MAX_HEAD_BYTES = 64 * 1024
-_HEADER_BYTES = 4
+_HEADER_BYTES = 4  # beside its name and value
+_MAX_WAITING_BYTES = 64 * 1024  # of later requests; reading goes on meanwhile, to notice that the program leaves
 _NOT_HTTP = Refusal(400, "This is not proper HTTP.", "invalid_request")
 _HEAD_TOO_LARGE = Refusal(431, f"A head may have at most {MAX_HEAD_BYTES} bytes.", "head_too_large")
 _BODY_TOO_LARGE = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} bytes.", "body_too_large")
+_PORT = re.compile(r":\d+$")
 
 
 class Request(NamedTuple):
@@ -29,101 +29,11 @@ class Request(NamedTuple):
     path: str
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
-    keep_alive: bool = True
-    chunks: bool = True  # Whether the program understands an answer in chunks.
 
     def values(self, name: str) -> list[str]:
         return [value for each, value in self.headers if each.lower() == name]
 
 
-@dataclass(eq=False)
-class Unreadable(Exception):
-    """What came is no request, or too large a one; nothing after it can be read."""
-
-    refusal: Refusal
-
-
-class RequestReader:
-    """Feed it bytes, get requests. `go_on` is called for a program that waits for `100 Continue`."""
-
-    def __init__(self, go_on: Callable[[], None]) -> None:
-        self._go_on = go_on
-        self._parser = httptools.HttpRequestParser(self)
-        self._whole: list[Request] = []
-        self._too_large: Refusal | None = None
-        self._fed = 0
-        self._in_head = False
-
-    def feed(self, data: bytes) -> list[Request]:
-        self._fed += len(data)
-        try:
-            while data:
-                data = self._parse(data)
-        except httptools.HttpParserError:
-            raise Unreadable(self._too_large or _NOT_HTTP) from None
-        if self._in_head and self._fed > MAX_HEAD_BYTES:
-            raise Unreadable(_HEAD_TOO_LARGE)  # the parser gathers a header until it ends
-        whole, self._whole = self._whole, []
-        return whole
-
-    def _parse(self, data: bytes) -> bytes:
-        """What is to be read again: an offered upgrade's head without the offer, which RFC 9110 §7.8 lets us ignore."""
-        try:
-            self._parser.feed_data(data)
-            return b""
-        except httptools.HttpParserUpgrade as offer:
-            method, rest = self._parser.get_method().decode(), data[offer.args[0] :]
-        if method == "CONNECT":
-            raise httptools.HttpParserError("this is no tunnel")
-        lines = [f"{method} {self._path.decode('latin-1')} HTTP/1.1"]
-        lines += [f"{name}: {value}" for name, value in self._headers if name.lower() != "upgrade"]
-        self._parser = httptools.HttpRequestParser(self)
-        return "\r\n".join((*lines, "", "")).encode("latin-1") + rest
-
-    def on_message_begin(self) -> None:
-        self._path, self._body = b"", bytearray()
-        self._headers: list[tuple[str, str]] = []
-        self._head_bytes = 0
-        self._in_head = True
-
-    def on_url(self, url: bytes) -> None:
-        self._path += url
-        self._count(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
-
-    def on_headers_complete(self) -> None:
-        self._fed, self._in_head = 0, False
-        if any(name.lower() == "expect" and value.lower() == "100-continue" for name, value in self._headers):
-            self._go_on()
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-        if len(self._body) > MAX_PLAINTEXT_BYTES:
-            self._too_large = _BODY_TOO_LARGE
-            raise ValueError("too large")
-
-    def on_message_complete(self) -> None:
-        if self._parser.should_upgrade():
-            return
-        parser, path = self._parser, self._path.decode("latin-1")
-        method, headers = parser.get_method().decode("ascii"), tuple(self._headers)
-        keep_alive, chunks = parser.should_keep_alive(), parser.get_http_version() == "1.1"
-        self._whole.append(Request(method, path, headers, bytes(self._body), keep_alive, chunks))
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size + _HEADER_BYTES
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._too_large = _HEAD_TOO_LARGE
-            raise ValueError("too large")
-
-
-_PORT = re.compile(r":\d+$")
-_LAST_CHUNK = b"0\r\n\r\n"
-_MAX_WAITING = 8  # requests; reading goes on meanwhile, to notice that the program leaves
-_UNREAD = Request("", "", (), keep_alive=False)
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 
 
@@ -134,37 +44,27 @@ class Downstream(asyncio.Protocol):
         self._handle = handle
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._reader = RequestReader(lambda: self._write(b"HTTP/1.1 100 Continue\r\n\r\n"))
-        self._waiting: deque[Request] = deque()
-        self._request = _UNREAD
+        self._wire = h11.Connection(h11.SERVER, MAX_HEAD_BYTES)
+        self._request, self._body = Request("", "", ()), bytearray()
         self.task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self.begun = self._chunked = self._keep_alive = False
+        self._last = self.begun = False
 
     def begin(self, head: InnerHead) -> None:
         self.begun = True
-        kept = [f"{name}: {value}" for name, value in head.headers if name.lower() not in HOP_BY_HOP]
-        bodiless = self._request.method == "HEAD" or head.status in (204, 304) or head.status < 200
-        sized = bodiless or any(name.lower() == "content-length" for name, _ in head.headers)
-        self._chunked = not sized and self._request.chunks
-        if self._chunked:
-            kept.append("transfer-encoding: chunked")
-        elif not sized:
-            self._keep_alive = False  # the end of the connection marks the end of the body
-        if not self._keep_alive:
-            kept.append("connection: close")
-        lines = (f"HTTP/1.1 {head.status} {responses.get(head.status, 'Answer')}", *kept, "", "")
-        self._write("\r\n".join(lines).encode("latin-1", "replace"))
+        ours = ((name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP)
+        kept = [(name.encode("ascii"), value.strip().encode("latin-1", "replace")) for name, value in ours]
+        if self._last:
+            kept.append((b"connection", b"close"))
+        reason = responses.get(head.status, "Answer")
+        self._send(h11.Response(status_code=head.status, headers=kept, reason=reason))
 
     def opened(self, data: bytes, ended: bool) -> None:
-        if self._request.method == "HEAD":
-            return
-        if self._chunked:
-            chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-            data = chunk + _LAST_CHUNK if ended else chunk
-        if data:
-            self._write(data)
+        if data and self._request.method != "HEAD":
+            self._send(h11.Data(data=data))
+        if ended:
+            self._send(h11.EndOfMessage())
 
     async def drain(self) -> None:
         await self._writable.wait()
@@ -179,8 +79,7 @@ class Downstream(asyncio.Protocol):
             self._transport.abort()
 
     def close_when_idle(self) -> None:
-        self._keep_alive = False
-        self._waiting.clear()
+        self._last = True
         if self.task is None and self._transport is not None:
             self._transport.close()
 
@@ -189,7 +88,6 @@ class Downstream(asyncio.Protocol):
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport = None
-        self._waiting.clear()
         if self.task is not None:
             self.task.cancel()
         self._lost(self)
@@ -201,25 +99,52 @@ class Downstream(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
-        try:
-            self._waiting += self._reader.feed(data)
-        except Unreadable as wrong:
-            if self.task is None:  # no answer is under way: say why
-                self._request, self._keep_alive = _UNREAD, False
-                self.refuse(wrong.refusal)
-            if self._transport is not None:
-                self._transport.close()
-            return
-        if self._waiting and self.task is None:
-            self._next()
-        elif len(self._waiting) > _MAX_WAITING and self._transport is not None:
+        self._wire.receive_data(data)
+        if self.task is None:
+            self._read()
+        elif len(self._wire.trailing_data[0]) > _MAX_WAITING_BYTES and self._transport is not None:
             self._transport.pause_reading()
 
-    def _next(self) -> None:
-        self._request = request = self._waiting.popleft()
-        self._keep_alive = request.keep_alive
+    def _read(self) -> None:
+        """What has come, up to the end of a request, which is answered before more is read."""
+        try:
+            while True:
+                match self._wire.next_event():
+                    case h11.Request() as head:
+                        self._begin_request(head)
+                    case h11.Data(data=data):
+                        self._body += data
+                        if len(self._body) > MAX_PLAINTEXT_BYTES:
+                            return self._refuse_rest(_BODY_TOO_LARGE)
+                    case h11.EndOfMessage():
+                        request = self._request = self._request._replace(body=bytes(self._body))
+                        self.task = asyncio.get_running_loop().create_task(self._answer(request))
+                        return None
+                    case _:  # more is needed, or nothing more will come
+                        return None
+        except h11.RemoteProtocolError as wrong:
+            self._refuse_rest(_HEAD_TOO_LARGE if wrong.error_status_hint == 431 else _NOT_HTTP)
+
+    def _begin_request(self, head: h11.Request) -> None:
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
+        size = len(head.target) + sum(len(name) + len(value) + _HEADER_BYTES for name, value in head.headers)
+        if size > MAX_HEAD_BYTES:
+            raise h11.RemoteProtocolError("it came whole, and is too large all the same", error_status_hint=431)
+        names = {name for name, _ in head.headers}
+        if head.method == b"CONNECT" or {b"content-length", b"transfer-encoding"} <= names:
+            raise h11.RemoteProtocolError("a tunnel, or a body of two lengths")
+        self._request = Request(head.method.decode("ascii"), head.target.decode("latin-1"), headers)
+        self._body = bytearray()
         self.begun = False
-        self.task = asyncio.get_running_loop().create_task(self._answer(request))
+        if self._wire.they_are_waiting_for_100_continue:
+            self._send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
+
+    def _refuse_rest(self, refusal: Refusal) -> None:
+        """Nothing after this can be read."""
+        self._request, self._last = Request("", "", ()), True
+        self.refuse(refusal)
+        if self._transport is not None:
+            self._transport.close()
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -227,6 +152,8 @@ class Downstream(asyncio.Protocol):
                 self.refuse(foreign)
             else:
                 await self._handle(request, self)
+        except h11.LocalProtocolError:  # the answer's headers contradict each other or its body
+            self.abort()
         finally:
             self.task = None
             self._after_answer()
@@ -234,15 +161,15 @@ class Downstream(asyncio.Protocol):
     def _after_answer(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if not (self._keep_alive and self.begun):
-            self._transport.close()
-        elif self._waiting:
-            self._next()
-        else:
+        if not self._last and self._wire.our_state is self._wire.their_state is h11.DONE:
+            self._wire.start_next_cycle()
             self._transport.resume_reading()
+            self._read()
+        else:
+            self._transport.close()
 
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
+    def _send(self, event: h11.Event) -> None:
+        if (data := self._wire.send(event)) and self._transport is not None:
             self._transport.write(data)
 
 

@@ -50,14 +50,15 @@ class Callers:
             yield self._like.another()
             return
         # Keys themselves are not kept.
-        caller = self._caller(hmac.digest(self._key, json.dumps(shown).encode(), hashlib.sha256))
+        caller = self._caller(json.dumps(shown).encode())
         caller.asking += 1
         try:
             yield caller.obfuscation
         finally:
             caller.asking -= 1
 
-    def _caller(self, name: bytes) -> _Caller:
+    def _caller(self, shown: bytes) -> _Caller:
+        name = hmac.digest(self._key, shown, hashlib.sha256)
         if name not in self._known:
             if len(self._known) >= self._most:
                 needed = ((each, one) for each, one in self._known.items() if one.asking or one.obfuscation.remembers)
@@ -65,7 +66,7 @@ class Callers:
             if len(self._known) >= self._most:
                 message = f"This proxy remembers the secrets of {self._most} API keys and may forget none of them."
                 raise ObfuscationRefused(message, hint="Use one of those keys, or start the proxy again.")
-            self._known[name] = _Caller(self._like.another())
+            self._known[name] = _Caller(self._like.another(shown))
         return self._known[name]
 
 

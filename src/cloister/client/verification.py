@@ -260,8 +260,7 @@ def check_release(
     found = Examination()
     first_use = learns_on_first_use(evidence, policy)
     if policy.measurements:
-        known = evidence.measurement.hex() in {each.lower() for each in policy.measurements}
-        found.check("release", known, f"{evidence.measurement.hex()} is not among the policy's measurements")
+        found.listed("release", evidence.measurement.hex(), policy.measurements, "measurements")
     elif not policy.names_releases and not first_use:
         found.skipped("release", "the policy names neither measurements nor a log nor a signer: none can be accepted")
     trusted = _met_here(found, evidence, pinned) if first_use else policy.release

@@ -1,9 +1,10 @@
 """The contracts of a device: kernels, cache, both ends of a link, and the device itself, which makes them.
 A cache and a link's ends belong to one device: only its kernels look inside them."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,8 +15,6 @@ from cloister.placement import Placement, Role
 
 # where a partitioned step's time goes (Petridish, Figure 7)
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
-
-_NO_TIERS = "Leave out --cache-disk-bytes and --cache-host-bytes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,11 @@ class KVCache(ABC):
     @abstractmethod
     def wipe(self, blocks: Sequence[int]) -> None: ...
 
-    def read(self, block: int) -> bytes:
-        raise SetupError("What this device caches cannot be kept elsewhere.", hint=_NO_TIERS)
+    @abstractmethod
+    def read(self, block: int) -> bytes: ...
 
-    def write(self, block: int, data: bytes) -> None:
-        raise SetupError("What this device caches cannot be kept elsewhere.", hint=_NO_TIERS)
+    @abstractmethod
+    def write(self, block: int, data: bytes) -> None: ...
 
     @abstractmethod
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -103,38 +102,54 @@ class LinkAsker(ABC):
         """Links that failed in the last step that asked, and how: vault_lost, vault_timeout or link_malformed."""
 
 
-class LinkAnswerer(ABC):
-    """A vault's end of its link: it answers for spans of prompts in the vault's cache. It knows no tokens."""
+class LinkAnswerer:
+    """A vault's end of its link: it answers for spans of prompts in the vault's cache. It knows no tokens. This one has
+    slots and no link: a device overrides `start`, `_write` and `_erase`."""
 
-    slots: int  # for prompts exposed at once
+    def __init__(self, slots: int = 0) -> None:
+        self.slots, self._free = slots, set(range(slots))  # for prompts exposed at once
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
-    @abstractmethod
     def start(self) -> None:
         """Before the process is sealed: that allows no new threads."""
+        return None
 
-    @abstractmethod
     def fileno(self) -> int:
         """Becomes readable when it stops answering."""
+        return self._event
 
     @property
-    @abstractmethod
     def verdict(self) -> str:
         """Why it stopped answering: empty if the link was closed."""
+        return ""
 
-    @abstractmethod
-    def free_slot(self) -> int | None: ...
+    def free_slot(self) -> int | None:
+        return min(self._free, default=None)
 
-    @abstractmethod
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
         """Answer for positions start..end-1, which begin these blocks. `rotation`: Layout.rotation."""
+        if slot not in self._free:
+            raise ValueError("the slot is taken or does not exist")
+        self._write(slot, blocks, start, end, rotation)
+        self._free.remove(slot)
 
-    @abstractmethod
     def withdraw(self, slot: int) -> None:
         """The service must have stopped asking: a question now ends the link."""
+        self._erase(slot)
+        self._free.add(slot)
+
+    def _write(self, slot: int, blocks: Sequence[int], start: int, end: int, rotation: int) -> None:
+        return None
+
+    def _erase(self, slot: int) -> None:
+        return None
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""
         return None
+
+    def close(self) -> None:
+        os.close(self._event)
 
 
 class AttentionHost(ABC):
@@ -269,6 +284,10 @@ class Device(ABC):
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in the memory the kernels read: a copy, where that is not the host's."""
         return tensor
+
+    def place_product(self, packed: Packed) -> Packed:
+        bias, scale = (None if each is None else self.place(each) for each in (packed.bias, packed.scale))
+        return replace(packed, data=self.place(packed.data), bias=bias, scale=scale)
 
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         """A function that repeats `run` on the same tensors with other values: in one launch where the device can."""

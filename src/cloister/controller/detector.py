@@ -20,7 +20,7 @@ from cloister.errors import ProtocolError, SetupError
 from cloister.messages import controller_detector as wire
 from cloister.messages.types import VERSION
 from cloister.process.handle import ModuleHandle
-from cloister.process.supervisor import Supervisor
+from cloister.process.supervisor import Supervisor, cancelled
 from cloister.transparency.note import VerifierKey
 
 if TYPE_CHECKING:
@@ -130,16 +130,17 @@ class DetectorKeeper:
 
     async def close(self) -> None:
         await self.supervisor.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await cancelled(self._watching)
         await self._clean_up()
 
     async def _clean_up(self) -> None:
         self.up.clear()
         if self._handle is not None:
             await self._handle.close()
-        self._give_up_pending()
+        pending, self._pending, self._pending_characters = self._pending, {}, 0
+        for request_id, (blocks, _) in pending.items():
+            self.held_back += 1
+            self._on_labels(request_id, (HELD_BACK,) * blocks)
 
     async def _lost(self) -> None:
         log.warning("Prompts stay private until the detector is back.")
@@ -187,12 +188,6 @@ class DetectorKeeper:
         labels = read_labels(message, self._pending[message.request_id][0])
         self._pending_characters -= self._pending.pop(message.request_id)[1]
         self._on_labels(message.request_id, labels)
-
-    def _give_up_pending(self) -> None:
-        pending, self._pending, self._pending_characters = self._pending, {}, 0
-        for request_id, (blocks, _) in pending.items():
-            self.held_back += 1
-            self._on_labels(request_id, (HELD_BACK,) * blocks)
 
 
 def read_labels(message: wire.Labels, blocks: int) -> tuple[BlockLabel, ...]:

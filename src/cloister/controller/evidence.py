@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from cloister.attest.evidence import (
 )
 from cloister.config import cache_folder
 from cloister.controller.channel_keys import ShownKey
+from cloister.controller.gpu_evidence import GpuEvidenceKeeper
 from cloister.controller.requests import Frontend
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.controller_gateway import AskEvidence, Evidence
@@ -39,15 +40,6 @@ MAX_WAITING = 256
 DEVELOPMENT = "development-log"
 
 
-class ShowsGpus(Protocol):
-    @property
-    def count(self) -> int:
-        """How many GPUs are shown."""
-
-    async def show(self, nonce: bytes) -> GpuEvidence | None:
-        """The evidence of all of them over these 32 bytes, None if none is shown; an error if one does not answer."""
-
-
 class EvidenceMaker:
     """`shown` is the key to seal to. A vault host has another `domain`, and no proof of its release."""
 
@@ -59,7 +51,7 @@ class EvidenceMaker:
         statement: Callable[[], Awaitable[Statement]],
         most: int = MAX_WAITING,
         *,
-        gpus: ShowsGpus | None = None,
+        gpus: GpuEvidenceKeeper | None = None,
         vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
         domain: bytes = DOMAIN,
     ) -> None:

@@ -5,9 +5,9 @@ import logging
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time
-from typing import ClassVar, Protocol
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -162,8 +162,7 @@ class SealedApi(FrontendProcess):
         self.controller.sealed_requests.sealed_api_gone()
 
 
-class Admits(Protocol):
-    def admit(self, keys: tuple[KeyEntry, ...]) -> None: ...
+Admit = Callable[[tuple[KeyEntry, ...]], None]
 
 
 class Admission:
@@ -171,12 +170,12 @@ class Admission:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._frontends: Sequence[Admits] = ()
+        self._admit: Sequence[Admit] = ()
         self._has_terminal = _has_terminal()
         self.keys = load_keys(settings).entries
 
-    def watch(self, *frontends: Admits) -> None:
-        self._frontends = frontends
+    def watch(self, *admit: Admit) -> None:
+        self._admit = admit
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.hung_up)
 
     def hung_up(self) -> None:
@@ -192,8 +191,8 @@ class Admission:
         except CloisterError as wrong:
             log.error("The keys stay as they were. %s", wrong)
             return
-        for frontend in self._frontends:
-            frontend.admit(self.keys)
+        for admit in self._admit:
+            admit(self.keys)
         log.warning("The keys file was read again; keys it admits: %d.", len(self.keys))
 
 

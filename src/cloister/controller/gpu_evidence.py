@@ -49,6 +49,7 @@ class GpuEvidenceKeeper:
             self.count = found.count
 
     async def show(self, nonce: bytes) -> GpuEvidence | None:
+        """Of all GPUs over these 32 bytes, None if none is shown; an error if one does not answer."""
         if not self.count:
             return None
         if self._waiting >= MAX_WAITING:

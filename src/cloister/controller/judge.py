@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from cloister.config import Settings
 from cloister.controller.detector import BlockLabel
-from cloister.controller.requests import frontend_of, wide
+from cloister.controller.requests import wide
 from cloister.detection.classifier_folder import combined
 from cloister.detection.judge import Judge
 from cloister.errors import SetupError
@@ -153,10 +153,6 @@ class JudgeKeeper:
         self._cases.append(case)
         self._next()
         return True
-
-    @staticmethod
-    def concerns(request_id: int) -> bool:
-        return frontend_of(request_id) == FRONTEND
 
     def handle(self, message: Accepted | Tokens | Failed) -> None:
         if message.request_id != self._asked or isinstance(message, Accepted):

@@ -12,7 +12,7 @@ from cloister.controller.relay import FAILED, Relay
 from cloister.errors import CloisterError, ModelUnsupported, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS, MPC, Decodes, LevelName, Needs, Reader, default_of, served
 from cloister.messages.controller_frontend import Serving
-from cloister.process.supervisor import BackOff
+from cloister.process.supervisor import BackOff, cancelled
 
 log = logging.getLogger(__name__)
 FIRST_REHEARSALS = 3  # a vault may be late once, on a machine that has just started all of this
@@ -58,9 +58,7 @@ class Offer:
         self._rehearsing = asyncio.create_task(self._keep_rehearsed())
 
     async def close(self) -> None:
-        if self._rehearsing:
-            self._rehearsing.cancel()
-            await asyncio.gather(self._rehearsing, return_exceptions=True)
+        await cancelled(self._rehearsing)
 
     async def rehearse_first(self) -> None:
         """A level that fails is not offered, the default one is needed. A vault host that is away closes its levels."""

@@ -24,6 +24,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving
 from cloister.models.source import ModelFolder
+from cloister.process.supervisor import cancelled
 
 
 class Attestation:
@@ -53,9 +54,7 @@ class Attestation:
     async def close(self) -> None:
         self.evidence_maker.close()
         await self._gpus.close()
-        if self._renewing:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        await cancelled(self._renewing)
 
     async def _statement(self) -> Statement:
         serving, settings = self._relay.serving(), self.settings

@@ -4,11 +4,10 @@ uncertain blocks are put to the serving model (judge.py)."""
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Protocol
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.judge import JudgeKeeper, case_of
-from cloister.controller.requests import Node, wide
+from cloister.controller.judge import FRONTEND, JudgeKeeper, case_of
+from cloister.controller.requests import Node, frontend_of, wide
 from cloister.controller.routes.open import SharedRoute
 from cloister.controller.sharing import Sharing
 from cloister.messages.controller_detector import Label
@@ -52,16 +51,12 @@ class Probes:
         return float(2.0 ** -((self._clock() - last) / HALF_LIFE_S))
 
 
-class Examiner(Protocol):
-    def __call__(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float) -> None: ...
-
-
 class PromptLabels:
     """`examine` is set while there is a detector; what it finds comes to `labelled`."""
 
     def __init__(self, node: Node, probes: Probes, sharing: Sharing, *, judge: bool) -> None:
         self._node, self._probes = node, probes
-        self.examine: Examiner | None = None
+        self.examine: Callable[..., None] | None = None  # DetectorKeeper.classify
         self.route = SharedRoute(node, sharing, lambda: self.examine is not None)
         self._judge = JudgeKeeper(node.send, self.route.labelled) if judge else None
 
@@ -93,7 +88,7 @@ class PromptLabels:
         self.route.labelled(request_id, public, final=final)
 
     def from_service(self, message: Accepted | Tokens | Failed) -> bool:
-        if self._judge is None or not self._judge.concerns(message.request_id):
+        if self._judge is None or frontend_of(message.request_id) != FRONTEND:
             return False
         self._judge.handle(message)
         return True

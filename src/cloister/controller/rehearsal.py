@@ -27,6 +27,7 @@ from cloister.messages.prompts import (
     write_prompt,
 )
 from cloister.messages.types import SamplingParams, TokenLogprob
+from cloister.process.supervisor import cancelled
 
 PATIENCE_S = 120.0  # for one answer; a slower model is of no use
 FULL_S = 0.05  # between two tries at a node that has no room for all requests at once
@@ -74,9 +75,7 @@ class Rehearsal:
         try:
             together = await asyncio.gather(*(self._tried(level, "together", FULL_S) for level in alone))
         finally:
-            for task in neighbours:
-                task.cancel()
-            await asyncio.gather(*neighbours, return_exceptions=True)
+            await cancelled(*neighbours)
         for level, answer in zip(alone, together, strict=True):
             if answer is not None and answer != alone[level]:
                 self.failed[level] = _differs("depends on what is computed beside it")
@@ -117,15 +116,6 @@ class Rehearsal:
         prompt: tuple[int, ...] = SUBJECT,
         params: SamplingParams = GREEDY,
     ) -> Answer:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._answer(level, session, tenant, prompt, params)
-        except TimeoutError:
-            raise RequestTimeout(f"There was no answer within {PATIENCE_S:.0f} s.") from None
-
-    async def _answer(
-        self, level: LevelName, session: str, tenant: str, prompt: tuple[int, ...], params: SamplingParams
-    ) -> Answer:
         number = next(self._ids)
         room = self._serving.max_context - params.max_tokens
         ids = tuple(token % self._serving.vocabulary for token in prompt[: max(1, room)])
@@ -143,7 +133,10 @@ class Rehearsal:
         self._ends[number], self._answers[number] = end, {}
         try:
             self._relay.from_frontend(self._number, message)
-            return await end
+            async with asyncio.timeout(PATIENCE_S):
+                return await end
+        except TimeoutError:
+            raise RequestTimeout(f"There was no answer within {PATIENCE_S:.0f} s.") from None
         finally:
             del self._ends[number], self._answers[number]
             if not end.done() or end.cancelled():

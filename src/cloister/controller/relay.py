@@ -140,9 +140,10 @@ class Relay:
     def remove_frontend(self, number: int) -> None:
         self._frontends.remove(number)
         self._queue.leave_all_of(number)
-        for request in self.requests.of_frontend(number):
-            self._cancel(request)
-        self.views.forget_frontend(number)
+        for request in self.requests:
+            if frontend_of(request.request_id) == number:
+                self._cancel(request)
+        self.views.forget(lambda request_id, _: frontend_of(request_id) == number)
 
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
@@ -170,7 +171,7 @@ class Relay:
             case EndSession():
                 key = SessionKey.of(message.tenant, message.group, message.session, keep=True)
                 self.sessions.end_named(key)
-                self.views.forget_session(key)
+                self.views.forget(lambda _, last: last.session == key)
                 if message.private:
                     self._forget(message.tenant)
             case _:
@@ -188,7 +189,7 @@ class Relay:
 
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
-        self.views.forget_tenant(tenant)
+        self.views.forget(lambda _, last: last.tenant == tenant)
         self.labels.forget(tenant)
         self._node.send(ForgetTenant(tenant))
 

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import exp
 from typing import Literal, Protocol
 
 import msgspec
@@ -162,9 +163,6 @@ class Requests:
     def get(self, request_id: int) -> Request | None:
         return self._under_way.get(request_id)
 
-    def of_frontend(self, number: int) -> list[Request]:
-        return [request for request in self if frontend_of(request.request_id) == number]
-
     def held_by(self, holder: Holder) -> list[Request]:
         return [request for request in self if request.holder == holder]
 
@@ -290,10 +288,18 @@ def rounded(
         raise ProtocolError("The request asked for no logprobs.")
     if any(len(each.top) > wanted or any(token >= vocabulary for token, _ in each.top) for each in logprobs):
         raise ProtocolError("An alternative is not of this model, or was not asked for.")
+    if not all(map(_is_distribution, logprobs)):
+        raise ProtocolError("Alternatives are distinct, the likeliest first, and at most 1 in all.")
     return tuple(
         TokenLogprob(_rounded(each.logprob), tuple((token, _rounded(value)) for token, value in each.top))
         for each in logprobs
     )
+
+
+def _is_distribution(each: TokenLogprob) -> bool:
+    values = [value for _, value in each.top]
+    distinct = len({token for token, _ in each.top}) == len(values)
+    return distinct and values == sorted(values, reverse=True) and sum(map(exp, values)) <= 1 + TOLERANCE
 
 
 def _rounded(logprob: float) -> float:

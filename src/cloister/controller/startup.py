@@ -18,7 +18,7 @@ from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, ControllerSettings, Settings
 from cloister.controller.frontend import Admission, Gateway, SealedApi
 from cloister.controller.process import Controller
-from cloister.controller.provision import Provided, Unsealing, provide
+from cloister.controller.provision import provide
 from cloister.errors import CloisterError, where_raised
 from cloister.messages.cli_controller import StartController
 from cloister.messages.controller_frontend import Serving
@@ -125,29 +125,30 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
     if settings.controller.sealed_weights is not None:
         _release(start.reserved)  # while the node waits for the weights' key, key waiting listens there
     given = await unless_stopped(stopped, provide(start, settings, console), code.close)
-    if given is not None:
-        await _serve_model(start, given, admission, code, console, stopped)
-
-
-async def _serve_model(
-    start: StartController,
-    given: Provided,
-    admission: Admission,
-    code: Code,
-    console: Console,
-    stopped: asyncio.Task[Any],
-) -> None:
+    if given is None:
+        return
     folder, settings, unsealing = given
     controller = Controller(folder, settings)
     gateway = Gateway(controller, folder, settings, admission.keys)
     sealed_api = SealedApi(controller, folder, settings, admission.keys)
     controller.relay.admit(admission.keys)
-    admission.watch(gateway, sealed_api, controller.relay)
+    admission.watch(gateway.admit, sealed_api.admit, controller.relay.admit)
+
+    async def begin() -> str:
+        serving = await controller.start()
+        if settings.controller.vault_host is not None:
+            await controller.relay.vaults.try_one()
+        if unsealing:
+            await unsealing.lock()
+        await sealed_api.open(serving)
+        if unsealing is None:
+            _release(start.reserved)
+        return await gateway.serve(serving)
+
     url: str | None = None
     try:
         with console.status(f"Loading {start.name}…"):
-            starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)
-            url = await unless_stopped(stopped, starting, code.close)  # a process that still loads can only be killed
+            url = await unless_stopped(stopped, begin(), code.close)  # a process that still loads can only be killed
         if url is not None:
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
@@ -163,25 +164,6 @@ async def _serve_model(
         await controller.close()
         if unsealing:
             await unsealing.close()
-
-
-async def _start(
-    settings: Settings,
-    controller: Controller,
-    sealed_api: SealedApi,
-    gateway: Gateway,
-    unsealing: Unsealing | None,
-    reserved: int | None,
-) -> str:
-    serving = await controller.start()
-    if settings.controller.vault_host is not None:
-        await controller.relay.vaults.try_one()
-    if unsealing:
-        await unsealing.lock()
-    await sealed_api.open(serving)
-    if unsealing is None:
-        _release(reserved)
-    return await gateway.serve(serving)
 
 
 def _release(reserved: int | None) -> None:

@@ -12,6 +12,7 @@ from cloister.controller.sharing import Sharing
 from cloister.errors import SetupError
 from cloister.files import sha256_of
 from cloister.prefix.templates import MAX_TEMPLATES_BYTES, read_templates
+from cloister.process.supervisor import cancelled
 from cloister.transparency.note import VerifierKey
 
 log = logging.getLogger(__name__)
@@ -41,9 +42,7 @@ class TemplateFile:
         self._watching = asyncio.create_task(self._watch(sharing))
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await cancelled(self._watching)
 
     async def _watch(self, sharing: Sharing) -> None:
         while True:

@@ -11,6 +11,7 @@ from cloister.messages.generation import Reuse, Stats
 
 MOST_BLOCKS = 1 << 24
 MOST_STEPS = 1 << 40
+COUNTERS = ("preemptions", "demotions", "evictions", "offloads", "recalls")
 
 
 class Totals:
@@ -31,12 +32,8 @@ class Totals:
             steps=_counted(stats.steps - before.steps),
             prompt_tokens=self._requests.prompt_tokens,
             output_tokens=self._requests.output_tokens,
-            preemptions=_counted(stats.preemptions),
             reuse={policy: _since(now, before.reuse.get(policy, Reuse())) for policy, now in stats.reuse.items()},
-            demotions=_counted(stats.demotions),
-            evictions=_counted(stats.evictions),
-            offloads=_counted(stats.offloads),
-            recalls=_counted(stats.recalls),
+            **{name: _counted(getattr(stats, name)) for name in COUNTERS},
             vaults=sessions,
             up=stats.up,
             seconds={

@@ -35,6 +35,7 @@ from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import StartFailed, start_failed
 from cloister.process.child import Child, start_module
 from cloister.process.handle import ModuleHandle
+from cloister.process.supervisor import cancelled
 
 if TYPE_CHECKING:
     from cloister.attest.policy import Policy
@@ -103,9 +104,7 @@ class VaultHostClient:
             return {}
 
     async def close(self) -> None:
-        if self._checking is not None:
-            self._checking.cancel()
-            await asyncio.gather(self._checking, return_exceptions=True)
+        await cancelled(self._checking)
 
     async def _ask(self, nonce: bytes, credentials: Credentials) -> NodeEvidence:
         """Checked here: it came through a connection with the certificate that is in it."""

@@ -31,21 +31,11 @@ MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)  # beyond these a vault waits to
 
 
 class Vault:
-    """`on_end` is called once if it ends, breaks the protocol or is late, and not when its owner closes it."""
+    """`vaults.ended` is called once if it ends, breaks the protocol or is late, and not when its owner closes it."""
 
-    def __init__(
-        self,
-        number: int,
-        forkserver: ForkServer | VaultHostClient,
-        shape: LinkShape,
-        ready_s: float,
-        on_message: Callable[[Vault, msgspec.Struct], None],
-        on_end: Callable[[Vault], None],
-        on_sealed: Callable[[], None] = lambda: None,
-        slots: LinkSlots | None = None,
-        patience: Patience = SILENT["vault"],
-    ) -> None:
-        self.number, self._answers_within, self._on_sealed, self._slots = number, patience, on_sealed, slots
+    def __init__(self, number: int, forkserver: ForkServer | VaultHostClient, shape: LinkShape, vaults: Vaults) -> None:
+        self.number, self._vaults = number, vaults
+        slots = self._slots = vaults.slots
         # Where its link is, if the service's device has memory for links.
         self.slot = None if slots is None else slots.take()
         self._when_sealed: list[Callable[[], None]] = []
@@ -56,7 +46,6 @@ class Vault:
         self.sealed_at: float | None = None
         self.trouble: CloisterError | None = None  # why it did not start, if it reported that
         self.tried = asyncio.Event()  # set when it is sealed, or has ended before
-        self._on_message, self._on_end = on_message, on_end
         self._held_back: list[msgspec.Struct] = []
         memory, weights = self.link.vault_descriptors, None
         if slots is not None and self.slot is not None:
@@ -64,7 +53,7 @@ class Vault:
         self._child, ours = forkserver.spawn("vault", *memory, weights=weights)
         self._channel = Endpoint(ours, FromVault, self._receive, self.abort)
         self._channel.watch("vault", lambda: self._child.stopped)
-        self._patience = asyncio.get_running_loop().call_later(ready_s, self.abort)
+        self._patience = asyncio.get_running_loop().call_later(vaults.ready_s, self.abort)
 
     def send(self, message: msgspec.Struct) -> None:
         if self.sealed_at is not None:
@@ -81,7 +70,7 @@ class Vault:
     def abort(self) -> None:
         if self.open:
             self.close()
-            self._on_end(self)
+            self._vaults.ended(self)
 
     def close(self, wait_s: float = 0.0) -> None:
         """MPS ends it where a signal would end others too. Closing the link ends a service's wait for its answer."""
@@ -101,10 +90,10 @@ class Vault:
 
     def _receive(self, message: msgspec.Struct) -> None:
         if self.sealed_at is not None:
-            self._on_message(self, message)
+            self._vaults.on_message(self, message)
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
-            self._channel.demand_answers(self._answers_within)
+            self._channel.demand_answers(self._vaults.patience)
             self.sealed_at = monotonic()
             self.tried.set()
             for then in self._when_sealed:
@@ -113,7 +102,7 @@ class Vault:
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
-            self._on_sealed()
+            self._vaults.sealed()
         elif isinstance(message, StartFailed):
             self.trouble = why_not_started(message)
             self.abort()
@@ -133,12 +122,12 @@ class Vaults:
         on_sealed: Callable[[], None] = lambda: None,
         patience: Patience = SILENT["vault"],
     ) -> None:
-        self._on_sealed, self._patience, self._wanted, self._ready_s = on_sealed, patience, spares, ready_s
-        self._on_message, self._on_end = on_message, on_end
+        self._on_sealed, self.patience, self._wanted, self.ready_s = on_sealed, patience, spares, ready_s
+        self.on_message, self._on_end = on_message, on_end
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | VaultHostClient | None = None
         self.shape: LinkShape | None = None
-        self._slots: LinkSlots | None = None
+        self.slots: LinkSlots | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []  # not sealed at the last check
         self._last_ordered: Vault | None = None
@@ -147,7 +136,7 @@ class Vaults:
         self._looking: asyncio.Task[None] | None = None
 
     def open(self, forkserver: ForkServer | VaultHostClient, shape: LinkShape, slots: LinkSlots | None = None) -> None:
-        self._forkserver, self.shape, self._slots = forkserver, shape, slots
+        self._forkserver, self.shape, self.slots = forkserver, shape, slots
         if slots is not None:
             slots.on_free = self._one_more
         self._refill()
@@ -187,7 +176,7 @@ class Vaults:
 
     @property
     def _has_place(self) -> bool:
-        return self._slots is None or self._slots.free > 0
+        return self.slots is None or self.slots.free > 0
 
     @property
     def _sealed_spares(self) -> int:
@@ -220,21 +209,11 @@ class Vaults:
     def _fork(self) -> Vault:
         if self._forkserver is None or self.shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
-        self._last_ordered = Vault(
-            next(self._numbers),
-            self._forkserver,
-            self.shape,
-            self._ready_s,
-            self._on_message,
-            self._vault_ended,
-            self._vault_sealed,
-            self._slots,
-            self._patience,
-        )
+        self._last_ordered = Vault(next(self._numbers), self._forkserver, self.shape, self)
         self._made.append(self._last_ordered)
         return self._last_ordered
 
-    def _vault_sealed(self) -> None:
+    def sealed(self) -> None:
         self._trouble = None
         self._one_more()
 
@@ -242,7 +221,7 @@ class Vaults:
         self._refill()
         self._on_sealed()
 
-    def _vault_ended(self, vault: Vault) -> None:
+    def ended(self, vault: Vault) -> None:
         if vault.trouble is not None and str(vault.trouble) != str(self._trouble):
             log.error("There are no vaults. %s", vault.trouble)  # once, although it is tried again and again
         if isinstance(vault.trouble, ProtocolError) and isinstance(self._forkserver, VaultHostClient):

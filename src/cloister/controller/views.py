@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from cloister.controller.requests import Request, Requests, frontend_of
+from cloister.controller.requests import Request, Requests
 from cloister.controller.sessions import SessionKey
 from cloister.link.memory import LinkShape
 from cloister.messages.controller_frontend import Serving, View
@@ -18,7 +18,7 @@ MOST_TOKENS = 1 << 20  # in all last views together: about 40 MB
 
 
 @dataclass(frozen=True, slots=True)
-class _LastView:
+class LastView:
     view: View
     tenant: str
     session: SessionKey | None
@@ -33,7 +33,7 @@ class Views:
         self, requests: Requests, shape: Callable[[], LinkShape | None], serving: Callable[[], Serving]
     ) -> None:
         self._requests, self._shape, self._serving = requests, shape, serving
-        self._last: dict[int, _LastView] = {}
+        self._last: dict[int, LastView] = {}
         self._tokens = 0
 
     def of(self, request_id: int) -> View:
@@ -49,22 +49,13 @@ class Views:
         if not request.level.uses_vault:
             view = replace(view, prompt=(), found=0, found_shared=0, labels=b"", tiers=b"", categories=b"")
         session = request.session.key if request.session is not None else None
-        self._last[request.request_id] = last = _LastView(view, request.tenant, session)
+        self._last[request.request_id] = last = LastView(view, request.tenant, session)
         self._tokens += last.tokens
         while self._tokens > MOST_TOKENS:
             self._drop(next(iter(self._last)))  # the oldest
         asyncio.get_running_loop().call_later(KEPT_S, self._drop, request.request_id)
 
-    def forget_frontend(self, number: int) -> None:
-        self._forget(lambda request_id, last: frontend_of(request_id) == number)
-
-    def forget_session(self, key: SessionKey) -> None:
-        self._forget(lambda request_id, last: last.session == key)
-
-    def forget_tenant(self, tenant: str) -> None:
-        self._forget(lambda request_id, last: last.tenant == tenant)
-
-    def _forget(self, concerned: Callable[[int, _LastView], bool]) -> None:
+    def forget(self, concerned: Callable[[int, LastView], bool]) -> None:
         for request_id in [each for each, last in self._last.items() if concerned(each, last)]:
             self._drop(request_id)
 

@@ -31,11 +31,23 @@ _NAMES = {
 }  # all others are an `id`
 _AGE = re.compile(r"\d{1,3}")
 _NUMBER = re.compile(r"\d+(?=\D*\Z)")
+_MONTH = (
+    "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    "|nov(?:ember)?|dec(?:ember)?)"
+)
+_DATE = re.compile(
+    r"\b(?:(?:1[0-2]|0?[1-9])/(?:3[01]|[12]\d|0?[1-9])/\d\d|(?:3[01]|[12]\d|0?[1-9])\.(?:1[0-2]|0?[1-9])\.\d\d"
+    rf"|{_MONTH}\.?,? (?:of )?(?:19|20)\d\d|{_MONTH}\.? (?:3[01]|[12]\d|0?[1-9])(?:st|nd|rd|th)?)\b(?![./]\d)",
+    re.IGNORECASE,
+)  # of less than a whole date with four digits for the year, which the rules have
+_WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 
 
 class Redaction:
-    def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
-        self._rules, self._tagger = rules, tagger
+    """`medications`: names of one word, in small letters."""
+
+    def __init__(self, rules: RuleSet, tagger: Tagger | None, medications: frozenset[str] = frozenset()) -> None:
+        self._rules, self._tagger, self._medications = rules, tagger, medications
         self._parts = {rule.id: rule.secret for rule in rules.rules}
 
     def __call__(self, text: str) -> list[Found]:
@@ -58,6 +70,15 @@ class Redaction:
         spans = [self._matched(folded.text, match) for match in self._rules.find(folded.text)]
         if self._tagger is not None:
             spans += _tagged(self._tagger, folded.text)
+        dates = [(*found.span(), "date") for found in _DATE.finditer(folded.text)]
+        drugs = [
+            (*found.span(), "medication")
+            for found in _WORD.finditer(folded.text)
+            if found[0].casefold() in self._medications
+        ]
+        sure = [(start, end) for start, end, _ in (*dates, *drugs)]
+        spans = [one for one in spans if not any(start <= one[0] and one[1] <= end for start, end in sure)]
+        spans += [*dates, *drugs]
         whole = (_whole(folded.text, *span) for span in spans)
         return [(*folded.original(start, end), name) for start, end, name in whole if start < end]
 
@@ -115,6 +136,6 @@ def preload_redaction() -> None:
 
 
 @cache
-def shipped_redaction() -> Redaction:
+def shipped_redaction(medications: frozenset[str] = frozenset()) -> Redaction:
     """To compile the rules takes half a second."""
-    return Redaction(RuleSet(rule for rule in shipped_rules() if rule.secret), shipped_tagger())
+    return Redaction(RuleSet(rule for rule in shipped_rules() if rule.secret), shipped_tagger(), medications)

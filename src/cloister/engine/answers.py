@@ -91,9 +91,7 @@ class Answers:
 
     def _grow(self, turn: _Turn, blocks: int) -> bool:
         need = blocks - len(turn.blocks)
-        if self._pool.free < need:
-            self._prefix.evict(need - self._pool.free)
-        own = self._pool.allocate(need)
+        own = self._pool.allocate(need) if self._prefix.make_room(need) else None
         turn.blocks += own or ()
         return own is not None
 

@@ -3,7 +3,8 @@ A continuation that grows in several ways is copied, not recomputed. Release wip
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -68,6 +69,22 @@ class Continuations:
         found: LogProbs = torch.log_softmax(logits.float() / temperature, dim=-1).cpu().numpy()
         return found
 
+    def likelihoods(self, beginning: Sequence[int], rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        """ln P of each row after the beginning. Yields, before each piece, how many tokens it has at most."""
+        with self.branches(beginning, 1.0) as begun:
+            return (yield from begun.likelihoods(rows))
+
+    def following(self, chunks: Sequence[Chunk], tokens: Sequence[int]) -> list[float]:
+        """ln P of the token after each of the chunks' tokens."""
+        with lay_out(chunks, self._decoder.queries_per_kv_head) as batch:
+            hidden = self._decoder.hidden(batch, self._cache)
+        found: list[float] = []
+        for start in range(0, len(tokens), ROWS):
+            logits = self._decoder.logits(hidden[start : start + ROWS]).float()
+            wanted = torch.tensor(tokens[start : start + ROWS], device=logits.device)[:, None]
+            found += torch.log_softmax(logits, dim=-1).gather(1, wanted)[:, 0].tolist()
+        return found
+
     def allocate(self, count: int) -> list[int]:
         blocks = self._pool.allocate(count) if self._make_room(count) else None
         if blocks is None:
@@ -121,6 +138,50 @@ class GrowingBranches:
         self._remaining, self._piece = added * len(tokens), added * max(1, self._held.rows // added)
         self._own = self._inherit(parents, start)
         return self._computed(tokens, start)
+
+    def likelihoods(self, rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        pieces = self.first()
+        while self.left:
+            yield self.left
+            begun = next(pieces)
+        found = [float(begun[0, row[0]]) for row in rows]
+        waiting = deque(sorted(range(len(rows)), key=lambda at: len(rows[at])))
+        while waiting:
+            together = [waiting.popleft()]
+            while waiting and (len(together) + 1) * len(rows[waiting[0]]) <= CHUNK_TOKENS:
+                together.append(waiting.popleft())
+            scored = yield from self._scored([rows[at] for at in together])
+            for at, likely in zip(together, scored, strict=True):
+                found[at] += likely
+        return found
+
+    def _scored(self, rows: Sequence[Sequence[int]]) -> Generator[int, None, list[float]]:
+        """ln P of each row's tokens after its first. The rows are the branches until the next ones."""
+        for blocks in self._own:
+            self._held.release(blocks)
+        self._own = []
+        for row in rows:
+            self._own.append(self._held.allocate(-(-(len(row) - 1) // BLOCK_TOKENS)))
+        found = [0.0] * len(rows)
+        waiting = deque((at, 0) for at, row in enumerate(rows) if len(row) > 1)
+        while waiting:
+            yield min(CHUNK_TOKENS, sum(len(rows[at]) - 1 - start for at, start in waiting))
+            room, chunks, after, places = self._held.limit(CHUNK_TOKENS), list[Chunk](), list[int](), list[int]()
+            while waiting and room:
+                at, start = waiting.popleft()
+                end = min(len(rows[at]) - 1, start + room)
+                blocks = [*self._shared, *self._own[at]]
+                chunks.append(
+                    Chunk(rows[at][start:end], len(self._beginning) + start, blocks, self._layout, Wanted.ALL)
+                )
+                after += rows[at][start + 1 : end + 1]
+                places += [at] * (end - start)
+                room -= end - start
+                if end < len(rows[at]) - 1:
+                    waiting.appendleft((at, end))
+            for at, likely in zip(places, self._held.following(chunks, after), strict=True):
+                found[at] += likely
+        return found
 
     def release(self) -> None:
         for blocks in self._own:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from time import perf_counter
 from typing import get_args
 
@@ -23,7 +24,7 @@ from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.messages.types import Phase, TokenLogprob
-from cloister.prefix.base import NoReuse, PrefixCache
+from cloister.prefix.base import PrefixCache
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class PagedEngine(Engine):
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks, runner.wipe)
         self._asker = runner.asker
-        self._prefix = NoReuse() if prefix is None else prefix
+        self._prefix = PrefixCache() if prefix is None else prefix
         self._prefix.attach(self._pool, runner.block_tokens)
         link_rows = self._asker.capacity if self._asker else 0
         self._pace = pace or Pace(settings.chunk_tokens)
@@ -54,6 +55,9 @@ class PagedEngine(Engine):
         self._step_failed = False
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
         self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._sequences or request_id in self._over
 
     @property
     def meter(self) -> ServiceMeter:
@@ -217,7 +221,6 @@ class PagedEngine(Engine):
         """Cached prompt tokens count as served, and blocks that only the prefix cache holds count as free."""
         measured = {**self._runner.seconds, "step": self._step_seconds}
         phases: tuple[Phase, ...] = get_args(Phase)
-        counts = self._prefix.counts
         return Stats(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
@@ -228,15 +231,12 @@ class PagedEngine(Engine):
             output_tokens=self._output_tokens,
             preemptions=self._scheduler.preemptions,
             reuse=dict(self._scheduler.reuse.counts),
-            demotions=counts.demotions,
-            evictions=counts.evictions,
-            offloads=counts.offloads,
-            recalls=counts.recalls,
+            **asdict(self._prefix.counts),
             seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 
     def _check(self, request: EngineRequest) -> None:
-        if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
+        if request.request_id in self or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         for partition in request.partitions:
             if reason := self._links.get(partition.link, "vault_lost"):

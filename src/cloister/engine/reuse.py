@@ -1,17 +1,16 @@
 """Between sequences and the prefix cache: what they take from it and give to it, and counts by policy."""
 
-from cloister.engine.runner import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse
-from cloister.prefix.base import NOTHING, Found, Paging, PrefixCache, PrefixKey
+from cloister.prefix.base import NOTHING, Found, Paging, Pool, PrefixCache, PrefixKey
 
 ALONE_WAITS_S = 0.05  # without company, a sequence waits this long for a lower tier: to compute the pages takes longer
 MAX_LOOKUPS = 4  # between a prompt's chunks while a lower tier reads: the monitor counts each as a hit
 
 
 class PrefixReuse:
-    def __init__(self, prefix: PrefixCache, pool: BlockPool, block_tokens: int) -> None:
+    def __init__(self, prefix: PrefixCache, pool: Pool, block_tokens: int) -> None:
         self._prefix, self._pool, self._block_tokens = prefix, pool, block_tokens
         self.counts: dict[PolicyName, Reuse] = {}
 

@@ -172,7 +172,7 @@ class Scheduler:
     def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
         while True:
             short = [s for s in decoding if len(s.blocks.all) < s.layout.blocks(s.computed + 1)]
-            if self._secured(len(short) + self._private_doubles()):
+            if self._prefix.make_room(len(short) + self._private_doubles()):
                 break
             self._preempt(self._youngest_of_most_served(self.running.values()))
             decoding = [s for s in decoding if s.id in self.running]
@@ -251,7 +251,7 @@ class Scheduler:
         need = _blocks_needed(sequence) - len(found.blocks)
         sequence.blocks = HeldBlocks(list(found.blocks), len(found.blocks), found.public)
         room = need + self._headroom() + self._private_doubles(sequence)
-        own = self._pool.allocate(need) if self._secured(room) else None
+        own = self._pool.allocate(need) if self._prefix.make_room(room) else None
         if own is None:
             self._vacate(sequence)
             return False
@@ -290,7 +290,7 @@ class Scheduler:
         held = {other: sequences for other, sequences in held.items() if served(other) > served(tenant)}
         while held:
             no_slot = len(self.running) >= self._max_running
-            no_blocks = not self._secured(need + self._headroom() + self._private_doubles())
+            no_blocks = not self._prefix.make_room(need + self._headroom() + self._private_doubles())
             greedy = {
                 other: sequences
                 for other, sequences in held.items()
@@ -326,11 +326,6 @@ class Scheduler:
         self._pool.release(sequence.blocks.all)
         sequence.blocks = HeldBlocks()
         sequence.computed = 0
-
-    def _secured(self, blocks: int) -> bool:
-        if self._pool.free < blocks:
-            self._prefix.evict(blocks - self._pool.free)
-        return self._pool.free >= blocks
 
     def _headroom(self) -> int:
         return min(len(self.running), self._pool.total // _HEADROOM)

@@ -26,10 +26,11 @@ from cloister.messages.controller_forkserver import Preload, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
 from cloister.messages.types import VERSION
-from cloister.models.decoder import Decoder, PlacedParts
+from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
+from cloister.obfuscation.candidates import vocabularies
 from cloister.placement import Role
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Layer, Profile
@@ -86,8 +87,7 @@ class PreloadedModel:
         if self.device.survives_fork:
             return self, None
         lent = self.device.hold_weights(self.parts.file, weights)
-        placed = PlacedParts(self.parts, self.device)
-        decoder = load_decoder(self.folder, placed, self.device, self.settings.max_context)
+        decoder = load_decoder(self.folder, self.parts, self.device, self.settings.max_context)
         return replace(self, decoder=decoder), lent
 
     @property
@@ -111,6 +111,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
     preload_redaction()
+    vocabularies.load()
     reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)
     return PreloadedModel(settings, decoder, reading, folder, parts, prefixes_of(tokenizer))
 

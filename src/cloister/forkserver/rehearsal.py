@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
+from cloister.compute.base import LinkAnswerer
 from cloister.engine.rehearsal import IdleRunner
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.forkserver.child import PreloadedModel
@@ -25,7 +26,7 @@ from cloister.messages.prompts import (
     write_prompt,
 )
 from cloister.messages.types import SamplingParams
-from cloister.vault.process import NullAnswerer, Vault
+from cloister.vault.process import Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),
@@ -64,7 +65,7 @@ def rehearse(model: PreloadedModel) -> None:
 
 def _play_all(model: PreloadedModel, runner: Runner, plays: Sequence[tuple[Prompt, SamplingParams]]) -> None:
     """Through a vault whose link is not used; on a runner that computes nothing, sealed prompts too."""
-    answerer = NullAnswerer(slots=1)
+    answerer = LinkAnswerer(slots=1)
     vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     numbers = itertools.count(1)

@@ -80,9 +80,6 @@ class Reply(ABC):
     def opening(self, index: int) -> bytes:
         return self.event(index, self.first, b"null", b"null") if self.first else b""
 
-    def silence(self, index: int) -> bytes:
-        return self.event(index, self.nothing, b"null", b"null")
-
     def usage_event(self, usage: Usage) -> bytes:
         return b"".join((self._head, b',"choices":[],"usage":', encode(usage), b"}\n\n"))
 
@@ -303,7 +300,9 @@ class StreamedAnswer(Answer):
     def _events(self, index: int, delta: Delta) -> bytes:
         """Where one of several streams is real, all have an event whenever one has: an observer sees no difference."""
         events = self._reply.events(index, delta)
-        return events if events or self._generation.hidden_among is None else self._reply.silence(index)
+        if events or self._generation.hidden_among is None:
+            return events
+        return self._reply.event(index, self._reply.nothing, b"null", b"null")
 
     async def fail(self, error: Exception, send: Send) -> None:
         """The status is out already: send the error as an event and end the stream."""

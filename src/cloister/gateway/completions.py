@@ -26,7 +26,7 @@ from cloister.gateway.choice import Choice, Echo, StopStrings
 from cloister.gateway.generation import Generation, WatchedAnswer, Winnow
 from cloister.gateway.guard import read_body
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, GenerationRequest, prompts_of, sealed_request_of
+from cloister.gateway.schema import MAX_CHOICES, AnyPrompt, Body, prompts_of, sealed_request_of
 from cloister.levels import Level, PrivateLevel, ReadLevel
 from cloister.messages.controller_frontend import Serving
 from cloister.messages.prompts import (
@@ -46,7 +46,7 @@ from cloister.obfuscation.index import REQUEST, Prf
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, refuse_repeated_names
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER, SUBSTITUTES_HEADER, refuse_repeated_names
 
 T = TypeVar("T", int, float)
 router = APIRouter()
@@ -64,8 +64,8 @@ class Endpoint:
     """Its body's two forms, the field that tells them apart, its reply, and how long an answer is by default."""
 
     field: PromptField
-    plain: type[GenerationRequest]
-    sealed: type[GenerationRequest]
+    plain: type[Body]
+    sealed: type[Body]
     reply: type[Reply]
     default_tokens: int
 
@@ -93,7 +93,7 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     body = _body(await read_body(request, api.settings), endpoint, sealed_request_of(request), api.model)
     level = api.levels.choose(body.protection, call.protection)
     level.refuse(body.requested, logits=body.mpc_reveal == "logits")
-    prompts = prompts_of(body.prompts, endpoint.field, level, sealed_request_of(request))
+    prompts = prompts_of(getattr(body, endpoint.field), endpoint.field, level, sealed_request_of(request))
     session = RequestSession.choose(body.session, call.session)
     if len(prompts) > 1:
         level.refuse({"prompt"} if level.obfuscates else ())
@@ -118,10 +118,12 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     winnow = None if hiding is None else hiding.winnow
     generation = Generation(api.backend, watched, choices, jobs, api.watched, api.metrics, winnow)
     headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
+    if hiding is not None:
+        headers[SUBSTITUTES_HEADER] = "kept" if session.keep else "fresh"
     return (StreamedAnswer if body.stream else Answer)(generation, reply, call.deadline, headers)
 
 
-def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> GenerationRequest:
+def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> Body:
     is_sealed = sealed is not None and sealed.counts_prompts(raw, endpoint.field)
     try:
         body = (endpoint.sealed if is_sealed else endpoint.plain).model_validate_json(raw)
@@ -170,7 +172,7 @@ class Hiding:
     secrets: ObfuscationSecrets | None = field(repr=False)
 
     @classmethod
-    def of(cls, api: Api, body: GenerationRequest, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
+    def of(cls, api: Api, body: Body, prompt: AnyPrompt, tenant: str, session: RequestSession) -> Hiding:
         refuse_biases(body.logit_bias)
         options = body.obfuscation or schema.ObfuscationOptions()
         if not isinstance(prompt, SealedPrompt):
@@ -253,7 +255,7 @@ def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, ma
     return min(wanted, room)
 
 
-def _params(api: Api, body: GenerationRequest, level: Level, job: Job, default_tokens: int) -> SamplingParams:
+def _params(api: Api, body: Body, level: Level, job: Job, default_tokens: int) -> SamplingParams:
     """Without seeds. A field that the request leaves out has the model's own default, or OpenAI's where it has none."""
     context, vocabulary = api.backend.ready.max_context, api.backend.ready.vocabulary
     prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None

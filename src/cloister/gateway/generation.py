@@ -12,7 +12,8 @@ from dataclasses import InitVar, dataclass, field
 from msgspec.structs import replace
 from starlette.types import Receive
 
-from cloister.backend.base import AnswerStream, Backend, Job, OpenJob, VaultJob
+from cloister.backend.base import Backend, Job, OpenJob, VaultJob
+from cloister.backend.stream import TokenStream
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice, Delta
 from cloister.gateway.metrics import Metrics
@@ -89,7 +90,7 @@ class Generation:
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
-        self._streams: list[AnswerStream] = []
+        self._streams: list[TokenStream] = []
         self._unfinished = len(self.choices)
 
     @property
@@ -202,7 +203,7 @@ class Generation:
             self._answer.requests[group[0].index] = stream.request_id
             self._carriers[group[0].index] = asyncio.create_task(self._carry(group, stream))
 
-    async def _carry(self, choices: Sequence[Choice], stream: AnswerStream) -> None:
+    async def _carry(self, choices: Sequence[Choice], stream: TokenStream) -> None:
         """Hidden streams end together: the backend computes each past its own end, where it is cut here."""
         try:
             async with aclosing(stream):

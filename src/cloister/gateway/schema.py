@@ -99,8 +99,11 @@ class ObfuscationOptions(Given):
 
     fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: number of made-up prompts; default 7")
     minimum: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ_min: nothing leaves with fewer")
-    epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
-    distance: Literal["absolute", "relative"] = "absolute"
+    method: Literal["exchangeable", "dictionary", "gqs"] = Field(
+        default="exchangeable", description="values that exist, drawn by the model or evenly, or made up (the paper's)"
+    )
+    epsilon: float = Field(default=1.0, gt=0, le=100, description="of gqs: ε, at most 1 for an absolute distance")
+    distance: Literal["absolute", "relative"] = "relative"
     candidates: int = Field(default=128, ge=1, le=512, description="λ_max: candidates for each token")
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
     regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
@@ -173,18 +176,6 @@ class GenerationRequest(Given):
         given.clear()
 
     @property
-    def prompts(self) -> Sequence[Prompt] | SealedCount:
-        raise NotImplementedError
-
-    @property
-    def token_limit(self) -> int | None:
-        raise NotImplementedError
-
-    @property
-    def alternatives(self) -> int | None:
-        raise NotImplementedError
-
-    @property
     def echoes(self) -> bool:
         return False
 
@@ -241,21 +232,13 @@ class ChatOptions(GenerationRequest):
 class ChatRequest(ChatOptions):
     """The body of POST /v1/chat/completions."""
 
-    messages: Messages
-
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        return (chat_prompt(self.messages),)
+    messages: Annotated[Messages, AfterValidator(lambda given: (chat_prompt(given),))]
 
 
 class SealedChatRequest(ChatOptions):
     """The same with sealed messages: one prompt, however many messages there are."""
 
     messages: Annotated[SealedCount, _only(lambda count: count.sealed == 1, "All messages are sealed as one")]
-
-    @property
-    def prompts(self) -> SealedCount:
-        return self.messages
 
 
 class CompletionOptions(GenerationRequest):
@@ -295,19 +278,12 @@ class CompletionRequest(CompletionOptions):
 
     prompt: PlainPrompts
 
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        return tuple(self.prompt)
-
 
 class SealedCompletionRequest(CompletionOptions):
     prompt: SealedCount
 
-    @property
-    def prompts(self) -> SealedCount:
-        return self.prompt
 
-
+Body = ChatOptions | CompletionOptions
 SCOPE = "cloister.sealed"
 _Fields = dict[str, msgspec.Raw]
 

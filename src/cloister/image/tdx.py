@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 
+from cloister.checks import Reader
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.image.firmware import PAGE, Firmware, TdxSection
 
@@ -133,26 +134,6 @@ MAX_LOG_BYTES = 1 << 20
 _REGISTERS, _NO_ACTION, _SHA384, _DIGEST_BYTES = 4, 3, 0x000C, 48
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-        self._end = len(data.rstrip(data[-1:])) if data[-1:] in (b"\xff", b"\0") else len(data)
-
-    def take(self, count: int) -> bytes:
-        if count > len(self._data) - self._at:
-            raise EvidenceInvalid("The event log ends within an event.")
-        self._at += count
-        return self._data[self._at - count : self._at]
-
-    def number(self, count: int) -> int:
-        return int.from_bytes(self.take(count), "little")
-
-    @property
-    def ended(self) -> bool:
-        """At its end, or where only padding follows."""
-        return self._at >= self._end
-
-
 def rtmr0_of(log: bytes) -> bytes:
     """From zeros, RTMR0 = SHA-384(RTMR0 ‖ digest) for each of its events (TDG.MR.RTMR.EXTEND)."""
     events = [digest for index, digest in _events(log) if index == 0]
@@ -163,9 +144,10 @@ def rtmr0_of(log: bytes) -> bytes:
 
 def _events(data: bytes) -> list[tuple[int, bytes]]:
     """Register and digest of each event. The first event names the algorithms."""
-    log, events = _Reader(data), []
+    padding = len(data) - len(data.rstrip(data[-1:])) if data[-1:] in (b"\xff", b"\0") else 0
+    log, events = Reader(data, "The event log"), []
     sizes = _digest_sizes(log)
-    while not log.ended:
+    while log.left > padding:
         register, kind = log.number(4), log.number(4)
         digests: dict[int, bytes] = {}
         for _ in range(log.number(4)):
@@ -182,9 +164,9 @@ def _events(data: bytes) -> list[tuple[int, bytes]]:
     return events
 
 
-def _digest_sizes(log: _Reader) -> dict[int, int]:
+def _digest_sizes(log: Reader) -> dict[int, int]:
     _, kind, _, size = log.number(4), log.number(4), log.take(20), log.number(4)
-    spec = _Reader(log.take(size))
+    spec = Reader(log.take(size), "The event log")
     if kind != _NO_ACTION or spec.take(16) != b"Spec ID Event03\0":
         raise EvidenceInvalid("The event log does not begin as TCG's do.", hint="It is a CCEL table.")
     spec.take(8)

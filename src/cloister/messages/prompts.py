@@ -17,12 +17,13 @@ Word = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
-    """λ, λ_min (0: λ), and how substitutes are sampled (obfuscation.gqs.Quantization). No secrets."""
+    """λ, λ_min (0: λ), and how substitutes are found (obfuscation.goal). No secrets."""
 
     fakes: Annotated[int, Meta(ge=1, le=MOST_FAKES)] = 7
     minimum: Annotated[int, Meta(ge=0, le=MOST_FAKES)] = 0
-    epsilon: Annotated[float, Meta(gt=0, le=100)] = 0.1
-    distance: Literal["absolute", "relative"] = "absolute"
+    method: Literal["exchangeable", "dictionary", "gqs"] = "exchangeable"
+    epsilon: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    distance: Literal["absolute", "relative"] = "relative"
     candidates: Annotated[int, Meta(ge=1, le=512)] = 128
     temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
     regularise: bool = False

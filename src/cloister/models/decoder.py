@@ -5,7 +5,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 
@@ -112,31 +111,6 @@ class RawParts(Parts):
             raise lacking(name) from None
         self._asked.add(name)
         return found
-
-
-class PlacedParts(Parts):
-    """Copies of the host's parts on a device, made when asked for. Products are held once; decoders place tensors."""
-
-    def __init__(self, source: Parts, device: Device) -> None:
-        self._source, self._device = source, device
-        self._held: dict[tuple[str, ...], Packed] = {}
-
-    def names(self) -> set[str]:
-        return self._source.names()
-
-    def tensor(self, name: str) -> torch.Tensor:
-        return self._source.tensor(name)
-
-    def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
-        key = (*weights, *biases)
-        if key not in self._held:
-            packed = self._source.product(weights, biases, gate)
-            bias, scale = (None if each is None else self._device.place(each) for each in (packed.bias, packed.scale))
-            self._held[key] = replace(packed, data=self._device.place(packed.data), bias=bias, scale=scale)
-        return self._held[key]
-
-    def leftover(self) -> set[str]:
-        return self._source.leftover()
 
 
 def _joined(*rows: torch.Tensor) -> torch.Tensor:

@@ -83,8 +83,8 @@ class FusedDecoder(Decoder):
         self._layers = [self._layer(config, parts, index) for index in range(config.num_hidden_layers)]
         self._norm = device.place(parts.tensor("model.norm.weight"))
         tied = bool(config.tie_word_embeddings)
-        self._head = parts.joined("model.embed_tokens" if tied else "lm_head")
-        self._embedding = self._head if tied else parts.joined("model.embed_tokens")
+        self._head = device.place_product(parts.joined("model.embed_tokens" if tied else "lm_head"))
+        self._embedding = self._head if tied else device.place_product(parts.joined("model.embed_tokens"))
         for packed in (self._head, self._embedding):
             _check(packed, self.vocabulary, config.hidden_size)
         check_leftover(parts, self.architecture)
@@ -114,18 +114,19 @@ class FusedDecoder(Decoder):
         scale, window = head_dim(config) ** -0.5, _window(config, index)
         shape = LayerShape(*heads, self._rotary.width, self._epsilon, scale, window)
         normed = config.model_type == "qwen3"
+        place, product = self.device.place, self.device.place_product
         _check_biases(config, parts, attention, mlp)
         layer = Layer(
             index=index,
             shape=shape,
-            attention_norm=self.device.place(parts.tensor(f"{name}.input_layernorm.weight")),
-            qkv=parts.joined(*(f"{attention}.{part}_proj" for part in "qkv")),
-            q_norm=self.device.place(parts.tensor(f"{attention}.q_norm.weight")) if normed else None,
-            k_norm=self.device.place(parts.tensor(f"{attention}.k_norm.weight")) if normed else None,
-            out=parts.joined(f"{attention}.o_proj"),
-            mlp_norm=self.device.place(parts.tensor(f"{name}.post_attention_layernorm.weight")),
-            gate_up=parts.joined(f"{mlp}.gate_proj", f"{mlp}.up_proj", gate=GATES[config.hidden_act]),
-            down=parts.joined(f"{mlp}.down_proj"),
+            attention_norm=place(parts.tensor(f"{name}.input_layernorm.weight")),
+            qkv=product(parts.joined(*(f"{attention}.{part}_proj" for part in "qkv"))),
+            q_norm=place(parts.tensor(f"{attention}.q_norm.weight")) if normed else None,
+            k_norm=place(parts.tensor(f"{attention}.k_norm.weight")) if normed else None,
+            out=product(parts.joined(f"{attention}.o_proj")),
+            mlp_norm=place(parts.tensor(f"{name}.post_attention_layernorm.weight")),
+            gate_up=product(parts.joined(f"{mlp}.gate_proj", f"{mlp}.up_proj", gate=GATES[config.hidden_act])),
+            down=product(parts.joined(f"{mlp}.down_proj")),
         )
         hidden, inner = config.hidden_size, config.intermediate_size
         _check(layer.qkv, (shape.heads + 2 * shape.kv_heads) * shape.dim, hidden)

@@ -1,14 +1,16 @@
-"""Every mention of a secret is one, in any text and capitals, whole or in part (`parts`): all get one substitute."""
+"""Every mention of a secret is one, in any text and capitals, whole or in part (`people`): all get one substitute."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloister.errors import TagsInvalid
-from cloister.obfuscation.parts import Part, cut_shared, link_parts, outside, owners_of, part_at, parts_of
+from cloister.obfuscation.parts import Part, cut_shared, is_everyday, key_of, outside, owners_of, parts_of
+from cloister.obfuscation.people import grown, is_given_name, link_parts, part_at
 from cloister.obfuscation.tags import Category, Span, TaggedText, add_spans
 
 MAX_SECRETS = 64  # of one prompt, however often each is mentioned
+MAX_GROWN = 4  # rounds in which a name grows by a word: "Thornbury", "Ann Thornbury", "Mary Ann Thornbury"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,17 @@ def add_mentions(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list
     """Also of `known` secrets, and parts of names. TagsInvalid beyond `MAX_SECRETS`. Whole words only: "Ann" is not
     mentioned by "Annual". A nickname is not found. Marks that share a word are cut."""
     known = list(known)
+    marked = _linked(texts, known)
+    for _ in range(MAX_GROWN):
+        owners = owners_of(marked, known)
+        larger = _linked([grown(text, owners, is_given_name) for text in marked], known)
+        if larger == marked:
+            break
+        marked = larger
+    return marked
+
+
+def _linked(texts: Sequence[TaggedText], known: Sequence[str]) -> list[TaggedText]:
     texts = cut_shared(_whole(texts, known), known)
     texts = _whole(texts, known)  # of what was cut off
     owners = owners_of(texts, known)
@@ -41,21 +54,26 @@ def add_mentions(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list
 
 
 def _whole(texts: Sequence[TaggedText], known: Iterable[str]) -> list[TaggedText]:
-    said = [text.text.casefold() for text in texts]
-    earlier = (secret.casefold() for secret in known)
+    said = [key_of(text.text) for text in texts]
+    earlier = (key_of(secret) for secret in known)
     secrets = {secret: Category.FREE for secret in earlier if any(secret in each for each in said)}
-    secrets |= {text.secret(span).casefold(): span.category for text in texts for span in text.spans}
+    owners = owners_of(texts, known)
+    for text in texts:
+        for number, span in enumerate(text.spans):
+            secret = text.secret(span)
+            if (len(secret) > 1 and not is_everyday(secret)) or part_at(text, number, owners) is None:
+                secrets[key_of(secret)] = span.category
     if not secrets:
         return list(texts)
     if len(secrets) > MAX_SECRETS:
         hint = "Mark fewer, send less at once, or use the level 'isolated'."
         raise TagsInvalid(f"There are {len(secrets)} secrets; {MAX_SECRETS} can be hidden in one prompt.", hint=hint)
-    words = "|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True))
+    words = "|".join(re.escape(secret).replace("'", "['’]") for secret in sorted(secrets, key=len, reverse=True))
     pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
 
     def more(text: str) -> Iterable[Span]:
         for found in pattern.finditer(text):
-            yield Span(*found.span(), secrets.get(found[0].casefold(), Category.FREE))
+            yield Span(*found.span(), secrets.get(key_of(found[0]), Category.FREE))
 
     return [add_spans(text, more(text.text)) for text in texts]
 
@@ -71,12 +89,14 @@ def entities_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[
             if (part := part_at(text, number, owners)) is not None:
                 parts.setdefault(part.secret, []).append((Mention(place, span), part))
             else:
-                mentions.setdefault(text.secret(span).casefold(), []).append(Mention(place, span))
+                mentions.setdefault(key_of(text.secret(span)), []).append(Mention(place, span))
+    for key in parts.keys() - mentions.keys() - {key_of(secret) for secret in known}:  # "Thornburys" alone
+        mentions[key] = [parts[key].pop(0)[0]]
     if mentions and not any(each.isalnum() for text in texts for _, piece in outside(text) for each in piece):
         message = "The whole prompt is one secret: there is nothing by which a substitute could be chosen."
         hint = "Mark only the words that must stay secret, or use the level 'isolated'."
         raise TagsInvalid(message, hint=hint)
-    spelt = {secret.casefold(): secret for secret in known}
+    spelt = {key_of(secret): secret for secret in known}
     found = []
     for key in dict.fromkeys((*mentions, *parts)):
         those = mentions.get(key, [])
@@ -87,9 +107,9 @@ def entities_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[
     return found
 
 
-def spelt_before(entities: Sequence[Entity], spellings: Mapping[str, str]) -> list[Entity]:
+def spelt_before(entities: Sequence[Entity], spelling: Callable[[str], str]) -> list[Entity]:
     """The entities, each spelt as its substitutes are: mentions in other capitals get substitutes in those."""
-    return [replace(one, secret=spellings.get(one.secret.casefold(), one.secret)) for one in entities]
+    return [replace(one, secret=spelling(one.secret)) for one in entities]
 
 
 def replaced(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[str]:

@@ -30,10 +30,10 @@ Distance = Literal["absolute", "relative"]
 class Quantization:
     """λ_max: candidates kept at each step. Distance: |P(fake) − P(real)| < ε as in the paper, or of ln P."""
 
-    epsilon: float = 0.1
+    epsilon: float = 1.0
     lambda_max: int = 128
     temperature: float = 1.0
-    distance: Distance = "absolute"
+    distance: Distance = "relative"
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0 or (self.distance == "absolute" and self.epsilon > 1):

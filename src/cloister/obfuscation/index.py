@@ -55,6 +55,10 @@ class Prf:
             places[last], places[chosen] = places[chosen], places[last]
         return Order(tuple(places))
 
+    def uniforms(self, context: bytes) -> Iterator[float]:
+        """In [0, 1), endless."""
+        return (word / 2**64 for word in self._words(b"uniform", context))
+
     def secret(self, context: bytes) -> bytes:
         return hmac.digest(self._key, b"secret\0" + hashlib.sha256(context).digest() + b"\1", "sha256")
 

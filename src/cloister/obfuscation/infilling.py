@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cloister.errors import CloisterError, TagsInvalid
-from cloister.obfuscation.entities import Entity, Mention, add_mentions, blanked, entities_of, swapped
+from cloister.obfuscation.entities import Entity, blanked
 from cloister.obfuscation.gqs import Slot
 from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes, shape_of
-from cloister.obfuscation.parts import KEPT, is_everyday, is_telling, outside, owners_of, parts_of, says_part, words_in
+from cloister.obfuscation.parts import KEPT, is_telling, words_in
+from cloister.obfuscation.skeleton import reads_alike, skeleton_of
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
 NEAR = 160  # characters written out before a secret, and looked at beside it, at most
@@ -57,15 +58,8 @@ class Infilling:
         return self._places[number].fits(self._tokens(number, values))
 
     def same_shape(self, candidate: Sequence[tuple[int, ...]]) -> bool:
-        """Whether a prompt with these values would be read as this one is (`Skeleton`)."""
-        values = self.values(candidate)
-        pairs = zip(values, self.entities, strict=True)
-        if any(len(parts_of(value)) != len(parts_of(entity.secret)) for value, entity in pairs):
-            return False
-        try:
-            return skeleton_of(swapped(self._texts, self.entities, values)) == self._skeleton
-        except TagsInvalid:
-            return False
+        """Whether a prompt with these values would be read as this one is (`skeleton`)."""
+        return reads_alike(self._texts, self.entities, self.values(candidate), self._skeleton)
 
     def words(self, candidate: Sequence[tuple[int, ...]]) -> frozenset[str]:
         """In small letters: no two variants may have one of these in common."""
@@ -241,42 +235,3 @@ def _head(text: str, most: int) -> str:
 
 def _asked(entity: Entity) -> str:
     return "blank" if entity.category is Category.FREE else str(entity.category)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Mark:
-    """A mention: the number of its secret, and what part of it. `linked`: whether the part would have been found."""
-
-    entity: int
-    part: tuple[int, bool] | None = None
-    linked: tuple[bool, bool] | None = None
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Skeleton:
-    """How a prompt is read, whatever its values are. Variants of one prompt have one skeleton, or an adversary could
-    rule one out: a value that also stands in the text around would be marked there, too."""
-
-    around: tuple[tuple[str, ...], ...]
-    marks: tuple[tuple[_Mark, ...], ...]
-    says: tuple[bool, ...]
-    categories: tuple[Category, ...]
-
-
-def skeleton_of(texts: Sequence[TaggedText]) -> Skeleton:
-    """TagsInvalid where the texts cannot be marked so."""
-    texts = add_mentions(texts)
-    entities, owners = entities_of(texts), owners_of(texts)
-    marks: dict[Mention, _Mark] = {}
-    for number, entity in enumerate(entities):
-        marks |= {mention: _Mark(number) for mention in entity.mentions}
-        for mention, part in entity.parts:
-            word = parts_of(entity.secret)[part.index]
-            marks[mention] = _Mark(number, (part.index, part.initial), (is_telling(word), is_everyday(word)))
-    in_order = sorted(marks, key=lambda mention: (mention.text, mention.span))
-    return Skeleton(
-        tuple(tuple(piece for _, piece in outside(text)) for text in texts),
-        tuple(tuple(marks[one] for one in in_order if one.text == place) for place in range(len(texts))),
-        tuple(says_part(text, owners) for text in texts),
-        tuple(entity.category for entity in entities),
-    )

@@ -1,19 +1,20 @@
-"""Parts of a secret that stand alone: "Dr Thornbury" for Margaret Thornbury. Sent unchanged, they tell the real one.
-
-* A word of two secrets belongs to the one with more words or the first: "Ann Lee", "Tom Lee" are "Ann Lee", "Tom".
-* A word of a name that stands alone, unmarked, is marked as its part. So is its initial before a later part.
-* Every other word of a secret outside the marks ("Will", initials alone) is refused, with what to do.
-"""
+"""The words of secrets, and whose each is: sent unchanged, "Thornbury" tells which variant is Margaret Thornbury's.
+A word of two secrets belongs to the one with more words or the first: "Ann Lee", "Tom Lee" are "Ann Lee", "Tom".
+What may or may not be a part ("Will", "MT") is refused, with what to do. `people` finds the parts of names."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cloister.errors import TagsInvalid
+from cloister.obfuscation.dates import Dated
 from cloister.obfuscation.tags import Category, Span, TaggedText
 
+_TITLES = "dr doctor mr mister mrs ms miss mx prof professor sir madam herr frau mme monsieur madame"
+TITLES = frozenset(_TITLES.split())
 KEPT = frozenset(
-    {"dr", "mr", "mrs", "ms", "miss", "prof", "st", "sir"}
+    TITLES
+    | {"st", "jr", "sr", "ii", "iii", "md", "phd", "rn", "esq"}
     | {"of", "the", "and", "for", "at", "in", "on", "by", "a", "an", "to", "am", "pm", "nd", "rd", "th"}
     | {"de", "la", "le", "les", "du", "des", "van", "von", "der", "den", "di", "da", "del", "el", "y"}
     | {"com", "org", "net", "edu"}
@@ -34,8 +35,22 @@ _EVERYDAY = (
     "wood woods young"
 )
 EVERYDAY = frozenset(_EVERYDAY.split())  # in small letters taken for words of the language
-_WORD = re.compile(r"[^\W_]+")
-_INITIAL_BEFORE = re.compile(r"(?<!\w)(?P<letter>[^\W\d_])(?P<gap>\.? )\Z")
+_ABBREVIATIONS = (
+    "ac am bc bid bm bp ca cc cd cm cns cp ct cv dc dm dna dnr dr ed eeg ekg ent er fm gi gp gu he hf hr hs ht icu id "
+    "im io iq it iv kg la lb ld ll lp lv md mg mi ml mm mp mr mri ms my nc nd ny ob oh ok or pa pc pe pm po pr prn ps "
+    "pt qd ra rbc rn rom rv sc sd sob st tb tid to tv tx uk un up us ut va vs wbc wt"
+)
+ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())  # in capitals no initials of a person, unless marked
+_WORD = re.compile(r"(?:(?<!\w)[ODod]['’](?=[^\W\d_]{3}))?[^\W_]+")  # O'Brien is one word
+_PLURAL = re.compile(r"(?P<the>[Tt]he )?(?P<word>[A-Z][\w'’-]*[a-z]s)(?!\w)(?P<own>['’](?!\w))?")
+_THE = ("the ", "The ")
+EMAIL = re.compile(r"(?P<local>[\w.+-]+)@[\w-]+(?:\.[\w-]+)+")
+LETTERS = re.compile(r"(?:[A-Z]\. ?){1,4}[A-Z]\.?|[A-Z]{2,5}")
+
+
+def key_of(secret: str) -> str:
+    """The same for all its spellings: O'Brien, o’brien."""
+    return secret.casefold().replace("’", "'")
 
 
 def words_in(text: str) -> list[re.Match[str]]:
@@ -54,13 +69,17 @@ def is_telling(word: str) -> bool:
     return not small and len(word) >= (3 if word.isdigit() else 2)
 
 
+def is_sibilant(word: str) -> bool:
+    return word.casefold().endswith(("s", "x", "z", "ch", "sh"))
+
+
 def is_everyday(word: str) -> bool:
     return word.casefold() in EVERYDAY
 
 
 def gives_away(found: str, part: str, category: Category) -> bool:
     """Names in any capitals; other secrets and everyday words not where only the secret has a capital."""
-    if found.casefold() != part.casefold() or not is_telling(part):
+    if key_of(found) != key_of(part) or not is_telling(part):
         return False
     if category is Category.NAME and not is_everyday(part):
         return True
@@ -90,38 +109,86 @@ class Owners:
         categories: dict[str, Category] = {}
         spelt: dict[str, str] = {}
         for secret, category in marked:
-            key = secret.casefold()
+            key = key_of(secret)
             spelt.setdefault(key, secret)
             if categories.setdefault(key, category) is Category.FREE:
                 categories[key] = category
-        earlier = {secret.casefold(): secret for secret in known}
+        earlier = {key_of(secret): secret for secret in known}
         rest = [key for key in spelt if key not in earlier]
-        self.keys = (*earlier, *sorted(rest, key=lambda key: (-len(parts_of(key)), -len(words_in(key)))))
+        self.keys = (*earlier, *sorted(rest, key=_by_words))
         self._words: dict[str, _Owned] = {}
+        self._initials: dict[str, tuple[Part, ...]] = {}
         for key in self.keys:
             secret, category = spelt.get(key) or earlier[key], categories.get(key, Category.FREE)
-            for index, word in enumerate(parts_of(secret)):
+            words = parts_of(secret)
+            first = tuple(Part(key, index, initial=True) for index, word in enumerate(words) if word[0].isalpha())
+            named = category is Category.NAME or (
+                category is Category.FREE and all(word[0].isupper() for word in words)
+            )
+            if named and 1 < len(first) == len(words) < len("".join(words)):
+                for those in (first, (first[0], first[-1])):
+                    letters = "".join(words[part.index][0] for part in those).upper()
+                    if self._initials.setdefault(letters, those) != those:
+                        self._initials[letters] = ()
+            mail = EMAIL.fullmatch(secret)  # who has which provider is no secret
+            for index, word in enumerate(words if mail is None else parts_of(mail["local"])):
                 if is_telling(word):
-                    self._words.setdefault(word.casefold(), _Owned(Part(key, index), word, category))
+                    self._words.setdefault(key_of(word), _Owned(Part(key, index), word, category))
 
     def __iter__(self) -> Iterator[tuple[Part, str, Category]]:
         return ((one.part, one.word, one.category) for one in self._words.values())
 
     def part(self, word: str) -> Part | None:
-        owned = self._words.get(word.casefold())
+        owned = self._words.get(key_of(word))
         return None if owned is None else owned.part
 
+    def name_part(self, word: str) -> Part | None:
+        owned = self._words.get(key_of(word))
+        named = owned is not None and len(word) > 2 and owned.category in (Category.NAME, Category.FREE)
+        return owned.part if owned is not None and named and owned.word[0].isupper() else None
+
+    def initials(self, letters: str) -> tuple[Part, ...] | None:
+        """Of "M.T." and "MT": the one name with these; () if two names do, None if none does."""
+        return self._initials.get(re.sub(r"\W", "", letters))
+
     def elsewhere(self, secret: str) -> bool:
-        key = secret.casefold()
+        """Whether a word of it belongs to another secret, or it is the initials of another."""
+        key = key_of(secret)
+        if self.spells_initials(secret):
+            return True
         return any((part := self.part(word)) is not None and part.secret != key for word in parts_of(secret))
 
-    def linked(self, word: str) -> Category | None:
-        """The category of the name that this unmarked word is surely a part of. `free` with a capital is a name."""
-        owned = self._words.get(word.casefold())
-        if owned is None or is_everyday(owned.word) or not gives_away(word, owned.word, owned.category):
+    def spells_initials(self, secret: str) -> bool:
+        return LETTERS.fullmatch(secret) is not None and bool(self.initials(secret))
+
+    def plural_at(self, text: str, start: int, end: int) -> Span | None:
+        """The surname within "the Thornburys" or "Thornburys'", which may be another word's capital otherwise."""
+        found, before = _PLURAL.match(text, start), text[max(0, start - 4) : start]
+        if found is None or found.end("word") < end or not (found["own"] or found["the"] or before in _THE):
+            return None
+        word = found["word"]
+        stem = word[:-2] if word.endswith("es") and is_sibilant(word[:-2]) else word[:-1]
+        part = self.part(stem)
+        if part is None or part.secret == key_of(text[start:end]) or is_sibilant(stem) == (len(word) - len(stem) == 1):
+            return None
+        if part.index != len(parts_of(part.secret)) - 1 or self.linked(stem, titled=True) is None:
+            return None
+        return Span(found.start("word"), found.start("word") + len(stem), Category.NAME)
+
+    def linked(self, word: str, titled: bool = False) -> Category | None:
+        """The category of the name that this unmarked word is surely a part of. `free` with a capital is a name, and an
+        everyday word is one after a title."""
+        owned = self._words.get(key_of(word))
+        if owned is None or not gives_away(word, owned.word, owned.category):
+            return None
+        if is_everyday(owned.word) and not (titled and word[0].isupper()):
             return None
         named = owned.category is Category.NAME or (owned.category is Category.FREE and word[0].isupper())
         return owned.category if named else None
+
+
+def _by_words(key: str) -> tuple[bool, int, int]:
+    return EMAIL.fullmatch(key) is not None, -len(parts_of(key)), -len(words_in(key))
 
 
 def owners_of(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> Owners:
@@ -142,13 +209,22 @@ def cut_shared(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[T
 def _cut(text: TaggedText, owners: Owners) -> Iterator[Span]:
     for span in text.spans:
         secret = text.secret(span)
-        if not owners.elsewhere(secret):
+        if (stem := owners.plural_at(text.text, span.start, span.end)) is not None:
+            yield stem
+            continue
+        dated = span.category is Category.DATE and len(parts_of(secret)) > 1 and Dated.of(secret) is not None
+        # Dates of one year move together, but may leave it; an address moves with the name that it says (`joint`).
+        if dated or EMAIL.fullmatch(secret) or not owners.elsewhere(secret):
             yield span
+            continue
+        if owners.spells_initials(secret):
+            for found in re.finditer("[A-Z]", secret):
+                yield Span(span.start + found.start(), span.start + found.end(), Category.NAME)
             continue
         rest: list[re.Match[str]] = []
         for found in words_in(secret):
             part = owners.part(found[0])
-            if part is None or part.secret == secret.casefold():
+            if part is None or part.secret == key_of(secret):
                 rest += [found] if rest or found[0].casefold() not in KEPT else []
                 continue
             yield from _joined(span, rest)
@@ -164,54 +240,6 @@ def _joined(span: Span, words: list[re.Match[str]]) -> Iterator[Span]:
         yield Span(span.start + words[0].start(), span.start + words[-1].end(), span.category)
 
 
-def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
-    spans = list(text.spans)
-    for start, piece in outside(text):
-        for found in words_in(piece):
-            category = owners.linked(found[0])
-            if category is not None:
-                spans.append(Span(start + found.start(), start + found.end(), category))
-    marked = TaggedText(text.text, tuple(sorted(spans)))
-    initials = [span for span in marked.spans for span in _initials(marked, span, owners)]
-    return TaggedText(text.text, tuple(sorted({*marked.spans, *initials})))
-
-
-def _initials(text: TaggedText, span: Span, owners: Owners) -> Iterator[Span]:
-    part, start = owners.part(text.secret(span)), span.start
-    since = max((one.end for one in text.spans if one.end <= start), default=0)
-    while part is not None and (found := _INITIAL_BEFORE.search(text.text, since, start)):
-        if _initial_of(found["letter"], part) is None:
-            return
-        start = found.start()
-        yield Span(start, start + 1, span.category)
-
-
-def _initial_of(letter: str, part: Part) -> Part | None:
-    """Of a name's words before this one, that which the letter begins."""
-    for index, word in enumerate(parts_of(part.secret)[: part.index]):
-        if word[:1].casefold() == letter.casefold():
-            return Part(part.secret, index, initial=True)
-    return None
-
-
-def part_at(text: TaggedText, number: int, owners: Owners) -> Part | None:
-    """The part of another secret that span `number` of a text is; None if it is a secret itself."""
-    span = text.spans[number]
-    secret = text.secret(span)
-    if (part := owners.part(secret)) is not None and part.secret != secret.casefold():
-        return part
-    after = number
-    while len(secret) == 1 and secret.isalpha() and (after := after + 1) < len(text.spans):
-        if text.text[text.spans[after - 1].end : text.spans[after].start] not in (" ", ". "):
-            return None
-        following = text.secret(text.spans[after])
-        if (part := owners.part(following)) is not None:
-            return _initial_of(secret, part)
-        if len(following) > 1:
-            return None
-    return None
-
-
 def refuse_parts(texts: Iterable[TaggedText], owners: Owners) -> None:
     """TagsInvalid where a word of a secret, or the initials of a name, stand outside the marks."""
     if any(says_part(text, owners) for text in texts):
@@ -225,12 +253,17 @@ def says_part(text: TaggedText, owners: Owners) -> bool:
     words = {found[0] for piece in pieces for found in words_in(piece)}
     if any(gives_away(word, part, category) for _, part, category in owners for word in words):
         return True
-    for secret in owners.keys:  # "M.T." and "M. T." for Margaret Thornbury
-        letters = [word[0].upper() for word in parts_of(secret) if word[0].isalpha()]
-        alone = r"(?<!\w)" + r"\. ?".join(letters) + r"\."
-        if len(letters) > 1 and any(re.search(alone, piece) for piece in pieces):
-            return True
-    return False
+    return any(owners.initials(found[0]) is not None for piece in pieces for found in initials_in(piece))
+
+
+def is_abbreviation(letters: str) -> bool:
+    return re.sub(r"\W", "", letters).casefold() in ABBREVIATIONS
+
+
+def initials_in(text: str) -> Iterator[re.Match[str]]:
+    """Capitals with or without dots, abbreviations aside."""
+    alone = rf"(?<![\w.])(?:{LETTERS.pattern})(?!\w)"
+    return (found for found in re.finditer(alone, text) if not is_abbreviation(found[0]))
 
 
 def outside(text: TaggedText) -> Iterator[tuple[int, str]]:

@@ -1,6 +1,6 @@
 """One request of OpenAI's API as λ+1 of them. A secret keeps its substitutes from request to request, and each
 variant's conversation its own answers: what came again among others that did not would be the real one. A conversation
-whose earlier answers are not known here is refused. No sockets; memory ends with this object."""
+whose earlier answers are not known here is refused. No sockets; answers are remembered for this object's life."""
 
 import json
 import re
@@ -12,11 +12,12 @@ from typing import Any
 from cloister.errors import InvalidRequest, ObfuscationRefused
 from cloister.obfuscation.conversation import Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere, refuse_biases, refused, strings_in
-from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
+from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before
 from cloister.obfuscation.index import Order, Prf, new_secret
 from cloister.obfuscation.parts import Owners, owners_of, refuse_parts, says_part
+from cloister.obfuscation.store import MemoryStore, Store
 from cloister.obfuscation.tags import Detector, TaggedText, auto_redact, parse_redacted, regularise
-from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
+from cloister.obfuscation.variants import AsGiven, Goal, Substitutes, Substituting, missing, with_kept
 from cloister.request_fields import refuse_repeated_names
 
 FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
@@ -35,7 +36,7 @@ class Obfuscated:
 
 class Obfuscation:
     """For one user. `detector` marks secrets beside tagged ones; `regular` respells secrets (§7.1). `new_sampler`: for
-    `another` user, if a sampler draws from a secret."""
+    `another` user, if a sampler draws from a secret. `goal` says what to expect of substitutes in the store."""
 
     def __init__(
         self,
@@ -45,33 +46,38 @@ class Obfuscation:
         detector: Detector | None = None,
         regular: bool = False,
         new_sampler: Callable[[], Substituting] | None = None,
+        store: Store | None = None,
+        goal: Goal | None = None,
     ) -> None:
         self._by, self._detector, self._regular, self._new_sampler = by, detector, regular, new_sampler
         self._prf = Prf(secret or new_secret())
         self._count = 0
-        self._known: dict[str, tuple[str, ...]] = {}
-        self._spelt: dict[str, str] = {}
+        self._store: Store = store or MemoryStore()
+        self._goal: Goal = goal or AsGiven()
         self._answers = Answers()
         self._lock, self._sampling = threading.Lock(), threading.Lock()
 
-    def another(self) -> "Obfuscation":
-        """Neither user knows anything of what the other said, but they sample in turns."""
+    def another(self, user: bytes | None = None) -> "Obfuscation":
+        """Neither user knows anything of what the other said, but they sample in turns. Of one without a name nothing
+        is kept."""
         by = self._by if self._new_sampler is None else self._new_sampler()
-        other = Obfuscation(by, detector=self._detector, regular=self._regular, new_sampler=self._new_sampler)
+        store = MemoryStore() if user is None else self._store.of(user)
+        more: dict[str, Any] = {"new_sampler": self._new_sampler, "store": store, "goal": self._goal}
+        other = Obfuscation(by, detector=self._detector, regular=self._regular, **more)
         other._sampling = self._sampling
         return other
 
     @property
     def remembers(self) -> bool:
         """Whether it knows a secret, which must keep its substitutes."""
-        return bool(self._known)
+        return bool(self._store.known())
 
     def obfuscate(self, path: str, body: bytes) -> Obfuscated | None:
         """None if the request may go as it is, having no secrets. Raises TagsInvalid, TooFewCandidates or
         ObfuscationRefused; then nothing may be sent."""
         field = next((name for end, name in FIELDS.items() if path.partition("?")[0].rstrip("/").endswith(end)), None)
         if field is None:
-            if _ANY_TAG.search(body) or any(map(Elsewhere(list(self._known)).mentions, _said(body))):
+            if _ANY_TAG.search(body) or any(map(Elsewhere(self._store.known()).mentions, _said(body))):
                 raise ObfuscationRefused(
                     "Only chat completions and completions can be obfuscated, and this request says a tag or a secret.",
                     hint="Take it out, or send the request past this client if the provider may read it.",
@@ -101,7 +107,7 @@ class Obfuscation:
     def _obfuscate(self, field: str, request: dict[str, Any]) -> Obfuscated | None:
         places = list(_texts(request.get(field), (field,)))
         found = [self._marked(text, place, given=_given_before(request, place)) for place, text in places]
-        known = [self._spelt[secret] for secret in self._known]
+        known = self._store.recall(found)
         marked = add_mentions(found, known)
         entities = entities_of(marked, known)
         owners = owners_of(marked, known)
@@ -114,11 +120,10 @@ class Obfuscation:
         if not entities:
             return None
         refuse_biases(request.get("logit_bias"))
-        columns = self._columns(marked, entities)
-        count = min(len(column) for column in columns)
-        spelt = spelt_before(entities, self._spelt)
+        substitutes = self._substitutes(marked, entities)
+        spelt = spelt_before(entities, self._store.spelling)
         variants = [[text.text for text in marked]]
-        variants += [replaced(marked, spelt, [column[at] for column in columns]) for at in range(count)]
+        variants += [replaced(marked, spelt, values) for values in substitutes.values]
         keys = [place for place, _ in places]
         if field == "messages":
             self._answer_as_before(request["messages"], keys, marked, variants)
@@ -128,7 +133,8 @@ class Obfuscation:
             number = self._count
         order = self._prf.order(b"request %d" % number, len(bodies))
         turn = _turn(request["messages"], keys, variants[0], len(request["messages"])) if field == "messages" else ""
-        report = {"lambda": count, "secrets": [str(entity.category) for entity in entities]}
+        count, named = len(substitutes.values), [str(entity.category) for entity in entities]
+        report = {"lambda": count, "secrets": named, "methods": list(substitutes.methods), "kept": substitutes.kept}
         return Obfuscated(tuple(order.shuffled(bodies)), order, turn, report)
 
     def _marked(self, text: str, place: tuple[Any, ...], *, given: bool) -> TaggedText:
@@ -138,19 +144,13 @@ class Obfuscation:
             found = auto_redact(found, self._detector(found.text))
         return regularise(found) if self._regular else found
 
-    def _columns(self, marked: Sequence[TaggedText], entities: Sequence[Entity]) -> list[tuple[str, ...]]:
-        """For each entity its substitutes, variant by variant: those it had before, or new ones, sampled together."""
+    def _substitutes(self, marked: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
         with self._sampling:  # seconds: one at a time, and no secret twice
-            known = [entity for entity in entities if entity.secret.casefold() in self._known]
-            if len(known) < len(entities):
-                texts = without(marked, known)
-                asked = entities_of(texts)
-                found: Substitutes = self._by.substitutes(texts, asked)
-                check_shape(found.values, asked)
-                for number, entity in enumerate(asked):
-                    self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
-                    self._spelt[entity.secret.casefold()] = entity.secret
-        return [self._known[entity.secret.casefold()] for entity in entities]
+            new = missing(marked, entities, self._store, self._goal)
+            drawn = Substitutes(())
+            if new.entities:
+                drawn = self._by.substitutes(new.texts, new.entities, new.taken)
+            return with_kept(entities, new.entities, drawn, self._store, self._goal)
 
     def _answer_as_before(
         self,

@@ -1,90 +1,140 @@
-"""Substitutes by Greedy Quantized Sampling: λ values that would each have found the others and the secret, or an alert
-where there are too few (§5.1). The same secret and prompt give the same substitutes in the same order."""
+"""A prompt's substitutes, by method: values that exist, drawn so that the secret is exchangeable with them or evenly
+(`dictionary`), or made up by the model (`gqs`, and what is marked `free`). Secrets without relation are drawn apart,
+the others blanked; those that must agree are drawn together."""
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, replace
 
-from cloister.errors import SetupError, TooFewCandidates
-from cloister.obfuscation.blocks import Block, block_with, drawn
-from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.gqs import Quantization, Sampled, finished, sampling
+from cloister.errors import TooFewCandidates
+from cloister.obfuscation.candidates.vocabularies import VOCABULARIES
+from cloister.obfuscation.entities import Entity, entities_of, without
+from cloister.obfuscation.goal import SamplingGoal
+from cloister.obfuscation.gqs import finished
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.infilling import Infilling
+from cloister.obfuscation.joint import Group, groups_of
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
-from cloister.obfuscation.tags import TaggedText
-from cloister.obfuscation.variants import MAX_FAKES, Substitutes
+from cloister.obfuscation.pool_draw import Drawn, PoolDraw
+from cloister.obfuscation.quantized import QuantizedSampler
+from cloister.obfuscation.tags import Category, TaggedText
+from cloister.obfuscation.variants import Substitutes
+
+SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
+
+
+Grouping = Callable[[Sequence[TaggedText], Sequence[Entity], Prf], list[Group]]
+
+
+def with_lists(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
+    return groups_of(texts, entities, prf, VOCABULARIES)
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingGoal:
-    """With fewer than `minimum` nothing is sent."""
-
-    fakes: int = 7
-    minimum: int | None = None
-    quantization: Quantization = field(default_factory=Quantization)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.fakes <= MAX_FAKES:
-            raise SetupError(f"λ_min and λ are numbers with 1 ≤ λ_min ≤ λ ≤ {MAX_FAKES}.", hint="Try λ = 7.")
-
-    @property
-    def least(self) -> int:
-        return self.fakes if self.minimum is None else self.minimum
-
-
 class Sampler:
-    """`prf` draws which candidates are taken; `shapes` of the model's tokens are made here if they are not made yet."""
+    """`prf` draws which candidates are taken."""
 
-    def __init__(
+    model: LanguageModel
+    tokenizer: SamplingTokenizer
+    goal: SamplingGoal
+    prf: Prf
+    shapes: TokenShapes
+    grouping: Grouping = with_lists
+
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
+        return finished(self.sampling(texts, entities, taken))
+
+    def sampling(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Generator[int, None, Substitutes]:
+        """A piece at a time."""
+        groups = [] if self.goal.method == "gqs" else self.grouping(texts, entities, self.prf)
+        for group in groups:
+            if group.pool is None and any(entities[at].category is not Category.FREE for at in group.entities):
+                raise _unknown(entities, group.entities[0])
+        pooled = {at for group in groups if group.pool is not None for at in group.entities}
+        drawn: list[tuple[tuple[int, ...], Drawn]] = []
+        if made_up := tuple(at for at in range(len(entities)) if at not in pooled):
+            drawn.append((made_up, (yield from self._made_up(texts, entities, made_up))))
+        for group in groups:
+            if group.pool is not None:
+                # A value that another secret has, really or in a variant, would be in two of the prompts.
+                others = {value.casefold() for _, each in drawn for values in each.values for value in values}
+                found = yield from self._from_pool(texts, entities, group, others.union(taken))
+                drawn.append((group.entities, found))
+        fewest = min(len(each.values) for _, each in drawn) - 1
+        if any(len(each.values) - 1 > fewest for _, each in drawn):
+            goal = replace(self.goal, fakes=fewest, minimum=self.goal.least)
+            return (yield from replace(self, goal=goal).sampling(texts, entities, taken))
+        methods = [self.goal.method if at in pooled else "gqs" for at in range(len(entities))]
+        return _joined(drawn, methods)
+
+    def _made_up(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], those: tuple[int, ...]
+    ) -> Generator[int, None, Drawn]:
+        texts, asked = _alone(texts, entities, those)
+        if not self.shapes.ready:
+            yield SHAPES_LIKE_TOKENS
+        quantized = QuantizedSampler(self.model, self.tokenizer, self.goal, self.prf, self.shapes)
+        found = yield from quantized.sampling(texts, asked)
+        real = tuple(entity.secret for entity in asked)
+        return Drawn((real, *found.values), found.logprobs, found.likelihoods)
+
+    def _from_pool(
         self,
-        model: LanguageModel,
-        tokenizer: SamplingTokenizer,
-        goal: SamplingGoal,
-        prf: Prf,
-        shapes: TokenShapes | None = None,
-    ) -> None:
-        self._model, self._tokenizer, self._goal, self._prf = model, tokenizer, goal, prf
-        self._shapes = shapes or TokenShapes(tokenizer, model.vocabulary)
-
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
-        return finished(self.sampling(texts, entities))
-
-    def sampling(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:
-        """A piece at a time (`gqs.sampling`)."""
-        goal, by = self._goal, self._goal.quantization
-        infilling = Infilling(self._tokenizer, self._shapes, texts, entities)
-        found = yield from class_of(self._model, infilling, by)
-        for slot, count in enumerate(found.found):
-            if count < goal.least:
-                raise _too_few(entities, infilling.entity_of(slot), count, goal)
-        block = block_for(found, infilling, goal.fakes, by)
-        if len(block) <= goal.least:
-            raise _too_few(entities, len(entities) - 1, max(0, len(block) - 1), goal)
-        context = "\0".join((*(entity.secret for entity in entities), *(text.text for text in texts))).encode()
-        chosen = drawn(found.secret, block, goal.fakes, self._prf, context)
-        real = next(one for one in block if one.values == found.secret)
-        values = tuple(infilling.values(one.values) for one in chosen)
-        gaps = tuple(by.gap(one.logprob, real.logprob) for one in chosen)
-        logprobs = (real.logprob, *(one.logprob for one in chosen))
-        return Substitutes(values, by.epsilon, by.distance, gaps, logprobs)
+        texts: Sequence[TaggedText],
+        entities: Sequence[Entity],
+        group: Group,
+        taken: set[str],
+    ) -> Generator[int, None, Drawn]:
+        texts, asked = _alone(texts, entities, group.entities)
+        taken |= {entity.secret.casefold() for at, entity in enumerate(entities) if at not in group.entities}
+        real = tuple(entity.secret for entity in asked)
+        pool = [
+            values
+            for values in group.pool or ()
+            if values == real or not any(value.casefold() in taken for value in values)
+        ]
+        model = self.model if self.goal.method == "exchangeable" else None
+        found = yield from PoolDraw(model, self.tokenizer, self.goal.fakes, self.prf).draw(texts, asked, pool)
+        if len(found.values) <= self.goal.least or found.believable < self.goal.believable:
+            raise _too_few(entities, group.entities[0], min(found.believable, len(found.values) - 1), self.goal)
+        return found
 
 
-def class_of(model: LanguageModel, infilling: Infilling, by: Quantization) -> Generator[int, None, Sampled]:
-    """The class of the secrets, without the values that a prompt would be read otherwise with."""
-    found = yield from sampling(model, infilling.beginning, infilling.slots, by, fitting=infilling)
-    members = tuple(one for one in found.members if infilling.same_shape(one.values))
-    return Sampled(found.secret, members, found.found)
+def _alone(
+    texts: Sequence[TaggedText], entities: Sequence[Entity], those: Sequence[int]
+) -> tuple[list[TaggedText], list[Entity]]:
+    """The texts with these entities alone marked, all others blanked."""
+    others = [entity for at, entity in enumerate(entities) if at not in those]
+    left = without(texts, others) if others else list(texts)
+    return left, entities_of(left) if others else list(entities)
 
 
-def block_for(found: Sampled, infilling: Infilling, fakes: int, by: Quantization) -> Block:
-    return block_with(found.secret, found.members, by, fakes + 1, infilling.words)
+def _joined(drawn: Sequence[tuple[tuple[int, ...], Drawn]], methods: Sequence[str]) -> Substitutes:
+    """The k-th of each group together: groups are independent, so logarithms add up."""
+    columns: dict[int, list[str]] = {}
+    for places, each in drawn:
+        columns |= {place: [values[at] for values in each.values] for at, place in enumerate(places)}
+    _, *fakes = zip(*(columns[place] for place in range(len(methods))), strict=True)
+    logprobs, likelihoods = (
+        tuple(map(sum, zip(*those, strict=True)))
+        for those in ([each.logprobs for _, each in drawn], [each.likelihoods for _, each in drawn])
+    )
+    return Substitutes(tuple(fakes), logprobs, likelihoods, tuple(methods))
+
+
+def _unknown(entities: Sequence[Entity], number: int) -> TooFewCandidates:
+    category = entities[number].category
+    message = f"Secret {number + 1} is no {category} that the lists of real values have. Among real ones it would show"
+    hint = "Spell it as usual, mark the whole of it and nothing else, name another category, or give substitutes."
+    free = "With the category 'free' a model makes substitutes up, which a reader often sees through."
+    return TooFewCandidates(f"{message}, so nothing was sent.", span=number + 1, found=0, hint=f"{hint} {free}")
 
 
 def _too_few(entities: Sequence[Entity], number: int, found: int, goal: SamplingGoal) -> TooFewCandidates:
-    category, by = entities[number].category, goal.quantization
-    larger = "a larger ε" if by.distance == "relative" or by.epsilon < 1 else "a relative distance"
-    has = f"Secret {number + 1} ({category}) has {found} plausible substitutes; at least {goal.least} were asked for."
-    message = f"{has} Sending the prompt could give it away, so nothing was sent."
-    tries = f"Try {larger} (now {by.epsilon:g}), a larger λ_max (now {by.lambda_max}), a higher temperature"
-    hint = f"{tries} (now {by.temperature:g}), regular spelling, a shorter mark, a category, or a smaller λ_min."
+    category = entities[number].category
+    has = f"Secret {number + 1} ({category}) has {found} believable substitutes here; {goal.believable} are needed."
+    message = f"{has} The text around it tells too much, so nothing was sent."
+    hint = "Mark also the words around it that give it away, leave them out, or ask for a smaller λ_min."
     return TooFewCandidates(message, span=number + 1, found=found, hint=hint)

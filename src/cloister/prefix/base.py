@@ -4,7 +4,6 @@ It has no part in the order of requests: a scheduler that prefers hits reveals o
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -110,7 +109,10 @@ class Counts:
     recalls: int = 0
 
 
-class PrefixCache(ABC):
+class PrefixCache:
+    """This one reuses nothing."""
+
+    pool: Pool
     keeps_answers = False  # whether an answer is computed again, as a prompt, to be inserted
 
     @property
@@ -118,10 +120,10 @@ class PrefixCache(ABC):
         return Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        return None
+        self.pool = pool
 
-    @abstractmethod
-    def lookup(self, key: PrefixKey, most: int) -> Found: ...
+    def lookup(self, key: PrefixKey, most: int) -> Found:
+        return NOTHING
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
         """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
@@ -134,13 +136,19 @@ class PrefixCache(ABC):
     def settle(self, seconds: float) -> bool:
         return True
 
-    @abstractmethod
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         """Retain what is worth keeping of these blocks. Called whenever more blocks are full, and at the end."""
+        return None
 
-    @abstractmethod
     def evict(self, count: int) -> None:
         """Free `count` more blocks. A block that no sequence holds must go, or requests would wait for ever."""
+        return None
+
+    def make_room(self, count: int) -> bool:
+        """Whether `count` blocks are free, after evicting as many as lack."""
+        if self.pool.free < count:
+            self.evict(count - self.pool.free)
+        return self.pool.free >= count
 
     def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
         """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration. A label
@@ -149,15 +157,4 @@ class PrefixCache(ABC):
 
     def forget(self, tenant: str) -> None:
         """Drop every page that only this tenant has a right to. Blocks that no running sequence holds are wiped now."""
-        return None
-
-
-class NoReuse(PrefixCache):
-    def lookup(self, key: PrefixKey, most: int) -> Found:
-        return NOTHING
-
-    def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
-        return None
-
-    def evict(self, count: int) -> None:
         return None

@@ -78,7 +78,7 @@ class DiskTier(Tier):
 
     def store(self, namespace: Namespace, bound: bytes, data: bytes) -> int | None:
         tenant = namespace.tenant
-        if tenant.cipher is None and not tenant.is_shared:
+        if tenant.cipher is None and tenant.name:  # not of shared pages, each of which has its own key
             tenant.cipher = AESGCM(secrets.token_bytes(KEY_BYTES))
         with self._changed:
             if not self._slots.free or len(self._busy) >= self._most:

@@ -33,7 +33,7 @@ class Inheritance:
             rest = node.tokens[at * self._tree.page :]
             own = above.children.get((heir, rest[: self._tree.page]))
             if own is None:
-                until = _first_lost(node.blocks, at)
+                until = next((lost for lost in range(at, node.pages) if node.blocks[lost] == LOST), node.pages)
                 if at < until:
                     above = self._new(heir, above, node, at, until)
                     above.watched = barred
@@ -60,7 +60,3 @@ class Inheritance:
         lower = max(start, node.resident)
         node.blocks[lower:end] = [LOST] * max(0, end - lower)  # a copy in a lower tier belongs to one node
         return made
-
-
-def _first_lost(blocks: list[int], start: int) -> int:
-    return next((at for at in range(start, len(blocks)) if blocks[at] == LOST), len(blocks))

@@ -73,10 +73,6 @@ class Tenant:
     cipher: AESGCM | None = None  # of its blocks in lower tiers
     queue: EvictionQueue = field(default_factory=EvictionQueue)
 
-    @property
-    def is_shared(self) -> bool:
-        return not self.name
-
 
 class Namespace:
     __slots__ = ("__weakref__", "tag", "tenant")

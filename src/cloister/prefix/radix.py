@@ -16,13 +16,12 @@ from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
 from cloister.prefix.tree_blocks import Offload, TreeBlocks
 
-LOOKUPS_PER_EPOCH = 32
-
 
 class RadixCache(PrefixCache):
     """`monitor` watches pages that were labelled public (§V-C), but not those that the policy makes public."""
 
     keeps_answers = True
+    lookups_per_epoch = 32
 
     def __init__(
         self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
@@ -36,7 +35,7 @@ class RadixCache(PrefixCache):
         self._counts = Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
-        self._pool = pool
+        super().attach(pool, page_tokens)
         self._page = page_tokens * TOKEN_BYTES
         self.tree = Tree(self._page, self._namespaces.public)
         offload = Offload(self.tree, self._tier, self._storage)
@@ -49,7 +48,7 @@ class RadixCache(PrefixCache):
         if not policy.reuses:
             return NOTHING
         self._lookups += 1
-        self._epoch = self._lookups // LOOKUPS_PER_EPOCH
+        self._epoch = self._lookups // self.lookups_per_epoch
         viewer, creator = self._namespaces.of(key, policy)
         creator.tenant.last_request = viewer.tenant.last_request = self._epoch
         self._expect(key, policy)
@@ -71,7 +70,7 @@ class RadixCache(PrefixCache):
             public += pages if is_public else 0
             if coming:
                 break
-        self._pool.retain(blocks)
+        self.pool.retain(blocks)
         return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.blind else public, coming)
 
     def prefetch(self, key: PrefixKey, most: int) -> None:
@@ -87,7 +86,7 @@ class RadixCache(PrefixCache):
         path = self._visible(self._namespaces.of(key, policy)[0], key, policy, len(key.tokens) // self._page)
         blocks = [block for node, pages in path for block in node.blocks[:pages]]
         blocks = blocks[: next((at for at, block in enumerate(blocks) if block < 0), len(blocks))]
-        self._pool.retain(blocks)
+        self.pool.retain(blocks)
         return blocks
 
     def settle(self, seconds: float) -> bool:

@@ -73,6 +73,9 @@ class Child:
         return self.pid is not None and self._pidfd is not None and is_stopped(self.pid)
 
     def terminate(self) -> None:
+        """Before it exists: it ends as soon as it does."""
+        if self.pid is None:
+            self._kill_on_start = True
         self._signal(signal.SIGTERM)
 
     def kill(self, wait_s: float = 0.0) -> None:
@@ -101,6 +104,10 @@ class StartedChild(Child):
     def born(self, pidfd: int) -> None:
         self._loop.add_reader(watched := os.dup(pidfd), self._reap, watched)
         super().born(pidfd)
+
+    def never_born(self) -> None:
+        if self.pid is None:
+            self._end()
 
     async def ends(self, patience_s: float | None = None) -> bool:
         await asyncio.wait((self._ended,), timeout=patience_s)

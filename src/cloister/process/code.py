@@ -17,19 +17,6 @@ TEMPLATE = "cloister.process.template"
 COMPUTING = ("cloister.forkserver", "cloister.models.pack_weights")  # need torch: one template loads it once for both
 
 
-class ForkedChild(child.StartedChild):
-    """Terminated before it exists, it ends as soon as it does."""
-
-    def terminate(self) -> None:
-        if self.pid is None:
-            self.kill()
-        super().terminate()
-
-    def never_born(self) -> None:
-        if self.pid is None:
-            self._end()
-
-
 class Template:
     """It loads its entries while others work. `lost` is done if it ends before `close`."""
 
@@ -37,7 +24,7 @@ class Template:
         self.entries = tuple(entries)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
-        self._starting: dict[int, ForkedChild] = {}
+        self._starting: dict[int, child.StartedChild] = {}
         self._process, ours = child.start_module(TEMPLATE, *entries)
         self._endpoint = Endpoint(ours, FromTemplate, self._forked, self._ended)
         self._endpoint.watch("template", lambda: self._process.stopped)
@@ -46,9 +33,9 @@ class Template:
     def pid(self) -> int | None:
         return self._process.pid
 
-    def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> ForkedChild:
+    def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> child.StartedChild:
         """`peer` is closed here; the child has `inherited` under their own numbers."""
-        number, born = next(self._numbers), ForkedChild()
+        number, born = next(self._numbers), child.StartedChild()
         self._starting[number] = born
         with peer:
             self._endpoint.send(Fork(number, entry, tuple(inherited)), (peer.fileno(), *inherited))

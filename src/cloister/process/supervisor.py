@@ -26,6 +26,14 @@ class BackOff:
         await asyncio.sleep(pause_s)
 
 
+async def cancelled(*tasks: asyncio.Task[None] | None) -> None:
+    """Returns when they have ended, whatever they raised."""
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
 async def nothing_to_clean() -> None:
     """For a process that its owner has cleaned up after by the time it reports the end."""
 
@@ -72,9 +80,7 @@ class Supervisor:
     async def close(self) -> None:
         """What runs, or was half started, is the owner's to end."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancelled(self._task)
 
     async def _keep(self) -> None:
         while True:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.messages.prompts import ChatPrompt, Prompt, PromptMessage, TextPrompt
 from cloister.prompts.chat_template import free_mark, shared_length
+from cloister.prompts.tokenizer import Tokenizer
 
 # Models' templates know three roles; OpenAI's newer name for the first is "developer".
 _ROLES = {"developer": "system"}
@@ -87,21 +88,6 @@ def _refusal(param: str, what: str) -> InvalidRequest:
     return InvalidRequest(f"{param}: {what}", param=param, hint=_HINT)
 
 
-class PromptTokenizer(Protocol):
-    @property
-    def vocabulary(self) -> int: ...
-
-    def encode(self, text: str, /, add_special_tokens: bool = False) -> list[int]: ...
-
-    def token_bytes(self, token: int, /) -> bytes: ...
-
-    def render_chat(self, messages: list[dict[str, Any]], /) -> list[int]: ...
-
-    def render_chat_beside(
-        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], /
-    ) -> tuple[list[int], list[int]]: ...
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class ReadPrompt:
     """A prompt's tokens. The service may hold the first `public`, never all: those that the text before the first
@@ -119,7 +105,7 @@ class ReadPrompt:
 class PromptReading:
     """Make it before forking: it reads the whole vocabulary once."""
 
-    def __init__(self, tokenizer: PromptTokenizer, vocabulary: int, max_context: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, max_context: int) -> None:
         self.tokenizer = self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._context = max_context

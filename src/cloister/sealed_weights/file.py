@@ -9,7 +9,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Self
 
@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 
 from cloister.channel.sealing import TAG_BYTES
 from cloister.errors import EvidenceInvalid, ModelCorrupt, ModelNotFound, ModelUnsupported, SetupError
-from cloister.files import read_private, write_private
+from cloister.files import read_private, write_private, written_whole
 from cloister.transparency.note import MAX_NOTE_CHARACTERS, Algorithm, Note, SigningKey, VerifierKey, read_note
 
 KEY_BYTES = 32
@@ -151,24 +151,15 @@ def seal_weights(
         if len(text) > MAX_NOTE_CHARACTERS // 2:
             raise ModelUnsupported("The model has too many files to be sealed.", hint="Merge its shards.")
         note = str(Note(text, (signing_key.sign(text),)))
-        partial = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
-        try:
-            with partial.open("xb") as sealed:
-                sealed.write(MAGIC + _LENGTH.pack(len(note.encode())) + note.encode())
-                written = hashlib.sha256()
-                aead = _aead(content_key, header, note)
-                for number, chunk in enumerate(_chunks(files, header)):
-                    written.update(chunk)
-                    sealed.write(aead.encrypt(_nonce(number, header), chunk, None))
-                sealed.flush()
-                os.fsync(sealed.fileno())
-            if written.digest() != digest:
-                raise ModelCorrupt("The model's files changed while they were sealed.", hint="Seal them again.")
-            os.replace(partial, out)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                partial.unlink()
-            raise
+        sealed = stack.enter_context(written_whole(out))
+        sealed.write(MAGIC + _LENGTH.pack(len(note.encode())) + note.encode())
+        written = hashlib.sha256()
+        aead = _aead(content_key, header, note)
+        for number, chunk in enumerate(_chunks(files, header)):
+            written.update(chunk)
+            sealed.write(aead.encrypt(_nonce(number, header), chunk, None))
+        if written.digest() != digest:
+            raise ModelCorrupt("The model's files changed while they were sealed.", hint="Seal them again.")
     return header
 
 

@@ -205,8 +205,10 @@ def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519
     return key
 
 
-def read_key_file(path: Path, algorithm: Algorithm) -> SigningKey:
-    """The key in the file. One that others could have read or changed is refused."""
+def read_key_file(path: Path, algorithm: Algorithm = Algorithm.ED25519, *, new: str = "") -> SigningKey:
+    """One that others could have read or changed is refused. With the name of a `new` key it is made if need be."""
+    if new and not path.exists():
+        return new_key_file(path, new, algorithm)
     data = read_private(path, 2 * MAX_KEY_CHARACTERS, "signing key")
     try:
         key = SigningKey.parse(data.decode().removesuffix("\n"))

@@ -35,7 +35,7 @@ from cloister.transparency.manifest import (
 )
 from cloister.transparency.manifest import measurement as measurement_of
 from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion, verify_rest
-from cloister.transparency.note import Algorithm, SigningKey, new_key_file, read_key_file
+from cloister.transparency.note import SigningKey, read_key_file
 
 CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
@@ -300,8 +300,6 @@ def _utc(seconds: int) -> str:
 
 
 ORIGIN_PREFIX = "development/"
-_KEY = "log.key"
-_LOG = "log"
 
 
 @dataclass(frozen=True)
@@ -325,8 +323,8 @@ def development_release(folder: Path, also: Sequence[str] = ()) -> Release:
         with needed(kept):
             make_folder(folder, mode=0o700)
         with needed(kept), only_one(folder / ".lock"):
-            log = _log_in(folder)
-            key = read_key_file(folder / _KEY, Algorithm.ED25519)
+            key = read_key_file(folder / "log.key", new=ORIGIN_PREFIX + secrets.token_hex(8))
+            log = _log_in(folder / "log", key)
             if key.verifier != log.key:
                 raise EvidenceInvalid("its key is not the log's.")
             publish(log, manifest, key)
@@ -336,13 +334,10 @@ def development_release(folder: Path, also: Sequence[str] = ()) -> Release:
     return Release(manifest, log.folder, str(log.key))
 
 
-def _log_in(folder: Path) -> Log:
-    """The folder's log. A partial log that a crash left is made again: no client can have seen it."""
-    key_file, log_dir = folder / _KEY, folder / _LOG
-    if not key_file.exists():
-        new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))
-    if not (log_dir / "checkpoint").exists():
-        if (log_dir / "tile").exists():
-            raise EvidenceInvalid("its checkpoint is gone.")
-        return Log.create(log_dir, read_key_file(key_file, Algorithm.ED25519))
-    return Log.open(log_dir)
+def _log_in(folder: Path, key: SigningKey) -> Log:
+    """A partial log that a crash left is made again: no client can have seen it."""
+    if (folder / "checkpoint").exists():
+        return Log.open(folder)
+    if (folder / "tile").exists():
+        raise EvidenceInvalid("its checkpoint is gone.")
+    return Log.create(folder, key)

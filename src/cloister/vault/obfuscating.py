@@ -1,7 +1,7 @@
 """Prompts at `obfuscated`, before they are prefilled: finds secrets in them, and substitutes, with the weights that
 answer too (§5.1). The result is λ+1 prompts of one request, in an order that the user and this vault can compute
-(obfuscation.index). Substitutes are remembered for the session's life: a value that came again among new ones would be
-the real one."""
+(obfuscation.index). Substitutes are kept for the session's life (obfuscation.store); a request without a session has
+new ones each time."""
 
 from collections.abc import Generator, Sequence
 from typing import cast
@@ -16,23 +16,23 @@ from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, Prompt, TextPrompt, TokenPrompt
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
-from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before, without
+from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before
+from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer, TokenShapes
 from cloister.obfuscation.parts import owners_of, refuse_parts
-from cloister.obfuscation.sampler import Sampler, SamplingGoal
+from cloister.obfuscation.sampler import Sampler
+from cloister.obfuscation.store import Kept, MemoryStore
 from cloister.obfuscation.tags import TaggedText, auto_redact, parse_redacted, regularise
-from cloister.obfuscation.variants import check_shape
+from cloister.obfuscation.variants import AsGiven, Substitutes, check_shape, missing, with_kept
 from cloister.vault.reading import Reader
 
-SHAPES_LIKE_TOKENS = 16  # to look at the whole vocabulary, once
 RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8  # to compile the rules, once; to search a piece of a text
 MAX_KNOWN = 256  # secrets of one session; none is forgotten: it would get other substitutes the next time
 
 # Yields before each piece its number of tokens; returns the prompts.
 Hiding = Generator[int, None, list[EngineRequest]]
-Column = tuple[str, ...]  # one secret's substitutes, variant by variant
 
 
 class Obfuscating:
@@ -45,8 +45,7 @@ class Obfuscating:
         self._detector: Redaction | None = None
         self._waiting: dict[int, Hiding] = {}
         self._left = 0
-        self._known: dict[str, Column] = {}
-        self._spelt: dict[str, str] = {}  # by secret in small letters: how it was written when substitutes were found
+        self._store = MemoryStore(MAX_KNOWN)
         self._asked: dict[int, tuple[str, Order, frozenset[int]]] = {}
         self._answers = Answers()
 
@@ -108,7 +107,7 @@ class Obfuscating:
                 hint="Use cloister.Client or cloister proxy, or plain HTTP.",
             )
         marked = yield from self._marked(assigned, prompt, params)
-        known = self._earlier()
+        known = self._store.known()
         entities = entities_of(marked, known)
         refuse_parts(_common(prompt, marked), owners_of(marked, known))
         if not entities:
@@ -117,17 +116,11 @@ class Obfuscating:
                 hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
             )
         _refuse_public(prompt, marked)
-        Elsewhere([*(entity.secret for entity in entities), *self._known]).check_all(secrets.stops, secrets.names)
-        columns = yield from self._columns(marked, entities, params, secrets)
-        count = min(params.fakes, *(len(column) for column in columns))
-        if count < (params.minimum or params.fakes):
-            raise ObfuscationRefused(
-                f"Earlier in this session a secret went among {count} others, and may not go among more now.",
-                hint="Ask for as many fakes as before, or begin a new session.",
-            )
-        spelt = spelt_before(entities, self._spelt)
+        Elsewhere([*(entity.secret for entity in entities), *known]).check_all(secrets.stops, secrets.names)
+        substitutes = yield from self._substitutes(marked, entities, params, secrets)
+        spelt = spelt_before(entities, self._store.spelling)
         variants = [[text.text for text in marked]]
-        variants += [replaced(marked, spelt, [column[at] for column in columns]) for at in range(count)]
+        variants += [replaced(marked, spelt, values) for values in substitutes.values]
         self._answer_as_before(prompt, marked, variants)
         order = Prf(secrets.index_secret).order(REQUEST, len(variants))
         if len(self._asked) >= MAX_REMEMBERED:
@@ -135,9 +128,6 @@ class Obfuscating:
         stops = frozenset(assigned.params.stop_tokens)
         self._asked[assigned.request_id] = turn_of(_turns(prompt, variants[0])), order, stops
         return self._reader.several(assigned, [_with(prompt, texts) for texts in order.shuffled(variants)])
-
-    def _earlier(self) -> list[str]:
-        return [self._spelt[key] for key in self._known]
 
     def _marked(
         self, assigned: AssignPrompt, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
@@ -151,7 +141,7 @@ class Obfuscating:
                 if searched:
                     found[at] = auto_redact(found[at], (yield from self._detected(found[at].text)))
         regular = [regularise(text) for text in found] if params.regularise else found
-        return add_mentions(regular, self._earlier())
+        return add_mentions(regular, self._store.known())
 
     def _detected(self, text: str) -> Generator[int, None, list[Found]]:
         if self._detector is None:
@@ -185,62 +175,38 @@ class Obfuscating:
             for variant, answer in zip(variants, answers, strict=False):
                 variant[at] = answer
 
-    def _columns(
+    def _substitutes(
         self,
         marked: Sequence[TaggedText],
         entities: Sequence[Entity],
         params: ObfuscationParams,
         secrets: ObfuscationSecrets,
-    ) -> Generator[int, None, list[Column]]:
-        """Those it had before, and given or sampled ones for the others."""
-        keys = [entity.secret.casefold() for entity in entities]
+    ) -> Generator[int, None, Substitutes]:
+        """Those they had before, and given or sampled ones for the others."""
+        by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
+        goal = SamplingGoal(params.fakes, params.minimum or None, by, params.method)
         if secrets.substitutes:
             check_shape(secrets.substitutes, entities)
-            given = list(zip(*secrets.substitutes, strict=True))
-            if any(self._known.get(key, column) != column for key, column in zip(keys, given, strict=True)):
-                raise ObfuscationRefused(
-                    "A secret went among other substitutes earlier in this session.",
-                    hint="Give the same again, or begin a new session.",
-                )
-            self._refuse_too_many(keys)
-            self._known |= dict(zip(keys, given, strict=True))
-        elif unknown := [entity for entity in entities if entity.secret.casefold() not in self._known]:
-            texts = without(marked, [entity for entity in entities if entity not in unknown])
-            asked = entities_of(texts)
-            self._refuse_too_many(keys)
+            self._keep_given(
+                dict(zip((one.secret for one in entities), zip(*secrets.substitutes, strict=True), strict=True))
+            )
+        new, drawn = missing(marked, entities, self._store, goal), Substitutes(())
+        if new.entities:
             if self._model is None:
                 raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
-            if self._shapes is None:
-                yield SHAPES_LIKE_TOKENS
-                self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
-            sampler = _sampler(self._model, self._tokenizer, params, secrets, self._shapes)
-            found = yield from sampler.sampling(texts, asked)
-            check_shape(found.values, asked)
-            for number, entity in enumerate(asked):
-                self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
-        for key, entity in zip(keys, entities, strict=True):
-            self._spelt.setdefault(key, entity.secret)
-        return [self._known[key] for key in keys]
+            self._shapes = self._shapes or TokenShapes(self._tokenizer, self._model.vocabulary)
+            sampler = Sampler(self._model, self._tokenizer, goal, Prf(secrets.index_secret), self._shapes)
+            drawn = yield from sampler.sampling(new.texts, new.entities, new.taken)
+        return with_kept(entities, new.entities, drawn, self._store, goal)
 
-    def _refuse_too_many(self, keys: Sequence[str]) -> None:
-        if len(self._known.keys() | set(keys)) > MAX_KNOWN:
+    def _keep_given(self, given: dict[str, tuple[str, ...]]) -> None:
+        kept = {secret: self._store.find(secret) for secret in given}
+        if any(one is not None and one.values != given[secret] for secret, one in kept.items()):
             raise ObfuscationRefused(
-                f"This session would have more than {MAX_KNOWN} secrets, whose substitutes it may not forget.",
-                hint="Begin a new session.",
+                "A secret went among other substitutes earlier in this session.",
+                hint="Give the same again, or begin a new session.",
             )
-
-
-def _sampler(
-    model: Continuations,
-    tokenizer: SamplingTokenizer,
-    params: ObfuscationParams,
-    secrets: ObfuscationSecrets,
-    shapes: TokenShapes,
-) -> Sampler:
-    by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
-    return Sampler(
-        model, tokenizer, SamplingGoal(params.fakes, params.minimum or None, by), Prf(secrets.index_secret), shapes
-    )
+        self._store.keep({secret: Kept(values=values, method=AsGiven.method) for secret, values in given.items()})
 
 
 def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:

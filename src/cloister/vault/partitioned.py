@@ -1,133 +1,35 @@
 """Prompts at `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link (Petridish
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
-first secret are held once for all λ+1 prompts (ADR 11), and the rest, too, where the request allows it (`compact`). A
-vault remembers past prompts."""
+first secret are held once for all λ+1 prompts (ADR 11), and others, too, if the request allows it (`compact`). A vault
+remembers past prompts, except compact ones."""
 
-from collections import deque
-from collections.abc import Sequence as Numbers
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from cloister.compute.base import LinkAnswerer
-from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted
+from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.base import EngineRequest
-from cloister.engine.runner import BlockPool, Runner
+from cloister.engine.reuse import PrefixReuse
+from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
 from cloister.messages.controller_vault import FirstToken, Prefilled
 from cloister.messages.types import TokenLogprob
-from cloister.prefix.base import Found, Pool, PrefixCache, PrefixKey
+from cloister.prefix.base import Found, Paging
+from cloister.prefix.radix import RadixCache
 from cloister.vault.compact import Compact
 
-Tokens = npt.NDArray[np.int64]
 
+class SessionMemory(RadixCache):
+    """Past prompts of one session. At `partitioned` an answer's keys live at the service, and the next turn's prefill
+    computes them. `isolated` has it as prefix cache."""
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """`blocks` hold the first `computed` positions of a prompt. The caller releases them like its own."""
-
-    blocks: list[int]
-    computed: int
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Past:
-    tokens: Tokens
-    public: int
-    blocks: tuple[int, ...]
-
-
-class SessionMemory(PrefixCache):
-    """The blocks of past prompts, to which it holds references; the least recently used first. At `partitioned` an
-    answer's keys live at the service, and the next turn's prefill computes them. `isolated` has it as prefix cache."""
-
-    def __init__(self) -> None:
-        self.pool: Pool = BlockPool(0)
-        self._past: deque[_Past] = deque()
-
-    def attach(self, pool: Pool, page_tokens: int) -> None:
-        self.pool = pool
-
-    def recall(self, tokens: Numbers[int], public: int) -> Recalled:
-        """The whole blocks of the longest remembered beginning; the last token is always computed, for its logits."""
-        wanted = np.asarray(tokens[:-1], dtype=np.int64)
-        longest, best = 0, None
-        for past in self._past:
-            if (reusable := _reusable(past, wanted, public)) > longest:
-                longest, best = reusable, past
-        if best is None:
-            return Recalled([], 0)
-        self._past.remove(best)
-        self._past.append(best)
-        blocks = list(best.blocks[: Layout(prompt=len(tokens), public=public).blocks(longest)])
-        self.pool.retain(blocks)
-        return Recalled(blocks, longest)
-
-    def keep(self, tokens: Numbers[int], public: int, blocks: Numbers[int]) -> None:
-        """Older prompts that it begins with are let go."""
-        length = whole(len(tokens), public)
-        if not length:
-            return
-        new = np.asarray(tokens[:length], dtype=np.int64)
-        held = tuple(blocks[: Layout(prompt=len(tokens), public=public).blocks(length)])
-        self.pool.retain(held)
-        for past in list(self._past):
-            if past.public == public and common(new, past.tokens) == len(past.tokens):
-                self._let_go(past)
-        self._past.append(_Past(new, public, held))
-
-    def make_room(self, count: int) -> bool:
-        """Whether `count` blocks are free, after letting go of what was not used for longest."""
-        while self.pool.free < count and self._past:
-            self._let_go(self._past[0])
-        return self.pool.free >= count
-
-    def lookup(self, key: PrefixKey, most: int) -> Found:
-        return Found(tuple(self.recall([*_pages(key, most), -1], public=0).blocks))
-
-    def insert(self, key: PrefixKey, blocks: Numbers[int]) -> None:
-        self.keep(_pages(key, len(blocks)), 0, blocks)
-
-    def evict(self, count: int) -> None:
-        self.make_room(self.pool.free + count)
-
-    def _let_go(self, past: _Past) -> None:
-        self._past.remove(past)
-        self.pool.release(past.blocks)
-
-
-def _pages(key: PrefixKey, pages: int) -> list[int]:
-    """As a prompt of one segment (Paging.pack tells segments apart)."""
-    tokens: list[int] = np.frombuffer(key.tokens, dtype="<i4")[: pages * BLOCK_TOKENS].tolist()
-    return tokens
-
-
-def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
-    """All whole blocks of the common beginning if both are split at the same position; otherwise those of both first
-    segments: a later segment's keys are rounded by the split (compute.layout.Layout)."""
-    equal = common(past.tokens, wanted)
-    if past.public == public:
-        return whole(equal, public)
-    return whole(min(equal, past.public or len(past.tokens), public or equal), 0)
-
-
-def whole(length: int, public: int) -> int:
-    """How many of the first positions lie in blocks that are never written again: full ones, and all public ones."""
-    if length < public:
-        return length // BLOCK_TOKENS * BLOCK_TOKENS
-    return public + (length - public) // BLOCK_TOKENS * BLOCK_TOKENS
-
-
-def common(first: npt.ArrayLike, second: npt.ArrayLike) -> int:
-    one, other = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
-    shorter = min(len(one), len(other))
-    differs = one[:shorter] != other[:shorter]
-    return int(differs.argmax()) if differs.any() else shorter
+    keeps_answers = False
+    lookups_per_epoch = 1
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -152,28 +54,30 @@ class _Prompts:
         first, *others = self.sequences
         count = first.layout.blocks(first.prompt_length)
         for other in others:
-            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(self.shared(other))
+            shared = self.compact.common if self.compact else _shared(first, other)
+            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(shared)
         return count
 
     def make_compact(self, compact: Compact, max_context: int, relative: bool) -> None:
-        """Where that saves anything and leaves room for an answer."""
+        """Where that saves anything and leaves room for an answer. Approximate keys stay out of the session's memory:
+        an exact prompt would find them there."""
         if not compact.saves or max(compact.ends) >= max_context:
             return
         self.compact = compact
         for variant, sequence in enumerate(self.sequences):
+            sequence.prefix.policy = "none"
             sequence.layout = compact.layout(variant, relative)
             room = min(sequence.params.max_tokens, max_context - compact.ends[variant])
             sequence.limit = sequence.prompt_length + room
 
-    def shared(self, other: Sequence) -> int:
-        """With the first, in whole blocks; the last token is always computed."""
-        first = self.sequences[0]
-        if first is other:
-            return 0
-        if self.compact is not None:
-            return self.compact.common
-        equal = common(first.tokens[: first.prompt_length], other.tokens[: other.prompt_length - 1])
-        return whole(equal, first.layout.public)
+
+def _shared(one: Sequence, other: Sequence) -> int:
+    """In whole blocks; the last token is always computed."""
+    first, second = np.asarray(one.tokens[: one.prompt_length]), np.asarray(other.tokens[: other.prompt_length - 1])
+    shorter = min(len(first), len(second))
+    equal = int(np.argmin(np.append(first[:shorter] == second[:shorter], False)))
+    paging = Paging(one.layout.public, equal, BLOCK_TOKENS)
+    return paging.positions(paging.pages(equal))
 
 
 class Partitioned:
@@ -183,6 +87,7 @@ class Partitioned:
         self._runner = runner
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._memory, self._answerer = memory, answerer
+        self._reuse = PrefixReuse(memory, memory.pool, BLOCK_TOKENS)
         self._chunk = settings.chunk_tokens
         self._most_waiting = settings.max_waiting_per_tenant
         self._waiting: dict[int, _Prompts] = {}
@@ -239,11 +144,9 @@ class Partitioned:
         logits = self._prefill(sequence, min(most, self._chunk), prompts)
         if sequence.computed < sequence.prompt_length:
             return None
-        # Only exact keys are remembered: what follows the first difference of compact prompts serves no other request.
-        prompt = sequence.tokens[: prompts.compact.prefix if prompts.compact else sequence.prompt_length]
+        self._reuse.keep(sequence)
         sampled = self._sampler.sample(logits, [sequence], [0])
         sequence.append(sampled.tokens[0])
-        self._memory.keep(prompt, sequence.layout.public, sequence.blocks.all)
         prompts.logprobs.append(sampled.logprobs[0])
         prompts.slots.append(self._expose(sequence))
         return self._prefilled(request_id, prompts) if prompts.done else None
@@ -290,27 +193,20 @@ class Partitioned:
         sequence = prompts.next
         if sequence.blocks.all:
             return True
-        layout, pool = sequence.layout, self._memory.pool
-        lent, computed = self._lent(prompts, sequence)
-        need = layout.blocks(sequence.prompt_length) - len(lent)
+        found, pool = self._reuse.find(sequence, alone=False), self._memory.pool
+        if prompts.compact and prompts.slots:
+            found = Found(tuple(prompts.sequences[0].blocks.all[: sequence.layout.blocks(prompts.compact.common)]))
+            pool.retain(found.blocks)
+        need = sequence.layout.blocks(sequence.prompt_length) - len(found.blocks)
         own = pool.allocate(need) if self._memory.make_room(need) else None
         if own is None:
-            pool.release(lent)
+            pool.release(found.blocks)
             return False
-        sequence.blocks.all, sequence.computed = lent + own, computed
+        sequence.blocks.all = [*found.blocks, *own]
+        self._reuse.begin(sequence, found)
+        if prompts.compact and prompts.slots:
+            sequence.computed = prompts.compact.common
         return True
-
-    def _lent(self, prompts: _Prompts, sequence: Sequence) -> tuple[list[int], int]:
-        """Of a past prompt, or of this request's first."""
-        exact = prompts.compact.prefix + 1 if prompts.compact else sequence.prompt_length
-        recalled = self._memory.recall(sequence.tokens[:exact], sequence.layout.public)
-        shared = prompts.shared(sequence)
-        if shared <= recalled.computed:
-            return recalled.blocks, recalled.computed
-        self._memory.pool.release(recalled.blocks)
-        blocks = prompts.sequences[0].blocks.all[: sequence.layout.blocks(shared)]
-        self._memory.pool.retain(blocks)
-        return blocks, shared
 
     def _expose(self, sequence: Sequence) -> int:
         layout, slot = sequence.layout, self._answerer.free_slot()

@@ -4,11 +4,10 @@ of the link."""
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -24,8 +23,8 @@ from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages import controller_vault as wire
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import Cancel, Failed, Tokens
-from cloister.messages.lifecycle import Ping, Pong, failed, raised
+from cloister.messages.generation import Cancel, Failed
+from cloister.messages.lifecycle import Ping, Pong, failed
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
@@ -35,40 +34,6 @@ from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister.vault.reading import Reader
 
 MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's memory is small
-
-
-class Isolated:
-    def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
-        most = min(settings.max_running, MAX_RUNNING)
-        self._engine = PagedEngine(runner, settings.model_copy(update={"max_running": most}), memory)
-        self._chunk = settings.chunk_tokens
-        self._open: set[int] = set()
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._open
-
-    def add(self, request: EngineRequest) -> None:
-        """Raises why it cannot be served."""
-        verdict = self._engine.submit(request)
-        if isinstance(verdict, Failed):
-            raise raised(verdict)
-        self._open.add(request.request_id)
-
-    def drop(self, request_id: int) -> None:
-        """One that is not here ended already."""
-        self._engine.cancel(request_id)
-        self._open.discard(request_id)
-
-    @property
-    def next_tokens(self) -> int:
-        return min(self._chunk, max(self._engine.remaining, 1)) if self._open else 0
-
-    def work(self, most: int) -> list[Tokens | Failed]:
-        messages = self._engine.step(min(most, self._chunk))
-        for message in messages:
-            if isinstance(message, Failed) or message.finish is not None:
-                self._open.discard(message.request_id)
-        return messages
 
 
 RECEIVE_BYTES = 1 << 20
@@ -88,7 +53,7 @@ def prepare(
         rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))
         rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
     if decoder.device.partition_refusal(decoder):
-        return Vault(decoder, reading, settings, runner, NullAnswerer(), levels=(ISOLATED,))
+        return Vault(decoder, reading, settings, runner, LinkAnswerer(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
     answerer.start()
     several = (OBFUSCATED,) if answerer.slots > MOST_FAKES else ()
@@ -114,36 +79,6 @@ def _prompt_bytes(assigned: wire.AssignPrompt) -> int:
     return len(assigned.prompt.data if isinstance(assigned.prompt, LockedPrompt) else assigned.prompt)
 
 
-class NullAnswerer(LinkAnswerer):
-    """Of a vault without a link; its slots are for a rehearsal."""
-
-    def __init__(self, slots: int = 0) -> None:
-        self.slots, self._free = slots, set(range(slots))
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def start(self) -> None:
-        return None
-
-    def fileno(self) -> int:
-        return self._event
-
-    @property
-    def verdict(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        os.close(self._event)
-
-    def free_slot(self) -> int | None:
-        return min(self._free, default=None)
-
-    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        self._free.remove(slot)
-
-    def withdraw(self, slot: int) -> None:
-        self._free.add(slot)
-
-
 class Vault:
     def __init__(
         self,
@@ -158,7 +93,8 @@ class Vault:
         self._kernels = decoder.kernels
         self._reader = Reader(reading, decoder, levels, compact=settings.compact_prompts)
         self.memory = SessionMemory()
-        self._isolated = Isolated(runner, settings, self.memory)
+        few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
+        self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
         model = None
         if runner.cache is not None:
@@ -209,7 +145,7 @@ class Vault:
             case Cancel(request_id=request_id) | wire.Release(request_id=request_id):
                 self._obfuscating.drop(request_id)
                 self._partitioned.drop(request_id)
-                self._isolated.drop(request_id)
+                self._isolated.cancel(request_id)
                 return []
             case wire.Answered(request_id=request_id, streams=streams):
                 self._obfuscating.answered(request_id, streams)
@@ -246,8 +182,7 @@ class Vault:
         except Exception as error:
             return [_failed(request_id, error) for request_id in _request_ids(assigned) if request_id in wanted]
         alone = LEVELS[assigned.level].decodes is Decodes.VAULT
-        generator = self._isolated if alone else self._partitioned
-        return [self._queue(generator, request) for request in requests if request.request_id in wanted]
+        return [self._queue(request, alone=alone) for request in requests if request.request_id in wanted]
 
     def _leave_unread(self, request_id: int) -> bool:
         """It is forgotten when all its requests are cancelled."""
@@ -260,10 +195,13 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, *prompts: EngineRequest) -> wire.PromptAccepted | Failed:
+    def _queue(self, *prompts: EngineRequest, alone: bool = False) -> wire.PromptAccepted | Failed:
         request_id = prompts[0].request_id
         try:
-            generator.add(*prompts)
+            if not alone:
+                self._partitioned.add(*prompts)
+            elif isinstance(verdict := self._isolated.submit(prompts[0]), Failed):
+                return verdict
         except Exception as error:
             return _failed(request_id, error)
         return wire.PromptAccepted(request_id, max(len(one.prompt) for one in prompts), len(prompts))
@@ -276,15 +214,17 @@ class Vault:
         except Exception as error:
             self._obfuscating.drop(request_id)
             return [_failed(request_id, error)]
-        return [self._queue(self._partitioned, *prompts)] if prompts else []
+        return [self._queue(*prompts)] if prompts else []
 
     def _ask_for_cores(self) -> list[msgspec.Struct]:
         if self._wanted is not None:
             return []
         if self._unread:
             self._wanted = wire.WantCores(-(-_prompt_bytes(self._unread[0]) // BYTES_LIKE_A_TOKEN), reading=True)
-        elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens or self._isolated.next_tokens:
+        elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens:
             self._wanted = wire.WantCores(tokens)
+        elif self._isolated.has_work:
+            self._wanted = wire.WantCores(min(self._chunk, max(self._isolated.remaining, 1)))
         return [] if self._wanted is None else [self._wanted]
 
     def _work(self, most: int) -> list[msgspec.Struct]:
@@ -294,7 +234,7 @@ class Vault:
             return self._hide(hiding)
         request_id = self._partitioned.next_request
         if request_id is None:
-            return list(self._isolated.work(most)) if self._isolated.next_tokens else []
+            return list(self._isolated.step(min(most, self._chunk))) if self._isolated.has_work else []
         try:
             first = self._partitioned.work(request_id, most)
         except Exception as error:

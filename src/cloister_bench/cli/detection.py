@@ -26,6 +26,7 @@ class DetectionOptions(Output):
     detector_model: Path | None = option(
         None, "Tier 2 in the tagger's place, as `cloister serve` takes it.", metavar="FOLDER", show_default="ours"
     )
+    redaction: bool = option(False, "Measure `auto_redact` alone: which secrets it marks, by category.")
     judge: bool = option(False, "Measure tier 3 alone: whether this model may judge (`cloister serve --judge`).")
     model: str | None = option(None, "With --judge: which model, as for `serve`.", show_default=DEFAULT_MODEL)
     judge_blocks: int = option(150, "With --judge: uncertain blocks of each kind.", ge=1)
@@ -44,11 +45,14 @@ def bench_detection(options: DetectionOptions) -> None:
     Example:
 
       cloister bench detection --data ../shared --json detection.json --plot-dir plots
+      cloister bench detection --data ../shared --redaction --json redaction.json
       cloister bench detection --data ../shared --judge
     """
     from cloister.detection.pipeline import pipeline_of
+    from cloister.detection.redaction import shipped_redaction
     from cloister_bench.detection.data import read_sets
     from cloister_bench.detection.measure import judge, latencies
+    from cloister_bench.detection.redaction_recall import RedactionRecall, clinical_samples
     from cloister_bench.detection.results import FIGURES, Plan, Results, tables
 
     if (folder := options.data) is None:
@@ -67,21 +71,29 @@ def bench_detection(options: DetectionOptions) -> None:
         began = monotonic()
         taken: Counter[str] = Counter()
         samples = [sample for sample in read_sets(folder) if sample.quarter == options.quarter]
-        bars.begin("texts", len(samples))
-        for sample in samples:
+        notes = list(clinical_samples(folder))
+        bars.begin("texts", len(samples) + len(notes))
+        marks = RedactionRecall(shipped_redaction())
+        for sample in (*samples, *notes):
             bars.advance(sample.dataset)
             taken[sample.dataset] += 1
             if options.most is None or taken[sample.dataset] <= options.most:
-                results.texts.append(judge(pipeline, sample))
-                results.blocks += results.texts[-1]
+                marks.add(sample)
+                if not options.redaction and sample not in notes:
+                    results.texts.append(judge(pipeline, sample))
+                    results.blocks += results.texts[-1]
+        results.redaction, results.redaction_of_clean = marks.rows(), marks.clean()
         long = "\n".join(sample.text for sample in samples)
         size = 2304
         pieces = [long[place : place + size] for place in range(0, min(len(long), 200 * size), size)]
-        results.latency_us = latencies(pipeline, pieces)
+        results.latency_us = {} if options.redaction else latencies(pipeline, pieces)
         results.seconds = monotonic() - began
         save()
 
-    measure_suite(results, measure, options, tables, FIGURES)
+    if options.redaction:
+        measure_suite(results, measure, options, lambda document: tables(document)[-2:-1], {})
+    else:
+        measure_suite(results, measure, options, tables, FIGURES)
 
 
 def _measure_judge(options: DetectionOptions, folder: Path, pipeline: "Pipeline") -> None:

@@ -106,15 +106,22 @@ def bench_gpu_all(
 ) -> None:
     """Try on this machine's GPU whether kernels, link, node and weights are right; then measure as `bench gpu`.
 
+    The node has random weights of the shape of --like, or those of --gguf. The exit status is 0 if all is right.
+
+    \b
+      check      kernels against float64, and bit for bit in any batch, chunk and split
+      partition  `open` and `partitioned` have the same bits, with attention processes under MPS
+      serve      `cloister serve`, asked by the `openai` client at every level; killed under load
+      weights    whether a sealed vault can write the weights that all processes read
+      bench      `cloister bench gpu` for the rest of the time; its numbers are not judged here
+
     Example:
 
       cloister bench gpu-all --json all.json --like FOLDER --minutes 8
     """
-    from cloister_bench.gpu.trials.run import main
+    from cloister_bench.gpu.trials.run import run_all
 
-    more = ["--gguf", str(gguf)] if gguf else []
-    arguments = ["--json", str(json_file), "--like", str(like), "--minutes", str(minutes), "--skip", skip]
-    raise typer.Exit(main([*arguments, *more]))
+    raise typer.Exit(0 if run_all(json_file, like, gguf, minutes, skip) else 1)
 
 
 def _need_gpu() -> None:

@@ -44,12 +44,13 @@ def bench_mpc(options: MpcOptions) -> None:
 
       cloister bench mpc --lengths 1024 --methods full,mpcache --parts lengths
     """
-    _need_spu()
+    from cloister_mpc.offer import require_packages
+
+    require_packages()
     from cloister.models.source import find_model
-    from cloister_bench.mpc.figures import FIGURES
     from cloister_bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
     from cloister_bench.mpc.quality import QualityRow, run_quality
-    from cloister_bench.mpc.results import Results, tables, write_report
+    from cloister_bench.mpc.results import FIGURES, Results, tables, write_report
     from cloister_bench.mpc.run import Bench
     from cloister_mpc.provider.calibration import prepare
 
@@ -78,13 +79,6 @@ def bench_mpc(options: MpcOptions) -> None:
     raise_if_failed(results)
     if results.left_out:
         typer.echo(f"Left out for lack of time: {', '.join(results.left_out)}. Give it more with --seconds.", err=True)
-
-
-def _need_spu() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("spu") is None or find_spec("jax") is None:
-        raise SetupError("Generation on shares is not installed.", hint="`make mpc` installs it (Python 3.11).")
 
 
 def _lengths(text: str) -> tuple[int, ...]:

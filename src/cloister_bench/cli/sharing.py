@@ -18,9 +18,9 @@ from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, n
 Found = dict[str, list[int]]  # by policy, of each prompt
 
 if TYPE_CHECKING:
-    from cloister_bench.sharing.offline import Reader
     from cloister_bench.sharing.results import Results
     from cloister_bench.sharing.workloads import Workload
+    from cloister_bench.sharing.world import Reader
 
 
 class SharingOptions(Output):
@@ -59,9 +59,10 @@ def bench_sharing(options: SharingOptions) -> None:
     """
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
-    from cloister_bench.sharing.offline import VARIANTS, Reader
+    from cloister_bench.sharing.offline import VARIANTS
     from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
     from cloister_bench.sharing.workloads import TRACES, WORKLOADS, Scale, read_texts
+    from cloister_bench.sharing.world import Reader
     from cloister_bench.spd.deployment import kv_bytes
 
     possible = [name for name in WORKLOADS if options.data is not None or name not in TRACES]
@@ -94,18 +95,18 @@ def bench_sharing(options: SharingOptions) -> None:
 
 
 def _offline(results: Results, workload: Workload, reader: Reader, bars: Bars) -> Found:
-    from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, replay
+    from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, prompts_of, replay, templates_of
 
     where, policies = (workload.name, workload.tenants), results.plan.policies
     variants = {name: VARIANTS[name] for name in policies} | (EXPLAINED if "counted" in policies else {})
     bars.begin(f"{workload.name}, {workload.tenants} tenants", len(workload.turns) + len(variants))
-    prompts = reader.read(workload, lambda: bars.advance("reading"))
-    results.tokens.setdefault(where, []).append(sum(len(one.order.prompt) for one in prompts))
+    prompts = prompts_of(workload, reader, lambda: bars.advance("reading"))
+    results.tokens.setdefault(where, []).append(sum(len(one.tokens) for one in prompts))
     results.findings = dict(reader.findings)
-    templates = reader.templates(workload)
+    templates = templates_of(workload, reader)
     found: Found = {}
     for name, variant in variants.items():
-        found[name] = replay(prompts, templates, variant, results.plan.blocks)
+        found[name] = replay(prompts, reader, templates, variant, results.plan.blocks)
         results.found.setdefault((where, name), []).append(sum(found[name]))
         bars.advance(name)
     return found
@@ -122,7 +123,7 @@ def _serve(
 ) -> None:
     from cloister.controller.template_file import tokenizer_digest
     from cloister.models.source import find_model
-    from cloister_bench.sharing.offline import VARIANTS
+    from cloister_bench.sharing.offline import VARIANTS, templates_of
     from cloister_bench.sharing.replay import Answers, Served, compared, registered, replay
 
     model, tenants = find_model(options.model).path, [f"tenant-{number}" for number in range(workload.tenants)]
@@ -134,7 +135,7 @@ def _serve(
         with TemporaryDirectory(prefix="cloister-sharing-") as temporary:
             folder, arguments = Path(temporary), ["--kv-cache-mib", str(options.kv_cache_mib)]
             if VARIANTS[policy].registered:
-                arguments += registered(folder, reader.templates(workload, tokenizer_digest(model)))
+                arguments += registered(folder, templates_of(workload, reader, tokenizer_digest(model)))
             with Served(VARIANTS[policy].policy, str(model), folder, tenants, arguments) as server:
                 server.wait()
                 one_more = partial(bars.advance, workload.name)

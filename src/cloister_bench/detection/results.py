@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloister.messages.controller_detector import Label
 from cloister_bench.detection.measure import TIERS, Block, over_isolated, recall
+from cloister_bench.detection.redaction_recall import redaction_table
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import (
     Cell,
     Document,
-    Drawing,
+    Panel,
     Row,
     Table,
     Target,
-    grouped_bars,
+    charts,
     rate_cell,
     targets_table,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ALL = "tiers 1 and 2"
 
@@ -37,11 +35,13 @@ class Plan:
     private_from: float = 0.0
 
 
-def _of(*path: str) -> Callable[[Document], float | None]:
-    def found(document: Document) -> float | None:
+def _of(*path: str) -> Callable[[Row], Any]:
+    """None where a part of the path is missing."""
+
+    def found(row: Any) -> Any:
         for name in path:
-            document = (document or {}).get(name)  # type: ignore[assignment]
-        return document  # type: ignore[return-value]
+            row = (row or {}).get(name)
+        return row
 
     return found
 
@@ -60,6 +60,8 @@ class Results(documents.Results):
     blocks: list[Block] = field(default_factory=list)
     texts: list[list[Block]] = field(default_factory=list)
     latency_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    redaction: list[Row] = field(default_factory=list)
+    redaction_of_clean: Row = field(default_factory=dict)
     targets = TARGETS
 
     def numbers(self) -> Document:
@@ -73,6 +75,7 @@ class Results(documents.Results):
             "texts": self._rates([_whole(blocks) for blocks in self.texts if blocks]),  # private if any block is
             "decided_by": self._decided(),
             "latency_us": self.latency_us,
+            "redaction": {"secrets": self.redaction, "clean": self.redaction_of_clean},
         }
 
     def remarks(self) -> Document:
@@ -130,17 +133,13 @@ def _rates_table(title: str, rows: dict[str, Any], *tiers: str) -> Table:
     """As wide as a terminal of 80 columns without columns for single `tiers`."""
     columns: dict[str, str | Cell] = {
         "": "name",
-        **{tier: partial(_recall_share, tier) for tier in tiers},
+        **{tier: _of(tier, "recall", "share") for tier in tiers},
         "recall": lambda row: rate_cell(row[ALL]["recall"]),
-        "of": lambda row: row[ALL]["recall"]["of"],
+        "of": _of(ALL, "recall", "of"),
         "clean held": lambda row: rate_cell(row[ALL]["held_clean"]),
-        "of clean": lambda row: row[ALL]["held_clean"]["of"],
+        "of clean": _of(ALL, "held_clean", "of"),
     }
     return Table.of(title, _named(rows), columns)
-
-
-def _recall_share(tier: str, row: Row) -> Any:
-    return row[tier]["recall"]["share"]
 
 
 def _named(rows: dict[str, Any]) -> list[Row]:
@@ -148,51 +147,42 @@ def _named(rows: dict[str, Any]) -> list[Row]:
 
 
 def tables(document: Document) -> list[Table]:
-    kinds: dict[str, str | Cell] = {tier: partial(_share_of, tier) for tier in TIERS}
     sets = {"all": document["overall"], "whole texts": document["texts"], **document["datasets"]}
     times = {"": "name", "p50": "p50", "p95": "p95", "p99": "p99"}
+    shares = {tier: _of(tier, "share") for tier in TIERS}
+    types: dict[str, str | Cell] = {"": "name", **shares, "blocks": _of(ALL, "of")}
     return [
         _rates_table("Sets", sets, "tier 1", "tier 2"),
         _rates_table("Languages", document["languages"]),
-        Table.of(
-            "Recall by type",
-            _named(document["categories"]),
-            {"": "name", **kinds, "blocks": lambda row: row[ALL]["of"]},
-        ),
+        Table.of("Recall by type", _named(document["categories"]), types),
         Table.of("Processor time on 512 tokens, µs", _named(document["latency_us"]), times),
+        redaction_table(document["redaction"]["secrets"]),
         targets_table(document["targets"]),
     ]
 
 
-def _share_of(tier: str, row: Row) -> Any:
-    return row[tier]["share"]
-
-
-def draw_accuracy(document: Document, axes: tuple[Axes, ...]) -> str:
+def _accuracy(document: Document) -> list[Row]:
     """SafeKV Figure 7: recall for every set that has private blocks; beside it, clean blocks held back."""
-    shown = (("recall", "private blocks held back", 0.98), ("held_clean", "clean blocks held back", 0.15))
-    for panel, (key, title, target) in zip(axes, shown, strict=True):
-        sets = {name: rates for name, rates in document["datasets"].items() if rates["tier 1"][key]["of"] >= 20}
-        grouped_bars(
-            panel, list(sets), {tier: [rates[tier][key]["share"] for rates in sets.values()] for tier in TIERS}
-        )
-        panel.tick_params(axis="x", labelrotation=40)
-        panel.axhline(target, color="gray", linestyle=":")
-        panel.set(title=title, ylim=(0, 1))
-    axes[0].legend(fontsize="small")
-    return "accuracy of the tiers, by set"
+    return [
+        {"set": name, "tier": tier}
+        | {key: rates[tier][key]["share"] if rates[tier][key]["of"] >= 20 else None for key in ("recall", "held_clean")}
+        for name, rates in document["datasets"].items()
+        for tier in TIERS
+    ]
 
 
-def draw_decided(shares: Row, axes: tuple[Axes, ...]) -> str:
-    axes[0].bar(list(shares), list(shares.values()))
-    axes[0].set(ylim=(0, 1), ylabel="share of texts")
-    return "which tier decides"
+def _decided(document: Document) -> list[Row]:
+    return [{"tier": tier, "share": share, "by": "texts"} for tier, share in document["decided_by"].items()]
 
 
-_figure = partial(Drawing, panel=(6.0, 3.4), margin=(1.0, 0.8))
 FIGURES = {
-    "detection-accuracy": _figure(
-        lambda document: document if document["datasets"] else None, draw_accuracy, grid=(1, 2)
+    "detection-accuracy": charts(
+        _accuracy,
+        "accuracy of the tiers, by set",
+        Panel("set", "recall", "tier", "private blocks held back", "bars", limit=0.98),
+        Panel("set", "held_clean", "tier", "clean blocks held back", "bars", limit=0.15),
+        grid=(2, 1),
+        panel=(10.0, 3.4),
     ),
-    "detection-tiers": _figure(lambda document: document["decided_by"], draw_decided),
+    "detection-tiers": charts(_decided, "which tier decides", Panel("tier", "share", "by", "share of texts", "bars")),
 }

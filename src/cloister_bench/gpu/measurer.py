@@ -133,7 +133,7 @@ class _Shape:
 
             yield from measure_breakdown(*given, settings)
         elif settings:
-            from cloister_bench.gpu.variants import measure_variants
+            from cloister_bench.gpu.steps import measure_variants
 
             yield from measure_variants(*given[:2], settings[0], case.users, case.prompt, case.lambdas)
         torch.cuda.empty_cache()

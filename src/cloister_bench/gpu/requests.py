@@ -64,39 +64,28 @@ def _chosen(logits: torch.Tensor) -> list[int]:
     return found
 
 
-def open_requests(load: Load) -> Callable[[], Answered]:
+def local_requests(load: Load, decoding: int) -> Callable[[], Answered]:
+    """`decoding`: users that decode together, once all their prompts are computed."""
     runner = runner_for(load.decoder, load.cache())
-    together = max(1, PASS_TOKENS // load.prompt)
-
-    def answer() -> Answered:
-        begun, firsts = perf_counter(), []
-        tokens: list[list[int]] = [[]]
-        for start in range(0, load.users, together):
-            batch = range(start, min(load.users, start + together))
-            tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user)) for user in batch]))
-            firsts += [perf_counter() - begun] * len(batch)
-        for step in range(load.answer - 1):
-            chunks = [load.token_chunk(user, token, step) for user, token in enumerate(tokens[-1])]
-            tokens.append(_chosen(runner.forward(chunks)))
-        return Answered(perf_counter() - begun, firsts, tokens)
-
-    return answer
-
-
-def isolated_requests(load: Load) -> Callable[[], Answered]:
-    runner = runner_for(load.decoder, load.cache())
+    prefilled = max(1, PASS_TOKENS // load.prompt)
 
     def answer() -> Answered:
         begun, firsts = perf_counter(), []
         tokens: list[list[int]] = [[] for _ in range(load.answer)]
-        for user in range(load.users):
-            tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user))]))
-            firsts.append(perf_counter() - begun)
+        for users in _batches(range(load.users), decoding):
+            for batch in _batches(users, prefilled):
+                tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user)) for user in batch]))
+                firsts += [perf_counter() - begun] * len(batch)
             for step in range(load.answer - 1):
-                tokens[step + 1] += _chosen(runner.forward([load.token_chunk(user, tokens[step][user], step)]))
+                chunks = [load.token_chunk(user, tokens[step][user], step) for user in users]
+                tokens[step + 1] += _chosen(runner.forward(chunks))
         return Answered(perf_counter() - begun, firsts, tokens)
 
     return answer
+
+
+def _batches(users: range, size: int) -> list[range]:
+    return [users[start : start + size] for start in range(0, len(users), size)]
 
 
 def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answered]:
@@ -148,7 +137,7 @@ def measure_requests(
 ) -> Iterator[Row]:
     """`isolated` with few users, whose time grows with them."""
     load = Load(decoder, users, prompt, answer)
-    beside, right = timed(load, open_requests(load))
+    beside, right = timed(load, local_requests(load, users))
     yield {"design": OPEN, **beside}
     for count in settings:
         with partitions(count, users, load.held) as partition:
@@ -156,6 +145,6 @@ def measure_requests(
         row |= {"ratio": row["tokens_per_s"] / beside["tokens_per_s"], "same_tokens": tokens == right}
         yield {"design": PARTITIONED, "processes": count, **row}
     few = Load(decoder, min(users, MOST_ISOLATED), prompt, answer)
-    row, tokens = timed(few, isolated_requests(few), 2)
+    row, tokens = timed(few, local_requests(few, 1), 2)
     same = tokens == [step[: few.users] for step in right]
     yield {"design": ISOLATED, "users": few.users, **row, "same_tokens": same}

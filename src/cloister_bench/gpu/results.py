@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloister.levels import ISOLATED, OBFUSCATED, OPEN, PARTITIONED
 from cloister_bench.gpu.plan import DEFAULT_PROCESSES, Plan
 from cloister_bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import (
+    Cell,
     Document,
-    Drawing,
+    Panel,
     Row,
     Table,
     Target,
+    charts,
     find,
-    grouped_bars,
-    legend_beside,
-    lines,
     number,
-    stacked_bars,
     targets_table,
     value_of,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ROWS = ("floor", "steps", "requests", "transformers", "breakdown", "variants", "memory", "not offered")
 PHASES = (
@@ -40,6 +35,7 @@ PHASES = (
     "output_projection_and_mlp",
     "other",
 )  # by the names of `bench spd`; `other`: norms, head and choice of a token
+STEP_TARGETS = {64: 1.05, 2048: 1.08}  # partitioned over open, by the prompt's tokens
 MEAN_ANSWERED = 40  # of an answer's tokens while steps are timed: what the floor counts beside the prompt
 
 
@@ -74,7 +70,7 @@ def _generate(users: int) -> Callable[[Document], float | None]:
 TARGETS = (
     *(
         Target(f"partitioned over open, a step, {users} × {prompt:,}", target, _step(users, prompt), "at most")
-        for prompt, target in ((64, 1.05), (2048, 1.08))
+        for prompt, target in STEP_TARGETS.items()
         for users in (1, 8, 32, 64)
     ),
     Target("throughput of partitioned over open, 32 × 64/64", 0.85, _request(prompt=64, answer=64)),
@@ -177,24 +173,29 @@ def _captions(document: Document, shape: str) -> str | None:
 
 
 def _requests(document: Document) -> Table:
-    rows = []
-    for row in (*document["requests"], *document["transformers"]):
-        design = row["design"] + _processes(row)
-        load = f"{row['users']} × {row['prompt']}/{row['answer']}"
-        rows.append([row["shape"], load, design, *map(number, (row["tokens_per_s"], row.get("ratio"), row["ttft_ms"]))])
-    heads = ("shape", "load", "design", "tokens/s", "of open's", "first token, ms")
-    return Table("Whole requests, without HTTP", heads, rows, labels=3)
+    columns: dict[str, str | Cell] = {
+        "shape": "shape",
+        "load": lambda row: f"{row['users']} × {row['prompt']}/{row['answer']}",
+        "design": lambda row: row["design"] + _processes(row),
+        "tokens/s": "tokens_per_s",
+        "of open's": lambda row: row.get("ratio"),
+        "first token, ms": "ttft_ms",
+    }
+    rows = (*document["requests"], *document["transformers"])
+    return Table.of("Whole requests, without HTTP", rows, columns, labels=3)
 
 
 def _variants(document: Document) -> Table:
-    rows = []
-    for row in document["variants"]:
-        bits = "the same" if row["same_bits"] else "OTHERS"
-        count = row["users"] * (row["lambda"] + 1)
-        numbers = map(number, (row["ms"], row["ratio"]))
-        rows.append([row["shape"], str(row["users"]), str(row["lambda"]), str(count), *numbers, bits])
-    heads = ("shape", "users", "λ", "rows", "ms", "over λ = 0", "bits")
-    return Table(f"A decode step of {OBFUSCATED}", heads, rows)
+    columns: dict[str, str | Cell] = {
+        "shape": "shape",
+        "users": "users",
+        "λ": "lambda",
+        "rows": lambda row: row["users"] * (row["lambda"] + 1),
+        "ms": "ms",
+        "over λ = 0": "ratio",
+        "bits": lambda row: "the same" if row["same_bits"] else "OTHERS",
+    }
+    return Table.of(f"A decode step of {OBFUSCATED}", document["variants"], columns)
 
 
 def _processes(row: Row) -> str:
@@ -234,49 +235,6 @@ def _setting(row: Row) -> str:
     return "one attention process" if count == 1 else "one for each user"
 
 
-def draw_steps(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    for panel, prompt in zip(axes, (64, 2048), strict=True):
-        mine = [{**row, "name": _setting(row)} for row in rows if row["prompt"] == prompt]
-        lines(panel, mine, "users", "ratio", "name", {})
-        panel.axhline(1.05 if prompt == 64 else 1.08, color="grey", linestyle="--", linewidth=1)
-        panel.set_xscale("log", base=2)
-        counts = sorted({row["users"] for row in mine})
-        panel.set_xticks(counts, [str(count) for count in counts])
-        panel.set(title=f"prompts of {prompt:,}", xlabel="users at once", ylabel="partitioned over open")
-        if mine:
-            panel.legend(fontsize="small")
-    return "a decode step (dashed: target)"
-
-
-def draw_shapes(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    shapes = list(dict.fromkeys(row["shape"] for row in rows))
-    counts = sorted({row["users"] for row in rows})
-    series = {
-        f"{users} users": [(find(rows, users=users, shape=shape) or {}).get("ratio") for shape in shapes]
-        for users in counts
-    }
-    grouped_bars(axes[0], shapes, series)
-    axes[0].set(ylabel="partitioned over open", ylim=(0.8, None))
-    axes[0].legend(fontsize="small")
-    return f"a decode step, prompts of 64, {DEFAULT_PROCESSES} attention processes"
-
-
-def draw_requests(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    names = [f"{bar_name(row)}, {row['prompt']}/{row['answer']}" for row in rows]
-    axes[0].barh(names, [row["tokens_per_s"] for row in rows])
-    axes[0].invert_yaxis()
-    axes[0].set(xlabel="output tokens/s")
-    return "whole requests, without HTTP"
-
-
-def draw_breakdown(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    parts = {name.replace("_", " "): [row["phases_ms"][name] for row in rows] for name in PHASES}
-    stacked_bars(axes[0], [bar_name(row) for row in rows], parts)
-    axes[0].set(xlabel="ms in a step")
-    legend_beside(axes[0])
-    return "where a step's time goes"
-
-
 def _partitioned_steps(document: Document) -> list[Row]:
     return [row for row in timed_steps(document) if row["design"] == PARTITIONED]
 
@@ -288,14 +246,43 @@ def _shapes(document: Document) -> list[Row]:
     return found if len({row["shape"] for row in found}) > 1 else []
 
 
-def _in_8b(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row["shape"] == LLAMA_3_8B]
+def _steps_of_8b(document: Document) -> list[Row]:
+    rows = [row for row in _partitioned_steps(document) if row["shape"] == LLAMA_3_8B]
+    return [{**row, "setting": _setting(row)} for row in rows]
 
 
-_figure = partial(Drawing, panel=(5.0, 3.2), margin=(2.5, 0.8))
+def _requests_of_8b(document: Document) -> list[Row]:
+    rows = [row for row in (*document["requests"], *document["transformers"]) if row["shape"] == LLAMA_3_8B]
+    return [{**row, "bar": f"{bar_name(row)}, {row['prompt']}/{row['answer']}"} for row in rows]
+
+
+def _parts(document: Document) -> list[Row]:
+    return [
+        {"bar": bar_name(row), "phase": name.replace("_", " "), "ms": row["phases_ms"][name]}
+        for row in document["breakdown"]
+        for name in PHASES
+    ]
+
+
 FIGURES = {
-    "gpu-steps": _figure(lambda document: _in_8b(_partitioned_steps(document)), draw_steps, grid=(1, 2)),
-    "gpu-shapes": _figure(_shapes, draw_shapes),
-    "gpu-requests": _figure(lambda document: _in_8b([*document["requests"], *document["transformers"]]), draw_requests),
-    "gpu-breakdown": _figure(lambda document: document["breakdown"], draw_breakdown),
+    "gpu-steps": charts(
+        _steps_of_8b,
+        "a decode step of partitioned over open's (dashed: target)",
+        *(
+            Panel("users", "ratio", "setting", f"prompts of {prompt:,}", where={"prompt": prompt}, limit=limit, log="x")
+            for prompt, limit in STEP_TARGETS.items()
+        ),
+        grid=(1, 2),
+    ),
+    "gpu-shapes": charts(
+        _shapes,
+        f"a decode step, prompts of 64, {DEFAULT_PROCESSES} attention processes",
+        Panel("shape", "ratio", "users", "partitioned over open", "bars"),
+    ),
+    "gpu-requests": charts(
+        _requests_of_8b,
+        "whole requests, without HTTP",
+        Panel("bar", "tokens_per_s", "design", "output tokens/s", "stacked"),
+    ),
+    "gpu-breakdown": charts(_parts, "where a step's time goes", Panel("bar", "ms", "phase", "ms in a step", "stacked")),
 }

@@ -1,5 +1,5 @@
-"""Decode steps: `open`, `isolated` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
-Keys and values of prompts are drawn at random, not computed: a step takes as long."""
+"""Decode steps: `open`, `isolated`, `partitioned` and `obfuscated`, of the same prompts, and the same bits. Keys and
+values of prompts are drawn at random, not computed: a step takes as long."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,11 +12,12 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.gpu.cache import GpuCache, on_gpu
 from cloister.compute.gpu.kernels import GpuKernels
+from cloister.compute.gpu.mailbox import EXPOSED, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import i32
 from cloister.compute.layout import Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import ROWS, Bucket
-from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister.levels import ISOLATED, OBFUSCATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
 
@@ -72,12 +73,12 @@ def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
     kernels.launch("advance", (-(-rows // 64),), 64, *given, *sizes)
 
 
-def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
-    """The last blocks are for the answer."""
-    each = prompt_blocks(prompt) + ANSWER_BLOCKS
-    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
-    cache._held.normal_()
-    return cache, [range(user * each, (user + 1) * each) for user in range(users)]
+def tables(variants: int, blocks: int) -> tuple[int, list[list[int]]]:
+    """How many blocks a vault has, and those of each of its prompts. Half of a prompt's blocks are common to all."""
+    common = blocks // 2
+    own = blocks - common
+    firsts = (common + variant * own for variant in range(variants))
+    return common + variants * own, [[*range(common), *range(first, first + own)] for first in firsts]
 
 
 class Recorded:
@@ -129,9 +130,57 @@ def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
     ]
 
 
-def isolated_ms(decoder: Decoder, cache: GpuCache, chunks: Sequence[Chunk]) -> float:
-    alone = [Recorded(decoder, cache, [chunk]) for chunk in chunks]
-    return median_ms(lambda: [one.step() for one in alone], 1, IN_TURN)
+class Prompts:
+    """Of each user one prompt or, as at `obfuscated`, several variants with one beginning; and the step of `open`."""
+
+    def __init__(self, decoder: Decoder, users: int, prompt: int, variants: int = 1) -> None:
+        self._decoder, self._users, self._prompt, self._variants = decoder, users, prompt, variants
+        self.rows = users * variants
+        self._each, self._tables = tables(variants, prompt_blocks(prompt))
+        self._held = self._cache(users * self._each + self.rows * ANSWER_BLOCKS)
+        self._held._held.normal_()
+        self._beside = Recorded(decoder, self._held, self._chunks())
+        self._right, self.open_ms = self._beside.logits(), self._beside.ms()
+
+    def _cache(self, blocks: int) -> GpuCache:
+        return on_gpu(self._decoder.device.cache(self._decoder.cache_shape, blocks))
+
+    def _chunks(self) -> list[Chunk]:
+        blocks = []
+        for row in range(self.rows):
+            user, variant = divmod(row, self._variants)
+            answer = self._users * self._each + row * ANSWER_BLOCKS
+            held = (user * self._each + block for block in self._tables[variant])
+            blocks.append([*held, *range(answer, answer + ANSWER_BLOCKS)])
+        return open_chunks(self.rows, self._prompt, blocks)
+
+    def isolated_ms(self) -> float:
+        alone = [Recorded(self._decoder, self._held, [chunk]) for chunk in self._chunks()]
+        return median_ms(lambda: [one.step() for one in alone], 1, IN_TURN)
+
+    def partitioned(
+        self, processes: AttentionProcesses, count: int, *, silent: bool = False
+    ) -> tuple[Row, float | None]:
+        """And the bytes of an attention process. With `silent` the last user's vault never answers, and the others'
+        bits do not change."""
+        slots = max(EXPOSED, self._variants)
+        with partitioned(processes, self._decoder, count, self._users, self._each, slots) as partition:
+            for user, (lent, answerer) in enumerate(partition.vaults):
+                on_gpu(lent)._held.copy_(self._held._held[user * self._each : (user + 1) * self._each])
+                for variant, table in enumerate(self._tables):
+                    answerer.expose(variant, table, start=0, end=self._prompt, rotation=self._prompt)
+            return {"processes": count, **self._asking(partition.asker, silent=silent)}, partition.process_bytes
+
+    def _asking(self, asker: Any, *, silent: bool) -> Row:
+        chunks, asked = remote_chunks(self._users, self._variants), self.rows
+        asks = asker.aim(lay_out(chunks, self._decoder.queries_per_kv_head).remotes, self.rows)
+        if silent:  # the last asks a box that no process answers
+            asked, unread = self.rows - 1, SharedMemory.create(asker.shape.size)
+            asks[0, -1], asks[2, -1] = asker.shape.boxes(unread.address)[0], 0
+        recorded = Recorded(self._decoder, self._cache(self.rows * ANSWER_BLOCKS), chunks, asker, asks)
+        logits, ms = recorded.logits(), recorded.ms()
+        same, late = torch.equal(logits[:, :asked], self._right[:, :asked]), asker.state.late.nonzero().flatten()
+        return {"ms": ms, "open_ms": self.open_ms, "same_bits": same, "late": late.tolist()}
 
 
 def measure_steps(
@@ -144,38 +193,30 @@ def measure_steps(
     isolated: bool = True,
     silent: bool = False,
 ) -> Iterator[Row]:
-    """With `silent` the last user's vault never answers, and the others' bits do not change."""
-    held, blocks = prompts_in_cache(decoder, users, prompt)
-    chunks = open_chunks(users, prompt, blocks)
-    beside = Recorded(decoder, held, chunks)
-    right, open_ms = beside.logits(), beside.ms()
+    prompts = Prompts(decoder, users, prompt)
+    open_ms = prompts.open_ms
     yield {"design": OPEN, "ms": open_ms}
     for count in settings:
-        with partitioned(processes, decoder, count, users, prompt_blocks(prompt)) as partition:
-            for (lent, answerer), own in zip(partition.vaults, blocks, strict=True):
-                cache = on_gpu(lent)
-                cache._held.copy_(held._held[own.start :][: cache.blocks])
-                answerer.expose(0, range(cache.blocks), start=0, end=prompt, rotation=prompt)
-            yield from _asking(decoder, partition.asker, users, right, open_ms, count, silent=silent)
-            if partition.process_bytes is not None:
-                yield {"part": "memory", "processes": count, "mb": partition.process_bytes / 1e6}
+        row, process_bytes = prompts.partitioned(processes, count, silent=silent)
+        yield {"design": PARTITIONED, **row, "ratio": row["ms"] / open_ms}
+        if process_bytes is not None:
+            yield {"part": "memory", "processes": count, "mb": process_bytes / 1e6}
     if isolated:
-        again = open_chunks(users, prompt, blocks)
-        ms = isolated_ms(decoder, held, again)
+        ms = prompts.isolated_ms()
         yield {"design": ISOLATED, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
 
 
-def _asking(
-    decoder: Decoder, asker: Any, users: int, right: torch.Tensor, open_ms: float, count: int, *, silent: bool
+def measure_variants(
+    decoder: Decoder, processes: AttentionProcesses, count: int, users: int, prompt: int, lambdas: Sequence[int]
 ) -> Iterator[Row]:
-    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * ANSWER_BLOCKS))
-    chunks = remote_chunks(users)
-    asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
-    if silent:  # the last asks a box that no process answers
-        asked, unread = users - 1, SharedMemory.create(asker.shape.size)
-        asks[0, -1], asks[2, -1] = asker.shape.boxes(unread.address)[0], 0
-    recorded = Recorded(decoder, cache, chunks, asker, asks)
-    logits, ms = recorded.logits(), recorded.ms()
-    row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
-    row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
-    yield {**row, "late": asker.state.late.nonzero().flatten().tolist()}
+    """Steps of `obfuscated`, a row for each λ, 0 first, which is `partitioned`."""
+    most, plain = most_rows(decoder.cache_shape.kv_heads), 0.0
+    for fakes in (0, *lambdas):
+        rows = users * (fakes + 1)
+        if rows > most:
+            reason = f"a step that asks has {most} rows at most, not {rows}"
+            yield {"part": "not offered", "what": f"{OBFUSCATED}, λ = {fakes}, {users} users", "reason": reason}
+            continue
+        row, _ = Prompts(decoder, users, prompt, fakes + 1).partitioned(processes, count)
+        plain = plain or row["ms"]
+        yield {"lambda": fakes, "rows": rows, **row, "ratio": row["ms"] / plain}

@@ -2,21 +2,16 @@
 
 import os
 from dataclasses import dataclass, field
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloister.levels import LEVELS, OPEN, Level, default_of
 from cloister_bench.levels.plan import SERVED, Plan, Side
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Drawing, Row, Table, lines, number
-from cloister_bench.suite.measurement import Measured, ratio
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from cloister_bench.suite.documents import Document, Panel, Row, Table, charts, number
+from cloister_bench.suite.measurement import Measured, summary
 
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
 SEEN_MORE = {"obfuscated": " ([how](docs/obfuscation.md))"}  # the README's links behind a level's words
-PANELS = {"tokens_per_s": "output tokens/s", "ttft_ms": "first token, ms"}
 LEARNT_MORE = {"shared": " ([prefix cache](docs/prefix-cache.md))"}
 
 
@@ -38,20 +33,8 @@ class Results(documents.Results):
 
 
 def run_entry(side: Side, measured: Measured) -> Row:
-    """The ratio is the median over rounds, each compared with `open` in that round."""
-    runs = list(measured.rounds[side].values())
-    compared = ratio(measured.rounds[side], measured.side(side, OPEN))
-    first = [run.ttft_ms.p50 for run in runs if run.ttft_ms.p50 is not None]
-    return {
-        "side": f"{side.level}, session" if side.session else side.level,
-        **side.labels(),
-        "session": side.session,
-        "tokens_per_s": round(median(run.output_tokens_per_s for run in runs), 3),
-        "ratio_to_open": None if compared is None else round(compared, 4),
-        "ttft_ms": round(median(first), 3) if first else None,
-        "rounds": len(runs),
-        **{name: sum(getattr(run, name) for run in runs) for name in ("requests", "errors", "prompt_tokens")},
-    }
+    name = f"{side.level}, session" if side.session else side.level
+    return {"side": name, **summary(side, measured, OPEN), "session": side.session}
 
 
 COLUMNS = {"level": "side", "users": "users", "tokens/s": "tokens_per_s", "of open's": "ratio_to_open"}
@@ -100,14 +83,14 @@ def _mpc_cell(mpc: Row) -> str:
     return f"1 user: {each} s for each token, {first} s for the first; {start} s with the parties' start"
 
 
-def draw_levels(runs: list[Row], axes: "tuple[Axes, ...]") -> str:
-    counts = sorted({run["users"] for run in runs})
-    for panel, (key, title) in zip(axes, PANELS.items(), strict=True):
-        lines(panel, [run for run in runs if run[key]], "users", key, "side", {})
-        panel.set(title=title, xlabel="users at once", xscale="log", yscale="log")
-        panel.set_xticks(counts, [str(count) for count in counts])
-    axes[0].legend(fontsize="small")
-    return f"{runs[0]['input_tokens']} tokens in, {runs[0]['output_tokens']} out"
-
-
-FIGURES = {"levels": Drawing(lambda document: document["runs"], draw_levels, grid=(1, 2), panel=(5.0, 3.6))}
+FIGURES = {
+    "levels": charts(
+        lambda document: [run for run in document["runs"] if run["tokens_per_s"]],
+        "{input_tokens} tokens in, {output_tokens} out",
+        *(
+            Panel("users", key, "side", title, log="xy", labels={"xlabel": "users at once"})
+            for key, title in (("tokens_per_s", "output tokens/s"), ("ttft_ms", "first token, ms"))
+        ),
+        grid=(1, 2),
+    )
+}

@@ -2,7 +2,7 @@
 party / bandwidth + messages of one party x latency (one way). No two rounds overlap in SPU's protocols."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -80,9 +80,13 @@ class Cost:
     operators: Mapping[str, Tally] = field(default_factory=dict)
 
     def __add__(self, other: "Cost") -> "Cost":
-        names = dict.fromkeys((*self.operators, *other.operators))
-        both = {name: self.operators.get(name, Tally()) + other.operators.get(name, Tally()) for name in names}
-        return Cost(self.whole + other.whole, both)
+        return combined([self, other], lambda both: both[0] + both[1], Tally())
+
+
+def combined(costs: Sequence[Cost], by: Callable[[Sequence[Tally]], Tally], absent: Tally) -> Cost:
+    names = dict.fromkeys(name for cost in costs for name in cost.operators)
+    operators = {name: by([cost.operators.get(name, absent) for cost in costs]) for name in names}
+    return Cost(by([cost.whole for cost in costs]), operators)
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -91,9 +95,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 def typical(repeats: Sequence[Cost]) -> Cost:
     """Middle times, mean counts: these differ by who truncated what, and by the luck of top-k's random pivots."""
-    names = dict.fromkeys(name for each in repeats for name in each.operators)
-    operators = {name: _typical([each.operators.get(name, Tally()) for each in repeats]) for name in names}
-    return Cost(_typical([each.whole for each in repeats]), operators)
+    return combined(repeats, _typical, Tally())
 
 
 def _typical(repeats: Sequence[Tally]) -> Tally:
@@ -146,10 +148,8 @@ def _read_one(text: str, sent: int, messages: int) -> Cost:
 
 
 def merge(parties: Sequence[Cost], cpu: Sequence[float] = ()) -> Cost:
-    names = dict.fromkeys(name for party in parties for name in party.operators)
-    absent = Tally(0.0, (0,), (0,))
-    operators = {name: _side_by_side([party.operators.get(name, absent) for party in parties]) for name in names}
-    return Cost(replace(_side_by_side([party.whole for party in parties]), cpu=tuple(cpu)), operators)
+    cost = combined(parties, _side_by_side, absent=Tally(0.0, (0,), (0,)))
+    return replace(cost, whole=replace(cost.whole, cpu=tuple(cpu)))
 
 
 def _side_by_side(parties: Sequence[Tally]) -> Tally:

@@ -10,7 +10,7 @@ from cloister_bench.mpc.cost import LAN, WAN, Cost, Tally
 from cloister_bench.mpc.plan import STATIC, Plan
 from cloister_bench.mpc.quality import QualityRow
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Row, Table, Target, find, number, targets_table, write_text
+from cloister_bench.suite.documents import Document, Panel, Row, Table, Target, charts, find, targets_table, write_text
 
 OURS = "mpcache"
 LENGTHS = (1024, 2048)
@@ -111,16 +111,15 @@ class Results(documents.Results):
 
 
 COSTS = {
-    "megabytes": "MB",
+    "MB": "megabytes",
     "messages": "messages",
-    "cpu_seconds": "processor s",
-    "seconds": "s here",
-    "lan_seconds": "s, LAN",
-    "lan_cpu_seconds": "s, LAN, from processor s",
-    "wan_seconds": "s, WAN",
+    "processor s": "cpu_seconds",
+    "s here": "seconds",
+    "s, LAN": "lan_seconds",
+    "s, LAN, from processor s": "lan_cpu_seconds",
+    "s, WAN": "wan_seconds",
 }
-BRIEF = ("megabytes", "messages", "seconds", "lan_seconds", "wan_seconds")
-OPERATOR = {"method": "", "program": "program", "operator": "operator", "times": "times"}
+BRIEF = ("MB", "messages", "s here", "s, LAN", "s, WAN")
 
 
 def tables(document: Document) -> list[Table]:
@@ -149,34 +148,61 @@ def write_report(document: Document, path: Path) -> None:
 
 def _costs(document: Document, costs: Sequence[str]) -> Table:
     rows = sorted((run for run in document["runs"] if run["protocol"] == "aby3"), key=lambda run: run["seq"])
-    labels = {"seq": "T", "method": ""}
-    return _table("A token's cost (Figure 10)", rows, labels, {cost: COSTS[cost] for cost in costs})
-
-
-def _table(title: str, rows: list[Row], labels: dict[str, str], numbers: dict[str, str]) -> Table:
-    cells = [[*(str(row[label]) for label in labels), *(number(row[name]) for name in numbers)] for row in rows]
-    return Table(title, (*labels.values(), *numbers.values()), cells, len(labels))
+    columns = {"T": "seq", "": "method", **{cost: COSTS[cost] for cost in costs}}
+    return Table.of("A token's cost (Figure 10)", rows, columns, labels=2)
 
 
 def _operators(title: str, rows: list[Row]) -> Table:
-    sending = [row for row in rows if row["messages"]]
-    return _table(title, sending, OPERATOR, {name: COSTS[name] for name in ("megabytes", "messages", "seconds")})
+    columns = {"": "method", "program": "program", "operator": "operator", "times": "times"}
+    columns |= {cost: COSTS[cost] for cost in ("MB", "messages", "s here")}
+    return Table.of(title, (row for row in rows if row["messages"]), columns, labels=4)
 
 
 def _quality(rows: list[Row]) -> Table:
-    compared = [row for row in rows if row["method"] != "full"]
-    numbers = {"budget": "budget", "score": "score", "full_score": "full cache"}
-    return _table("Quality in plaintext", compared, {"task": "task", "method": "method"}, numbers)
+    columns = {"task": "task", "method": "method", "budget": "budget", "score": "score", "full cache": "full_score"}
+    return Table.of("Quality in plaintext", (row for row in rows if row["method"] != "full"), columns, labels=2)
 
 
 def _composition(rows: list[Row]) -> Table:
-    cells = [
-        [row["method"], str(row["seq"]), COSTS[key], number(row["composed"][key]), number(row["whole"][key])]
+    each = [
+        {**row, "cost": cost, "composed": row["composed"][key], "whole": row["whole"][key]}
         for row in rows
-        for key in COSTS
+        for cost, key in COSTS.items()
     ]
-    return Table("Composed and whole", ("method", "T", "", "composed", "whole step"), cells, labels=3)
+    columns = {"method": "method", "T": "seq", "": "cost", "composed": "composed", "whole step": "whole"}
+    return Table.of("Composed and whole", each, columns, labels=3)
 
 
 def _targets(document: Document) -> Table:
     return targets_table(row for row in document["targets"] if row["measured"] is not None)
+
+
+MEASURES = {
+    "megabytes": "megabytes a token",
+    "messages": "messages a token",
+    "lan_cpu_seconds": "seconds a token, LAN (processor s)",
+    "wan_seconds": "seconds a token, WAN",
+}
+
+
+def _rows(document: Document, kind: str, **having: str) -> list[Row]:
+    return [row for row in document[kind] if having.items() <= row.items()]
+
+
+FIGURES = {
+    "mpc-lengths": charts(
+        partial(_rows, kind="runs", protocol="aby3"),
+        "a token's cost, 3 parties",
+        *(
+            Panel("seq", key, "method", title, log="xy", labels={"xlabel": "tokens in the sequence"})
+            for key, title in MEASURES.items()
+        ),
+        grid=(2, 2),
+    ),
+    "mpc-operators": charts(
+        partial(_rows, kind="operators", program="step"),
+        "a token's operators, T = {seq}",
+        *(Panel("method", key, "operator", MEASURES[key], "stacked") for key in ("megabytes", "messages")),
+        grid=(1, 2),
+    ),
+}

@@ -14,6 +14,7 @@ from time import perf_counter, process_time
 
 import torch
 
+from cloister.compute.base import LinkAnswerer
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted
 from cloister.compute.reference import part_of
@@ -25,10 +26,10 @@ from cloister.models.decoder import Decoder
 from cloister.obfuscation.tags import Category
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.partitioned import Partitioned, SessionMemory
-from cloister.vault.process import NullAnswerer
-from cloister_bench.obfuscation.texts import FILES, RULES
+from cloister_bench.obfuscation.texts import RULES
 from cloister_bench.suite.documents import Row
 
+FILES = ("mts_dialog_val.csv", "mts_dialog_train.csv")
 TASKS = (
     "Summarise this in two sentences.",
     "What should the doctor do next, and why?",
@@ -57,13 +58,12 @@ class Prefill:
     processor_s: float
 
 
-class _Answerer(NullAnswerer):
+class _Answerer(LinkAnswerer):
     def __init__(self) -> None:
         super().__init__(slots=1024)
         self.exposed: dict[int, tuple[Layout, list[int]]] = {}
 
-    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        super().expose(slot, blocks, start=start, end=end, rotation=rotation)
+    def _write(self, slot: int, blocks: Sequence[int], start: int, end: int, rotation: int) -> None:
         self.exposed[slot] = (Layout(prompt=end - start, rotation=rotation), list(blocks))
 
 
@@ -84,7 +84,9 @@ class CompactLab:
         number, before = next(self._numbers), self._pool.free
         params = SamplingParams(temperature=0.0, max_tokens=256)
         begun, spent = perf_counter(), process_time()
-        self._vault.add(*(EngineRequest(number, "lab", prompt, params, compact=compact) for prompt in prompts))
+        self._vault.add(
+            *(EngineRequest(number, "lab", prompt, params, policy="partition", compact=compact) for prompt in prompts)
+        )
         done = None
         while done is None:
             assert self._vault.next_request == number, "the lab's memory is too small"

@@ -12,7 +12,7 @@ from cloister.obfuscation.entities import add_mentions, entities_of
 from cloister.obfuscation.gqs import Quantization, Sampled, finished
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
-from cloister.obfuscation.sampler import block_for, class_of
+from cloister.obfuscation.quantized import block_for, class_of
 from cloister.obfuscation.tags import TaggedText
 
 Values = tuple[str, ...]  # a prompt's secrets

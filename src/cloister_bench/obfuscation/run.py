@@ -1,49 +1,81 @@
-"""Measures the parts. Knows a model with its tokenizer, and texts; not where they come from."""
+"""Measures the parts. Knows models, methods and cases; not where they come from."""
 
 from __future__ import annotations
 
-import random
+import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from statistics import mean, stdev
 from time import monotonic, process_time
-from typing import Any, Protocol
+from typing import Any
 
-from cloister.errors import TagsInvalid
-from cloister.obfuscation.blocks import drawn, runs_of
-from cloister.obfuscation.entities import entities_of, swapped
+from cloister.errors import CloisterError, TagsInvalid
+from cloister.obfuscation.blocks import runs_of
+from cloister.obfuscation.entities import add_mentions, entities_of
 from cloister.obfuscation.gqs import Quantization, Sampled, finished
-from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
-from cloister.obfuscation.sampler import block_for, class_of
-from cloister.obfuscation.tags import Category, TaggedText
-from cloister_bench.obfuscation.adversaries import (
-    BETS,
-    Adversaries,
-    Guesses,
-    Letters,
-    Trial,
-    read_all,
-    reader_of,
-    right,
-)
+from cloister.obfuscation.quantized import class_of
+from cloister.obfuscation.requests import Obfuscation
+from cloister.obfuscation.tags import Category, TaggedText, redacted
+from cloister.obfuscation.variants import Substituting, make_variants
+from cloister_bench.obfuscation.adversaries import Adversaries, Trial, rank, right
 from cloister_bench.obfuscation.decoding import Ask, time_between_tokens, vault_memory
-from cloister_bench.obfuscation.rerun import Rerun
-from cloister_bench.obfuscation.results import Part, Plan, Results
+from cloister_bench.obfuscation.results import JOINT, Part, Plan, Results
+from cloister_bench.obfuscation.texts import Case
+from cloister_bench.suite.documents import Row, rate_of
 from cloister_bench.suite.measurement import Measurement, Watcher
 
-Texts = Mapping[Category, list[TaggedText]]
-_TITLES, _NAMES = ("Dr.", "Mr.", "Mrs.", "Ms."), "Quill Oberon Zephyr Thorne Vexley Quandt Ibsen Yarrow Pexton Wolde"
-RANDOM_WORDS = tuple(f"{title} {name}" for title in _TITLES for name in _NAMES.split())  # the naive baseline
+NewMethod = Callable[[bytes], Substituting]  # with the key that draws
 
 
-class SamplingModel(Protocol):
-    @property
-    def continuations(self) -> LanguageModel: ...
+@dataclass(frozen=True, slots=True)
+class Material:
+    model: LanguageModel
+    tokenizer: SamplingTokenizer
+    methods: Mapping[str, NewMethod]
+    cases: Mapping[Category, Sequence[Case]]
+    joint: Sequence[Case]
+    adversaries: Adversaries
 
-    @property
-    def tokenizer(self) -> SamplingTokenizer: ...
+
+@dataclass(slots=True)
+class Tally:
+    """`bets`: by method, adversary and group, each bet and the real one's rank."""
+
+    bets: dict[tuple[str, str, str], list[tuple[float, float]]] = field(default_factory=dict)
+    exist: dict[tuple[str, str], list[tuple[bool, bool]]] = field(default_factory=dict)  # (is it the real one, exists)
+    tried: Counter[tuple[str, str]] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def rows(self) -> list[Row]:
+        whole: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+        for (method, who, group), bets in self.bets.items():
+            whole.setdefault((method, who, group), []).extend(bets)
+            if group != JOINT:
+                whole.setdefault((method, who, "all"), []).extend(bets)
+        return [
+            {
+                **{"method": method, "adversary": who, "group": group},
+                **{"right": round(sum(hit for hit, _ in bets), 2), **rate_of(sum(hit for hit, _ in bets), len(bets))},
+                "rank": round(mean(place for _, place in bets), 3),
+            }
+            for (method, who, group), bets in sorted(whole.items())
+        ]
+
+    def believed(self) -> list[Row]:
+        rows: list[Row] = []
+        for (method, group), tried in sorted(self.tried.items()):
+            real, fakes = (
+                [yes for first, yes in self.exist.get((method, group), ()) if first is side] for side in (True, False)
+            )
+            shares = {"real_exist": _share(real), "fakes_exist": _share(fakes)}
+            rows.append(
+                {"method": method, "group": group, "tried": tried, "refused": self.refused[method, group], **shares}
+            )
+        return rows
 
 
 class Bench(Measurement[Results]):
@@ -52,30 +84,24 @@ class Bench(Measurement[Results]):
     def __init__(
         self,
         results: Results,
-        model: SamplingModel,
-        texts: Texts,
-        letters: Letters,
+        material: Material,
         watcher: Watcher,
         save: Callable[[], None],
-        other: SamplingModel | None = None,
         server: Callable[[], AbstractContextManager[Ask]] | None = None,
     ) -> None:
         super().__init__(results, watcher, save)
         self._plan: Plan = results.plan
-        self._model, self._tokenizer = model.continuations, model.tokenizer
-        self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
-        self._texts = texts
-        self._server = server
-        reads = None if other is None else reader_of(other.continuations, other.tokenizer)
-        self._adversaries = Adversaries(
-            self._model, self._tokenizer, letters, reads, frozenset(self._tokenizer.special)
-        )
+        self._of, self._server = material, server
+        self._shapes = TokenShapes(material.tokenizer, material.model.vocabulary)
+        self._tally = Tally()
+        self.trials: list[tuple[str, Trial]] = []  # for a reader
 
     def run(self, wanted: Collection[Part]) -> None:
         parts: dict[Part, Callable[[], None]] = {
+            "distinguisher": self._distinguisher,
+            "repetition": self._repetition,
             "curves": self._curves,
             "latency": self._latency,
-            "distinguisher": self._distinguisher,
             "decoding": self._decoding,
         }
         for part, measure in parts.items():
@@ -83,88 +109,140 @@ class Bench(Measurement[Results]):
                 with self._noting(part):
                     measure()
 
-    def _infilling(self, text: TaggedText) -> Infilling | None:
-        """None where the text cannot be sampled for: a secret that runs into what stands beside it."""
+    def _distinguisher(self) -> None:
+        """By turns, so that a lack of time hits every category and method."""
+        plan, groups = (
+            self._plan,
+            {**{str(each): those for each, those in self._of.cases.items()}, JOINT: self._of.joint},
+        )
+        turns = [
+            (number, method, group, cases[number])
+            for number in range(max(plan.trials.values()))
+            for group, cases in groups.items()
+            for method, most in plan.trials.items()
+            if number < min(most, len(cases)) and method in self._of.methods
+        ]
+        self._watcher.begin("distinguisher", len(turns))
+        done = 0
+        for number, method, group, case in turns:
+            if self._fits("distinguisher"):
+                self._bet(method, group, case, b"trial %d" % number)
+            if number > done:
+                done = number
+                self._note_bets()
+                self._save()
+            self._watcher.advance(f"{group}, {method}")
+        self._note_bets()
+
+    def _note_bets(self) -> None:
+        self._results.distinguisher, self._results.believed = self._tally.rows(), self._tally.believed()
+
+    def _bet(self, method: str, group: str, case: Case, key: bytes) -> None:
+        tally, lists = self._tally, self._of.adversaries.lists
+        tally.tried[method, group] += 1
         try:
-            return Infilling(self._tokenizer, self._shapes, [text], entities_of([text]))
+            made = make_variants([case.text], self._of.methods[method](key))
+        except CloisterError:
+            tally.refused[method, group] += 1
+            return
+        real = tuple(entity.secret for entity in made.entities)
+        categories = tuple(entity.category for entity in made.entities)
+        texts, values = tuple(text for (text,) in made.texts), (real, *made.substitutes.values)
+        trial = Trial(group, texts, values, categories, made.substitutes)
+        self.trials.append((method, trial))
+        for who, scores in self._of.adversaries.scores(trial).items():
+            tally.bets.setdefault((method, who, group), []).append((right(scores), rank(scores)))
+        for at, variant in enumerate(values):
+            known = [lists.exists(*pair) for pair in zip(categories, variant, strict=True)]
+            if None not in known:
+                tally.exist.setdefault((method, group), []).append((at == 0, all(known)))
+
+    def _repetition(self) -> None:
+        """What all the sets that went out for one secret share, with a store of substitutes and without."""
+        plan = self._plan
+        self._watcher.begin("repetition", len(plan.repeated))
+        for method in plan.repeated:
+            left: dict[tuple[str, bool], list[int]] = {}
+            for cases in self._of.cases.values():
+                texts = [case.text for case in cases[:3] if not self._says_twice(case.text)]
+                for case in cases[: plan.repetitions] if len(texts) == 3 else ():
+                    secret = case.text.secret(case.text.spans[0])
+                    often = {
+                        "one prompt ten times": [case.text] * 10,
+                        "three prompts": [_with(text, secret) for text in texts],
+                    }
+                    for what, prompts in often.items():
+                        for stored in (True, False):
+                            if self._fits("repetition") and (count := self._common(method, prompts, stored)):
+                                left.setdefault((what, stored), []).append(count)
+            self._results.repetition += [
+                {
+                    **{"method": method, "sent": what, "store": stored, "secrets": len(counts)},
+                    **{"left": round(mean(counts), 2), "alone": round(mean(count == 1 for count in counts), 3)},
+                }
+                for (what, stored), counts in left.items()
+            ]
+            self._watcher.advance(method)
+
+    def _says_twice(self, text: TaggedText) -> bool:
+        return len(add_mentions([text])[0].spans) > 1
+
+    def _common(self, method: str, prompts: Sequence[TaggedText], stored: bool) -> int:
+        """How many values are in every set, the real one among them; 0 where a prompt is refused."""
+        made = self._of.methods[method]
+        one = Obfuscation(made(b"store"))
+        sets: list[set[str]] = []
+        for number, text in enumerate(prompts):
+            by = one if stored else Obfuscation(made(b"request %d" % number))
+            before, after = text.text[: text.spans[0].start], text.text[text.spans[0].end :]
+            said = before + redacted(text.secret(text.spans[0]), text.spans[0].category) + after
+            try:
+                sent = by.obfuscate("/v1/completions", json.dumps({"prompt": said}).encode())
+            except CloisterError:
+                return 0
+            bodies = [json.loads(body)["prompt"] for body in (sent.bodies if sent else ())]
+            sets.append({body[len(before) : len(body) - len(after)].casefold() for body in bodies})
+        return len(set.intersection(*sets))
+
+    def _sampled(self, text: TaggedText, by: Quantization) -> tuple[int, Sampled] | None:
+        """None where the text cannot be sampled for: a secret that runs into what stands beside it."""
+        marked = add_mentions([text])
+        try:
+            infilling = Infilling(self._of.tokenizer, self._shapes, marked, entities_of(marked))
         except TagsInvalid:
             return None
-
-    def _sample(self, infilling: Infilling, by: Quantization) -> Sampled:
-        return finished(class_of(self._model, infilling, by))
-
-    def _count(self, infilling: Infilling, by: Quantization) -> int:
-        found = self._sample(infilling, by)
-        runs = ([one.values for one in run] for run in runs_of(found.members, by))
-        return next((len(run) - 1 for run in runs if found.secret in run), 0)
+        return len(infilling.target(0)), finished(class_of(self._of.model, infilling, by))
 
     def _curves(self) -> None:
-        """Figures 5–7: how many substitutes there are within ε."""
+        """Figures 5–7: how many substitutes of Alg. 1 there are within ε."""
         plan = self._plan
-        turns = _in_turns(self._texts, plan.secrets)
-        self._watcher.begin("curves", len(turns))
-        found: dict[tuple[Category, float], list[int]] = {}
-        for category, text in turns:
-            infilling = self._infilling(text)
-            for epsilon in plan.epsilons if infilling else ():
-                assert infilling is not None
-                if self._fits("curves"):
-                    by = Quantization(epsilon, plan.lambda_max, plan.temperature)
-                    count = self._count(infilling, by)
-                    found.setdefault((category, epsilon), []).append(count)
+        self._watcher.begin("curves", len(self._of.cases))
+        for category, cases in self._of.cases.items():
+            found: dict[float, list[int]] = {}
+            for case in cases[: plan.curves]:
+                sampled = self._sampled(case.text, Quantization(1.0, plan.lambda_max)) if self._fits("curves") else None
+                for epsilon in plan.epsilons if sampled else ():
+                    assert sampled is not None
+                    found.setdefault(epsilon, []).append(_in_run(sampled[1], epsilon))
+            for epsilon, counts in found.items():
+                row = {"category": str(category), "epsilon": epsilon, "secrets": len(counts), **_spread(counts)}
+                self._results.curves.append(row)
             self._watcher.advance(str(category))
-        self._results.curves = [
-            {"category": str(category), "epsilon": epsilon, "secrets": len(counts), **_spread(counts)}
-            for (category, epsilon), counts in found.items()
-        ]
 
     def _latency(self) -> None:
-        """Figure 13: seconds for a secret of `tokens` tokens."""
+        """Figure 13: seconds for a secret of about `latency_tokens` tokens, by Alg. 1."""
         plan = self._plan
-        longest = [(len(one.target(0)), one) for text in _all(self._texts) if (one := self._infilling(text))]
-        if not longest:
-            return
-        tokens, infilling = min(longest, key=lambda pair: abs(pair[0] - plan.latency_tokens))
-        self._watcher.begin("latency", len(plan.latency_lambdas) * len(plan.latency_epsilons))
-        for epsilon in plan.latency_epsilons:
-            for most in plan.latency_lambdas:
-                if self._fits("latency"):
-                    begun, spent = monotonic(), process_time()
-                    count = self._count(infilling, Quantization(epsilon, most, plan.temperature))
-                    row = {"tokens": tokens, "epsilon": epsilon, "lambda_max": most, "found": count}
-                    took = {"seconds": round(monotonic() - begun, 3), "processor_s": round(process_time() - spent, 3)}
-                    self._results.latency.append({**row, **took})
-                self._watcher.advance(f"λ_max {most}")
-
-    def _distinguisher(self) -> None:
-        plan, draw = self._plan, random.Random(0)
-        by = Quantization(plan.bet_epsilon, plan.bet_lambda_max, plan.temperature)
-        rerun = Rerun(self._model, self._tokenizer, self._shapes, by, plan.fakes)
-        names = self._texts.get(Category.NAME, [])
-        rows: dict[tuple[str, str, str], list[float]] = {}
-        self._watcher.begin("distinguisher", plan.trials)
-        for number, text in enumerate(_all(self._texts)[: plan.trials]):
-            infilling = self._infilling(text)
-            if infilling is None or not self._fits("distinguisher"):
-                continue
-            found = self._sample(infilling, by)
-            block = block_for(found, infilling, plan.fakes, by)
-            chosen = drawn(found.secret, block, plan.fakes, Prf(number.to_bytes(32, "big")), b"bench")
-            if len(chosen) == plan.fakes:
-                words = [infilling.values(one.values)[0] for one in chosen]
-                real = next(one for one in block if one.values == found.secret)
-                again = rerun.scores([text, *(swapped([text], infilling.entities, [word])[0] for word in words)])
-                self._bet(rows, "sampled", text, words, [one.logprob for one in (real, *chosen)], again)
-            else:
-                self._results.too_few += 1
-            if text in names and plan.fakes <= len(RANDOM_WORDS):
-                words = draw.sample(RANDOM_WORDS, plan.fakes)
-                self._bet(rows, "random", text, words, self._scored(infilling, words))
-            self._watcher.advance(str(number + 1))
-            self._results.distinguisher = [
-                _row(kind, who, bet, Guesses(sum(hits), len(hits), plan.fakes))
-                for (kind, who, bet), hits in rows.items()
-            ]
+        texts = [case.text for cases in self._of.cases.values() for case in cases[:4]]
+        sizes = [(len(self._of.tokenizer.encode(" " + text.secret(text.spans[0]))), text) for text in texts]
+        _, text = min(sizes, key=lambda pair: abs(pair[0] - plan.latency_tokens))
+        self._watcher.begin("latency", len(plan.latency_lambdas))
+        for most in plan.latency_lambdas if self._fits("latency") else ():
+            begun, spent = monotonic(), process_time()
+            if sampled := self._sampled(text, Quantization(1.0, most)):
+                row = {"tokens": sampled[0], "lambda_max": most, "found": len(sampled[1].members) - 1}
+                took = {"seconds": round(monotonic() - begun, 3), "processor_s": round(process_time() - spent, 3)}
+                self._results.latency.append({**row, **took})
+            self._watcher.advance(f"λ_max {most}")
 
     def _decoding(self) -> None:
         """Figures 10 and 14."""
@@ -184,28 +262,6 @@ class Bench(Measurement[Results]):
             self._results.memory = vault_memory(asked, plan.decoded)
             self._watcher.advance("memory")
 
-    def _scored(self, infilling: Infilling, words: list[str]) -> list[float]:
-        """Log-probabilities of the real value and of these, as sampling has them, from where they differ."""
-        lead = " " if self._tokenizer.decode(infilling.target(0)).startswith(" ") else ""
-        values = [infilling.target(0), *(self._tokenizer.encode(lead + word) for word in words)]
-        return [reading.prompt for reading in read_all(self._model, [[*infilling.before, *one] for one in values], 0)]
-
-    def _bet(
-        self,
-        rows: dict[tuple[str, str, str], list[float]],
-        kind: str,
-        text: TaggedText,
-        fakes: list[str],
-        sampled: list[float],
-        reran: Sequence[float] = (),
-    ) -> None:
-        [span] = text.spans
-        values = [text.secret(span), *fakes]
-        trial = Trial(text.text[: span.start], text.text[span.end :], values, sampled, list(reran))
-        for who, scores in self._adversaries.scores(trial).items():
-            for bet in BETS if who == "sampling model" else BETS[:2]:
-                rows.setdefault((kind, who, bet), []).append(right(bet, scores))
-
     def _fits(self, part: str) -> bool:
         if self._elapsed < self._plan.seconds:
             return True
@@ -214,24 +270,23 @@ class Bench(Measurement[Results]):
         return False
 
 
-def _in_turns(texts: Texts, most: int | None = None) -> list[tuple[Category, TaggedText]]:
-    """`most` of each; by turns, so that a lack of time hits every category."""
-    longest = max((len(each) for each in texts.values()), default=0)
-    turns = range(longest if most is None else min(most, longest))
-    return [(category, each[at]) for at in turns for category, each in texts.items() if at < len(each)]
+def _with(text: TaggedText, secret: str) -> TaggedText:
+    [span] = text.spans
+    said = text.text[: span.start] + secret + text.text[span.end :]
+    return TaggedText(said, (type(span)(span.start, span.start + len(secret), span.category),))
 
 
-def _all(texts: Texts) -> list[TaggedText]:
-    return [text for _, text in _in_turns(texts)]
+def _in_run(found: Sampled, epsilon: float) -> int:
+    """How many others the run with the secret has."""
+    runs = ([one.values for one in run] for run in runs_of(found.members, Quantization(epsilon, distance="absolute")))
+    return next((len(run) - 1 for run in runs if found.secret in run), 0)
+
+
+def _share(found: Sequence[bool]) -> float | None:
+    return round(mean(found), 3) if found else None
 
 
 def _spread(counts: list[int]) -> dict[str, Any]:
     half = 1.96 * stdev(counts) / len(counts) ** 0.5 if len(counts) > 1 else 0.0
     middle = mean(counts)
     return {"mean": round(middle, 2), "low": round(max(0.0, middle - half), 2), "high": round(middle + half, 2)}
-
-
-def _row(kind: str, who: str, bet: str, guesses: Guesses) -> dict[str, Any]:
-    low, high = guesses.interval
-    counted = {"fakes": kind, "adversary": who, "bet": bet, "right": round(guesses.right, 2), "of": guesses.of}
-    return {**counted, "advantage": round(guesses.advantage, 4), "low": round(low, 4), "high": round(high, 4)}

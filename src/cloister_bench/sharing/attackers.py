@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice, takewhile
 from operator import eq
 
+from cloister.prefix.templates import ALL, Template
 from cloister_bench.sharing.families import BEFORE, CANDIDATES, Family, Trial, trials
 from cloister_bench.sharing.world import NO_NOISE, PAGE, Reader, Seen, Setting, Tokens, World
 
@@ -241,7 +242,7 @@ def attack_family(
     """Trials from `start` on; whole draws."""
     rates: Rates = {}
     draw = random.Random(f"{seed} {family.name} deployments from {start}")
-    registered = reader.tokens(BEFORE)
+    registered = [Template("common", (ALL,), "0" * 64, reader.tokens(BEFORE))]
     for number, trial in enumerate(islice(trials(family, start + count, seed), start, None), start):
         order = draw.sample(range(len(trial.candidates)), len(trial.candidates))
         case = Case.of(reader, trial, order)

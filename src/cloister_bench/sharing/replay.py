@@ -9,17 +9,14 @@ from itertools import compress
 from pathlib import Path
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from cloister.addresses import HttpAddress
 from cloister.controller.template_file import sign_templates
-from cloister.errors import ServiceUnavailable
 from cloister.gateway.metrics import COARSE_S
 from cloister.keys import key_line
 from cloister.prefix.templates import Template
 from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 from cloister_bench import messages
-from cloister_bench.connection import get
 from cloister_bench.load import User
 from cloister_bench.messages import Answer, BrokenAnswer
 from cloister_bench.report import Percentiles
@@ -30,6 +27,7 @@ from cloister_bench.suite.documents import Row
 ANSWER_S = 300.0
 OPERATOR = "operator"
 Answers = Sequence[Answer | None]
+STREAMED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
 
 
 class Served(OwnServer):
@@ -49,12 +47,17 @@ class Served(OwnServer):
     async def found_tokens(self) -> int:
         """Prompt tokens that tenants found computed, in steps of 1,000: `usage` hides what others computed."""
         await asyncio.sleep(COARSE_S + 1)  # totals may be that old
-        exchange = await get(self.address, "/metrics", OPERATOR)
-        if exchange.status != 200:
-            raise ServiceUnavailable(f"The server does not show its totals (HTTP {exchange.status}).")
-        families = text_string_to_metric_families(exchange.body.decode())
-        samples = (sample for family in families for sample in family.samples)
-        return int(sum(one.value for one in samples if one.name == "cloister_prefix_tokens_reused_total"))
+        reused = "cloister_prefix_tokens_reused_total"
+        return int(sum(one.value for one in await self.metrics() if one.name == reused))
+
+    async def complete(self, tenant: str, prompt: str) -> Answer:
+        """The first token after a plain prompt."""
+        user = User(self.address, tenant, messages.Workload(timeout_s=ANSWER_S))
+        asked = {**STREAMED, "model": self.model, "protection": self.level, "prompt": prompt, "max_tokens": 1}
+        try:
+            return await user.ask(msgspec.json.encode(asked))
+        finally:
+            await user.leave()
 
 
 def registered(folder: Path, templates: Sequence[Template]) -> list[str]:
@@ -107,8 +110,7 @@ async def replay(
 ) -> Answers:
     """In the workload's order; None for a request that failed. A chat's next question waits for the answer."""
     load = messages.Workload(endpoint="chat", timeout_s=ANSWER_S)
-    common = {"model": model, "protection": level, "temperature": 0, "ignore_eos": True, "stream": True}
-    common["stream_options"] = {"include_usage": True}
+    common = {**STREAMED, "model": model, "protection": level, "ignore_eos": True}
     clock = asyncio.get_running_loop().time
     answers: dict[tuple[int, int], Answer | None] = {}
     began = clock()

@@ -3,19 +3,15 @@ and III. Measures nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-from cloister_bench.sharing.workloads import Scale
+from cloister_bench.sharing.workloads import WORKLOADS, Scale
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Drawing, Row, Table, Target, find, grouped_bars, targets_table
+from cloister_bench.suite.documents import Document, Panel, Row, Table, Target, charts, find, targets_table
 from cloister_bench.words import read_words
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +141,16 @@ def _cell(row: Row | None) -> str:
     return f"{row['share']:.3f}" + ("" if row["gain"] is None else f" ({row['gain']:.2f})")
 
 
-def draw_workloads(document: Document, axes: Sequence[Axes]) -> str:
-    plan, rows = document["plan"], document["offline"]
-    for panel, workload in zip(axes, plan["workloads"], strict=False):
-        found = {
-            policy: [row["share"] for row in rows if (row["workload"], row["policy"]) == (workload, policy)]
-            for policy in plan["policies"]
-        }
-        grouped_bars(panel, [f"{count} tenants" for count in plan["tenants"]], found)
-        panel.set(title=workload, ylim=(0, None), ylabel="share of prompt tokens found")
-    axes[0].legend(fontsize="x-small", loc="lower left", framealpha=1)
-    return "what each policy finds on natural traffic"
+def _found(document: Document) -> list[Row]:
+    rows = [row for row in document["offline"] if row["policy"] in document["plan"]["policies"]]
+    return [{**row, "tenants": f"{row['tenants']} tenants"} for row in rows]
 
 
-FIGURES = {"sharing-workloads": Drawing(lambda document: document["offline"] and document, draw_workloads, (2, 2))}
+FIGURES = {
+    "sharing-workloads": charts(
+        _found,
+        "share of prompt tokens that each policy finds on natural traffic",
+        *(Panel("tenants", "share", "policy", name, "bars", where={"workload": name}) for name in WORKLOADS),
+        grid=(2, 2),
+    )
+}

@@ -1,8 +1,10 @@
-"""A node without a model, for attackers to ask: the real tokenizer, detector, votes, noise, templates and radix tree
-over a pool of empty blocks. Exact: an answer has what was found and what `cached_tokens` would report, no clock."""
+"""A node without a model, for attackers and workloads to ask: the real tokenizer, detector, votes, noise, templates and
+radix tree over a pool of empty blocks. Exact: an answer has what was found and what `cached_tokens` would report."""
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -10,17 +12,18 @@ from typing import NamedTuple
 
 from cloister.config import ControllerSettings
 from cloister.controller.sharing import Sharing
+from cloister.detection.known_prefixes import SYSTEM_PROMPTS, prefixes_of
 from cloister.detection.pipeline import inherit, shipped_pipeline
 from cloister.engine.runner import BlockPool
 from cloister.gateway.completions import text_by_block
 from cloister.levels import PolicyName
 from cloister.messages.controller_detector import Label
-from cloister.messages.controller_service import GeneratePrompt
+from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 from cloister.messages.types import SamplingParams
 from cloister.prefix.base import Paging, PrefixKey
 from cloister.prefix.monitor import Monitor
-from cloister.prefix.radix import LOOKUPS_PER_EPOCH, RadixCache
-from cloister.prefix.templates import ALL, Template
+from cloister.prefix.radix import RadixCache
+from cloister.prefix.templates import Template
 from cloister.prompts.tokenizer import Tokenizer
 
 PAGE = 16
@@ -60,26 +63,27 @@ class Seen(NamedTuple):
 
 
 class Reader:
-    """Labels are kept: a prompt is asked many times."""
+    """Labels are kept: a prompt is asked many times. `findings`: in all prompts that were read, by rule or category."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._read: dict[str, Tokens] = {}
-        self._passed: dict[Tokens, int] = {}
+        self.tokenizer, self._pipeline = tokenizer, shipped_pipeline()
+        self._pipeline.known_prefixes = (*SYSTEM_PROMPTS, *prefixes_of(tokenizer))
+        self._known: dict[Tokens, int] = {}
+        self.findings: Counter[str] = Counter()
 
     def tokens(self, text: str) -> Tokens:
-        if text not in self._read:
-            self._read[text] = tuple(self._tokenizer.encode(text))
-        return self._read[text]
+        return tuple(self.tokenizer.encode(text))
 
     def passed(self, tokens: Tokens) -> int:
         """How many of the first tokens are in blocks without anything private."""
-        if tokens not in self._passed:
-            text, ends = text_by_block(tokens, self._tokenizer, PAGE)
-            labels = [one.label for one in inherit(shipped_pipeline().examine(text, ends).verdicts)]
+        if tokens not in self._known:
+            text, ends = text_by_block(tokens, self.tokenizer, PAGE)
+            examined = self._pipeline.examine(text, ends)
+            self.findings.update(one.rule or one.category.name.lower() for one in examined.findings)
+            labels = [one.label for one in inherit(examined.verdicts)]
             clean = next((at for at, label in enumerate(labels) if label is not Label.PUBLIC), len(labels))
-            self._passed[tokens] = min(PAGE * clean, len(tokens))
-        return self._passed[tokens]
+            self._known[tokens] = min(PAGE * clean, len(tokens))
+        return self._known[tokens]
 
 
 @cache
@@ -95,52 +99,62 @@ def node_settings(setting: Setting) -> ControllerSettings:
 
 @dataclass
 class World:
-    """`registered`: the beginning of a template that is registered for all accounts."""
+    """`registered`: templates. The last `running` requests hold their blocks, each with its last page in part."""
 
     setting: Setting
     reader: Reader
     secret: bytes
-    registered: Tokens = ()
+    registered: Sequence[Template] = ()
     blocks: int = BLOCKS
+    running: int = 0
+    now: float = 0.0
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
         self._sharing = Sharing(node_settings(self.setting), lambda: PAGE, self.secret)
-        if self.registered:
-            self._sharing.register([Template("common", (ALL,), "0" * 64, self.registered)])
+        self._sharing.register(self.registered)
         self.restart()
 
     def restart(self) -> None:
         """Of the service: its cache is empty, the controller's counts stay."""
-        self._pool = BlockPool(self.blocks)
-        self._cache = RadixCache(monitor=Monitor(clock=lambda: 0.0))
+        self._pool, self._held = BlockPool(self.blocks), deque[list[int]]()
+        self._cache = RadixCache(monitor=Monitor(clock=lambda: self.now))
         self._cache.attach(self._pool, PAGE)
+
+    def vote(self, tenant: str, tokens: Tokens, passed: int, number: int = 0, public: int = 0) -> PublicPrefix:
+        order = GeneratePrompt(number, tenant, tokens, _PARAMS, public, "", self.setting.policy)
+        return self._sharing.label(order, min(passed, len(tokens)) if self._sharing.waits else len(tokens))
 
     def ask(self, tenant: str, prompt: Tokens, *, pages: int | None = None, marked: bool = False) -> Seen:
         """`pages`: these first pages alone, and a token; they are not read again, since what the detector held of the
         victim's prompt is not shared, whatever it makes of a beginning. `marked`: with `"public": true`."""
         tokens = prompt if pages is None else prompt[: pages * PAGE + 1]
         public = len(tokens) if marked else 0
-        paging, number, policy = Paging(public, len(tokens), PAGE), next(self._numbers), self.setting.policy
-        key = PrefixKey(number, tenant, "", policy, paging, paging.pack(tokens))
-        most = paging.pages(len(tokens) - 1)
+        paging, number = Paging(public, len(tokens), PAGE), next(self._numbers)
+        key = PrefixKey(number, tenant, "", self.setting.policy, paging, paging.pack(tokens))
+        most = paging.pages(len(tokens) - 1)  # a prompt's last token is always computed
         self._cache.prefetch(key, most)
         if self._sharing.labels:
-            order = GeneratePrompt(number, tenant, tokens, _PARAMS, public, "", policy)
-            passed = min(self.reader.passed(prompt), len(tokens)) if self._sharing.waits else len(tokens)
-            label = self._sharing.label(order, passed)
+            label = self.vote(tenant, tokens, self.reader.passed(prompt), number, public)
             self._cache.label(number, label.public_tokens, label.registered, final=label.final)
-        found = self._cache.lookup(key, most)
-        missing = paging.pages(len(tokens)) - len(found.blocks)
-        if missing > self._pool.free:
-            self._cache.evict(missing - self._pool.free)
-        blocks = [*found.blocks, *(self._pool.allocate(missing) or ())]
-        self._cache.insert(key, blocks)
-        self._pool.release(blocks)
+        found, whole = self._cache.lookup(key, most), paging.pages(len(tokens))
+        blocks = [*found.blocks, *self._room((-(-len(tokens) // PAGE) if self.running else whole) - len(found.blocks))]
+        self._cache.insert(key, blocks[:whole])
+        self._held.append(blocks)
+        if len(self._held) > self.running:
+            self._pool.release(self._held.popleft())
         return Seen(len(found.blocks), found.shown)
+
+    def _room(self, missing: int) -> list[int]:
+        while True:
+            if missing > self._pool.free:
+                self._cache.evict(missing - self._pool.free)
+            if (new := self._pool.allocate(missing)) is not None:
+                return new
+            self._pool.release(self._held.popleft())
 
     def pass_time(self, tenant: str) -> None:
         """The tenant sends requests that are too short to be cached: what others use after them was used later."""
         key = PrefixKey(next(self._numbers), tenant, "", self.setting.policy, Paging(0, 0, PAGE), b"")
-        for _ in range(LOOKUPS_PER_EPOCH):
+        for _ in range(RadixCache.lookups_per_epoch):
             self._cache.lookup(key, 0)

@@ -10,12 +10,11 @@ from math import ceil, isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, LevelName
 from cloister.models.source import ModelFolder
-from cloister_bench.connection import get
 from cloister_bench.load import User, measure
 from cloister_bench.messages import Answer, Workload
 from cloister_bench.report import RunReport, kinds_of_errors
@@ -37,8 +36,7 @@ class Counters:
     vault_wait_ms: float | None
 
     @classmethod
-    def read(cls, text: str) -> Counters:
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    def read(cls, samples: Sequence[Sample]) -> Counters:
         single = {sample.name: sample.value for sample in samples if not isnan(sample.value)}
         phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
         return cls(
@@ -82,13 +80,7 @@ class Deployment(OwnServer):
         self, level: LevelName, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
     ) -> Answer:
         """Raises BrokenAnswer."""
-        load = Workload(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            seed=seed,
-            timeout_s=self.request_s,
-            protection=level,
-        )
+        load = Deployment.load(self, Point(level, 1, input_tokens, output_tokens), seed)
         user = User(self.address, self.api_key, load)
         try:
             return await user.ask(load.request(self.model, session, "ask"))
@@ -96,10 +88,7 @@ class Deployment(OwnServer):
             await user.leave()
 
     async def counters(self) -> Counters:
-        exchange = await get(self.address, "/metrics", self.api_key)
-        if exchange.status != 200:
-            raise ServiceUnavailable(f"The server does not tell its metrics (HTTP {exchange.status}).")
-        return Counters.read(exchange.body.decode())
+        return Counters.read(await self.metrics())
 
 
 Kind = TypeVar("Kind", bound=Deployment)

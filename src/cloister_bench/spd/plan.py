@@ -38,29 +38,9 @@ class Plan:
         """A part's share; what is left is for starting servers and for the small parts."""
         return self.seconds * {"users": 0.48, "lengths": 0.22, "model": 0.14}.get(part, 1.0)
 
-    def users_points(self) -> list[Point]:
-        """Figure 4: latency against the number of users."""
-        tokens = (self.input_tokens, self.output_tokens)
-        return [
-            self._point(level, users, *tokens, isolated_once=users > 8)
-            for users in self.users
-            for level in LEVELS
-            if level != ISOLATED or users <= self.isolated_users
-        ]
-
-    def length_points(self) -> list[Point]:
-        """Figure 6: latency per token against the lengths of prompts and answers."""
-        return [
-            Point(level, self.shared_users, *tokens, optional=level == ISOLATED)
-            for tokens in self.lengths
-            for level in LEVELS
-            if level != ISOLATED or tokens[1] <= self.isolated_output
-        ]
-
-    def model_points(self) -> list[Point]:
-        """Figure 5: the same load on another model."""
-        tokens = (self.input_tokens, self.output_tokens)
-        return [self._point(level, self.shared_users, *tokens, isolated_once=True) for level in LEVELS]
+    def points(self, part: Part) -> list[Point]:
+        """Figures 4 (`users`), 5 (`model`: one load of those, on another model) and 6 (`lengths`)."""
+        return [point for point in self._every(part) if not self._too_long(part, point)]
 
     def breakdown_points(self) -> list[Point]:
         """Figure 7: where a partitioned step's time goes; `open` beside it, for the whole of its step."""
@@ -69,20 +49,27 @@ class Plan:
 
     def left_out(self) -> Iterator[tuple[Part, Point, str]]:
         why = "the vaults decode in turn: it would take minutes"
-        for users in self.users:
-            if users > self.isolated_users:
-                yield "users", self._point(ISOLATED, users, self.input_tokens, self.output_tokens), why
-        for tokens in self.lengths:
-            if tokens[1] > self.isolated_output:
-                yield "lengths", Point(ISOLATED, self.shared_users, *tokens), why
+        parts: tuple[Part, ...] = ("users", "lengths")
+        yield from ((part, point, why) for part in parts for point in self._every(part) if self._too_long(part, point))
 
-    def _point(
-        self, level: LevelName, users: int, input_tokens: int, output_tokens: int, isolated_once: bool = False
-    ) -> Point:
-        if level == ISOLATED:
-            rounds = 1 if isolated_once else min(self.rounds, 2)
-            return Point(level, users, input_tokens, output_tokens, 1, rounds, optional=users > self.shared_users)
-        return Point(level, users, input_tokens, output_tokens, self.requests, self.rounds)
+    def _every(self, part: Part) -> list[Point]:
+        tokens = (self.input_tokens, self.output_tokens)
+        loads = {"users": [(users, *tokens) for users in self.users], "model": [(self.shared_users, *tokens)]}
+        loads["lengths"] = [(self.shared_users, *each) for each in self.lengths]
+        return [self._point(part, level, *load) for load in loads[part] for level in LEVELS]
+
+    def _point(self, part: Part, level: LevelName, users: int, input_tokens: int, output_tokens: int) -> Point:
+        load = (users, input_tokens, output_tokens)
+        if part == "lengths":
+            return Point(level, *load, optional=level == ISOLATED)
+        if level != ISOLATED:
+            return Point(level, *load, self.requests, self.rounds)
+        rounds = 1 if part == "model" or users > 8 else min(self.rounds, 2)
+        return Point(level, *load, 1, rounds, optional=users > self.shared_users)
+
+    def _too_long(self, part: Part, point: Point) -> bool:
+        beyond = {"users": point.users > self.isolated_users, "lengths": point.output_tokens > self.isolated_output}
+        return point.level == ISOLATED and beyond.get(part, False)
 
 
 FULL = Plan()

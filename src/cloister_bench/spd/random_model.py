@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cloister.models.source import ModelFolder, open_folder
 
@@ -20,22 +19,14 @@ SIZES = {  # about 360 million parameters
 
 
 def write_random_model(place: Path, sizes: Mapping[str, int], like: ModelFolder) -> ModelFolder:
-    """A Llama in bf16 that reads and writes text as `like` does, whose vocabulary must be as large; in a new folder."""
+    """A Llama in bf16 of these sizes; its tokenizer and other settings are those of `like`, also a Llama."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from cloister.models.weights import ShardWriter
 
-    settings: dict[str, Any] = {
-        **sizes,
-        "architectures": ["LlamaForCausalLM"],
-        "dtype": "bfloat16",
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"},
-        "tie_word_embeddings": True,
-        **{name: like.config.get(name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
-    }
+    settings = {**like.config, **sizes, "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
+    settings |= {"head_dim": None} if sizes else {}  # it follows from the sizes
     config = LlamaConfig(**settings)
     with torch.device("meta"):
         tensors = dict(LlamaForCausalLM(config).named_parameters())

@@ -19,7 +19,7 @@ from cloister_bench.spd.deployment import Deployment, deploy, descendants, kv_by
 from cloister_bench.spd.plan import Part, Plan
 from cloister_bench.spd.random_model import SIZES, write_random_model
 from cloister_bench.spd.results import Results, breakdown_entry
-from cloister_bench.suite.measurement import Measured, Measurement, Point, Watcher, measure_in_turn
+from cloister_bench.suite.measurement import Measured, Measurement, Watcher, measure_in_turn, middle
 
 # On one server each, in this order. The last has no spare vaults and no detector, which comes up late.
 SERVERS: tuple[tuple[Part, ...], ...] = (("users", "lengths", "breakdown", "ttft", "vaults"), ("model",), ("memory",))
@@ -48,12 +48,12 @@ class Bench(Measurement[Results]):
         self._larger = larger or SIZES
         self._arguments = tuple(arguments)
         self._measures: dict[Part, Callable[[Deployment], Awaitable[None]]] = {
-            "users": partial(self._in_turn, "users", self._plan.users_points()),
-            "lengths": partial(self._in_turn, "lengths", self._plan.length_points()),
+            "users": partial(self._in_turn, "users"),
+            "lengths": partial(self._in_turn, "lengths"),
             "breakdown": self._break_down,
             "ttft": self._time_first_tokens,
             "vaults": self._time_spare_vaults,
-            "model": partial(self._in_turn, "model", self._plan.model_points()),
+            "model": partial(self._in_turn, "model"),
             "memory": self._weigh_vaults,
         }
 
@@ -86,7 +86,8 @@ class Bench(Measurement[Results]):
             arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", str(vaults), "--no-detector")
         return deploy(folder, scratch, arguments)
 
-    async def _in_turn(self, part: Part, points: list[Point], server: Deployment) -> None:
+    async def _in_turn(self, part: Part, server: Deployment) -> None:
+        points = self._plan.points(part)
         self._watcher.begin(part, sum(point.rounds for point in points))
         measured = Measured()
         self._results.measured[part] = (server.folder.name, measured)
@@ -140,7 +141,7 @@ class Bench(Measurement[Results]):
             await server.ask(PARTITIONED, 16, 1, seed=self._plan.seed + sample)
             waits.append((await server.counters()).vault_wait_ms)
             self._watcher.advance("a new user's vault")
-        self._results.vaults |= _waits("with_spare", waits)
+        self._results.vaults |= {"with_spare_ms": middle(waits)}
 
     async def _weigh_vaults(self, server: Deployment) -> None:
         """Sessions that have been served once and wait, on a server without spare vaults: readiness and memory."""
@@ -157,7 +158,7 @@ class Bench(Measurement[Results]):
             await server.ask(PARTITIONED, SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
             ready.append((await server.counters()).vault_ready_ms)
             self._watcher.advance("vaults that wait")
-        self._results.vaults |= _waits("without_spare", ready)
+        self._results.vaults |= {"without_spare_ms": middle(ready)}
         if empty is None:
             memory |= {**dict.fromkeys(("beyond_kv_mb", "vault_private_mb", "idle_vaults_mb")), "reason": ONLY_ROOT}
         else:
@@ -192,8 +193,3 @@ async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -
 
 def _mb(value: float | None) -> float | None:
     return None if value is None else round(value / MB, 2)
-
-
-def _waits(name: str, samples: list[float | None]) -> dict[str, float | None]:
-    values = [wait for wait in samples if wait is not None]
-    return {f"{name}_ms": round(median(values), 3) if values else None}

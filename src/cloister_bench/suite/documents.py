@@ -13,6 +13,7 @@ from cloister.errors import SetupError
 from cloister.files import needed
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -216,12 +217,71 @@ def grouped_bars(
     panel.grid(alpha=0.3, axis="y")
 
 
-def stacked_bars(panel: Axes, places: list[float] | list[str], parts: Mapping[str, list[float]]) -> None:
+def stacked_bars(
+    panel: Axes, places: Sequence[str], parts: Mapping[str, Sequence[float | None]], colors: Mapping[str, str]
+) -> None:
     left = [0.0] * len(places)
-    for name, widths in parts.items():
-        panel.barh(places, widths, left=left, label=name)
+    for name, values in parts.items():
+        widths = [value or 0.0 for value in values]
+        panel.barh(places, widths, left=left, label=name, color=colors.get(name))
         left = [start + width for start, width in zip(left, widths, strict=True)]
+    panel.invert_yaxis()
 
 
-def legend_beside(panel: Axes) -> None:
-    panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`y` over `x` of the rows that have the values `where`: a line, bars or parts of bars for each value of `by`.
+    `limit`: a dashed line. `log`: both axes, or that of x alone."""
+
+    x: str
+    y: str
+    by: str
+    title: str = ""
+    kind: Literal["lines", "bars", "stacked"] = "lines"
+    where: Mapping[str, Any] = field(default_factory=dict)
+    limit: float | None = None
+    log: Literal["", "x", "xy"] = ""
+    labels: Mapping[str, str] = field(default_factory=dict)  # xlabel and ylabel
+
+    def draw(self, panel: Axes, rows: Sequence[Row]) -> None:
+        """Equal names have equal colours in all panels that are drawn of the same rows."""
+        colors = {name: f"C{number}" for number, name in enumerate(dict.fromkeys(row[self.by] for row in rows))}
+        mine = [row for row in rows if self.where.items() <= row.items() and row[self.y] is not None]
+        groups = sorted({row[self.x] for row in mine}) if self.log else list(dict.fromkeys(row[self.x] for row in mine))
+        if self.kind == "lines":
+            lines(panel, mine, self.x, self.y, self.by, colors)
+        else:
+            values = {(row[self.by], row[self.x]): row[self.y] for row in mine}
+            series = {name: [values.get((name, group)) for group in groups] for name in colors}
+            if self.kind == "bars":
+                grouped_bars(panel, groups, series, colors=colors)
+            else:
+                stacked_bars(panel, groups, series, colors)
+        if self.limit is not None:
+            panel.axhline(self.limit, color="grey", linestyle="--", linewidth=1)
+        if self.log:
+            panel.set(xscale="log", yscale="log" if self.log == "xy" else "linear")
+            panel.set_xticks(groups, [str(group) for group in groups])
+            panel.minorticks_off()
+        panel.set(title=self.title, **self.labels)
+
+
+def charts(
+    rows: Callable[[Document], list[Row]],
+    title: str,
+    *shown: Panel,
+    grid: tuple[int, int] = (1, 1),
+    panel: Size = (5.0, 3.2),
+) -> Drawing:
+    """With one legend for all panels. The title may name values of the first row."""
+
+    def draw(found: list[Row], axes: tuple[Axes, ...]) -> str:
+        named: dict[str, Artist] = {}
+        for axis, each in zip(axes, shown, strict=True):
+            each.draw(axis, found)
+            handles, labels = axis.get_legend_handles_labels()
+            named |= dict(zip(labels, handles, strict=True))
+        axes[0].figure.legend(list(named.values()), list(named), loc="outside right upper", fontsize="small")
+        return title.format_map(found[0])
+
+    return Drawing(rows, draw, grid, panel, margin=(2.5, 0.8))

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cloister.errors import CloisterError
 from cloister_bench.report import RunReport
-from cloister_bench.suite.documents import Results
+from cloister_bench.suite.documents import Results, Row
 
 Found = TypeVar("Found", bound=Results)
 
@@ -104,6 +104,28 @@ def ratio(ours: Mapping[int, RunReport], theirs: Mapping[int, RunReport]) -> flo
         if round in ours and run.output_tokens_per_s > 0
     ]
     return median(pairs) if pairs else None
+
+
+def summary(point: Point, measured: Measured, *others: str) -> Row:
+    """Medians over a side's rounds, and its throughput over that of other levels."""
+    by_round = measured.rounds[point]
+    runs = list(by_round.values())
+    ratios = {level: ratio(by_round, measured.side(point, level)) for level in others}
+    return {
+        **point.labels(),
+        "tokens_per_s": middle([run.output_tokens_per_s for run in runs]),
+        "ttft_ms": middle([run.ttft_ms.p50 for run in runs]),
+        **{f"ratio_to_{level}": None if value is None else round(value, 4) for level, value in ratios.items()},
+        "answer_ms": middle([run.answer_ms.p50 for run in runs]),
+        "between_tokens_ms": middle([run.itl_ms.p50 for run in runs]),
+        "rounds": len(runs),
+        **{name: sum(getattr(run, name) for run in runs) for name in ("requests", "errors", "prompt_tokens")},
+    }
+
+
+def middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), 3) if known else None
 
 
 def in_turn(points: Sequence[Point], round: int) -> list[list[Point]]:

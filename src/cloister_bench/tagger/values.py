@@ -29,6 +29,16 @@ def like(draw: random.Random, pattern: str) -> str:
     return "".join(draw.choice(drawn[each]) if each in drawn else each for each in pattern)
 
 
+def weighed(draw: random.Random, forms: dict[str, int]) -> str:
+    return draw.choices(list(forms), list(forms.values()))[0]
+
+
+NAME_FORMS = {
+    "{first} {last}": 50, "{first} {capital}. {last}": 8, "{first} {second} {last}": 5, "{last}, {first}": 5,
+    "{title} {first} {last}": 4, "{title} {last}": 6, "{first[0]}. {last}": 2, "{first}": 12, "{last}": 8,
+}  # and how many of a hundred
+
+
 def full(draw: random.Random, language: str | None) -> str:
     if language in names.NATIVE_GIVEN and draw.random() < 0.8:
         one, other = names.NATIVE_GIVEN[language].split(), names.NATIVE_FAMILY[language].split()
@@ -38,23 +48,9 @@ def full(draw: random.Random, language: str | None) -> str:
     if language not in names.GIVEN:
         language = draw.choice(names.LANGUAGES) if draw.random() < 0.6 else "en"
     first, last = names.given(draw, language), names.family(draw, language)
-    chance = draw.random()
     title = draw.choice(WORDS["TITLES"].get(language or "en", WORDS["TITLES"]["en"]))
-    if chance < 0.5:
-        return f"{first} {last}"
-    if chance < 0.58:
-        return f"{first} {draw.choice(string.ascii_uppercase)}. {last}"
-    if chance < 0.63:
-        return f"{first} {names.given(draw, language)} {last}"
-    if chance < 0.68:
-        return f"{last}, {first}"
-    if chance < 0.72:
-        return f"{title} {first} {last}"
-    if chance < 0.78:
-        return f"{title} {last}"
-    if chance < 0.80:
-        return f"{first[0]}. {last}"
-    return first if chance < 0.92 else last
+    capital, second = draw.choice(string.ascii_uppercase), names.given(draw, language)
+    return weighed(draw, NAME_FORMS).format(first=first, last=last, title=title, capital=capital, second=second)
 
 
 def luhn(body: str) -> str:
@@ -100,18 +96,9 @@ def password(draw: random.Random) -> str:
 
 
 def organisation(draw: random.Random) -> str:
-    chance = draw.random()
-    if chance < 0.35:
-        return f"{draw.choice(WORDS['ORGS'])} {draw.choice(WORDS['ORG_TAILS'])}"
-    if chance < 0.55:
-        return draw.choice(WORDS["ORGS"])
-    if chance < 0.8:
-        return f"{names.family(draw)} {draw.choice(WORDS['ORG_TAILS'])}"
-    if chance < 0.88:
-        return f"{names.family(draw)} and {names.family(draw)}"
-    if chance < 0.95:
-        return f"University of {names.place(draw)}"
-    return "".join(draw.choice(string.ascii_uppercase) for _ in range(draw.randint(3, 4)))
+    form = weighed(draw, {"{org} {tail}": 35, "{org}": 20, "{family} {tail}": 25, "{family} and {other}": 8, "University of {place}": 7, "{capitals}": 5})
+    org, tail, capitals = draw.choice(WORDS["ORGS"]), draw.choice(WORDS["ORG_TAILS"]), like(draw, "@" * draw.randint(3, 4))
+    return form.format(org=org, tail=tail, family=names.family(draw), other=names.family(draw), place=names.place(draw), capitals=capitals)
 
 
 def street(draw: random.Random, language: str | None) -> str:

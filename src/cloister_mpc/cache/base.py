@@ -2,7 +2,9 @@
 size, n new tokens in a pass, T prompt tokens. Shapes are public. Tokens that are not there have zero values and a
 zero in the last column of values: the softmax comes out of one product, they weigh nothing, and no mask is computed."""
 
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -38,14 +40,14 @@ Shuffles: TypeAlias = tuple[Array, ...]
 """Secret random permutation matrices, fresh for every use and head: (G, C, C) integers per size a method names."""
 
 
-class Softmax(Protocol):
-    """How scores become weights, and weighted sums answers (cloister_mpc.functions)."""
+@dataclass(frozen=True)
+class Softmax:
+    """How scores become weights, and weighted sums answers (cloister_mpc.functions): `weigh(scores, offset)` is
+    exp(scores - offset), tokens along the last axis, `offset` secret and calibrated per head, (H, 1, 1); `divide(sums)`
+    is (…, d + 1) → (…, d), all columns divided by the last."""
 
-    def weigh(self, scores: Array, offset: Array) -> Array:
-        """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per head: (H, 1, 1)."""
-
-    def divide(self, sums: Array) -> Array:
-        """(…, d + 1) → (…, d): all columns divided by the last."""
+    weigh: Callable[[Array, Array], Array]
+    divide: Callable[[Array], Array]
 
 
 def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:

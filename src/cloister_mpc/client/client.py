@@ -21,6 +21,7 @@ from cloister.messages.controller_vault import AssignPrompt, PromptAccepted
 from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.models.source import ModelFolder
+from cloister.process.supervisor import cancelled
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.reading import opened
@@ -71,10 +72,7 @@ class Client:
             self._tasks[request.id] = asyncio.create_task(self._serve(request))
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*self._tasks.values())
 
     def _read(self, message: AssignPrompt) -> list[Request]:
         params = message.params

@@ -22,6 +22,7 @@ from cloister.errors import (
     error_from_code,
 )
 from cloister.link.network.address import Address
+from cloister.process.supervisor import cancelled
 from cloister_mpc import messages
 from cloister_mpc.certificates import Credentials, Role, client_tls, require
 from cloister_mpc.config import PartiesConfig
@@ -109,9 +110,7 @@ class Parties:
 
     async def close(self) -> None:
         self._lose(ServiceUnavailable("The connection to the parties was closed."))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         await asyncio.gather(*(connection.wait_closed() for connection in self.connections))
 
     def post(self, message: msgspec.Struct) -> None:

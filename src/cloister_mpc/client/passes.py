@@ -24,12 +24,9 @@ class ModelAtParties:
 
     shape: ModelShape
 
-    def __init__(self, config: PartiesConfig, own: Credentials, cache: CachePlan) -> None:
-        self._config = config
-        self._own = own
-        self._cache = cache
+    def __init__(self, config: PartiesConfig, own: Credentials, cache: CachePlan, identity: bytes = b"") -> None:
+        self._config, self._own, self._cache, self._identity = config, own, cache, identity
         self._parties: Parties | None = None
-        self._identity = b""
 
     @classmethod
     async def reach(
@@ -45,8 +42,7 @@ class ModelAtParties:
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
             raise SetupError(f"There is no client key {key}.", hint="`cloister mpc keys` makes keys for clients.")
-        made = cls(config, Credentials.beside(key), cache)
-        made._identity = identity
+        made = cls(config, Credentials.beside(key), cache, identity)
         made._check_identity()
         made._parties = await Parties.connect(config, made._own, patience_s)
         await made.connect(patience_s)

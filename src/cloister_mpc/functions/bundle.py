@@ -8,6 +8,7 @@ import jax
 from jax import Array
 
 from cloister_mpc.cache.base import Softmax
+from cloister_mpc.functions import softmax
 from cloister_mpc.functions.activations import (
     GATES_ARE_DIVIDED_BY,
     RESULTS_ARE_MULTIPLIED_BY,
@@ -17,7 +18,6 @@ from cloister_mpc.functions.activations import (
     times,
 )
 from cloister_mpc.functions.lookup import rsqrt
-from cloister_mpc.functions.softmax import LeanSoftmax, NaiveSoftmax, TunedSoftmax
 
 Elementwise = Callable[[Array], Array]
 OfOrderedGates = Callable[[Array, int], Array]
@@ -46,8 +46,8 @@ def _ordered_silu(gates: Array, calm: int) -> Array:
     return times(RESULTS_ARE_MULTIPLIED_BY, jax.nn.silu(times(GATES_ARE_DIVIDED_BY, gates)))
 
 
-LEAN = Functions("lean", LeanSoftmax(), rsqrt, silu, ordered_silu, gelu)
-TUNED = Functions("tuned", TunedSoftmax(), jax.lax.rsqrt, jax.nn.silu, _ordered_silu, _tanh_gelu)
-NAIVE = Functions("naive", NaiveSoftmax(), jax.lax.rsqrt, jax.nn.silu, _ordered_silu, _tanh_gelu)
+LEAN = Functions("lean", softmax.LEAN, rsqrt, silu, ordered_silu, gelu)
+TUNED = Functions("tuned", softmax.TUNED, jax.lax.rsqrt, jax.nn.silu, _ordered_silu, _tanh_gelu)
+NAIVE = Functions("naive", softmax.NAIVE, jax.lax.rsqrt, jax.nn.silu, _ordered_silu, _tanh_gelu)
 
 BUNDLES = {functions.name: functions for functions in (LEAN, TUNED, NAIVE)}

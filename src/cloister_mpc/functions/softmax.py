@@ -2,13 +2,13 @@
 four in two products (Knuth, TAOCP 2, 4.6.4: adapted coefficients) that stays small far to the left, where a series
 would grow."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from cloister_mpc.cache.base import Softmax
 from cloister_mpc.functions.lookup import Table, on_grid
 
 LEAST_SCORE, GREATEST_SCORE = -160.0, 13.0
@@ -76,39 +76,20 @@ def divide_by_last(sums: Array) -> Array:
     return quotients
 
 
-@dataclass(frozen=True)
-class LeanSoftmax:
-    """No maximum is sought: a calibrated offset keeps the exponentials within fixed point, a table divides."""
-
-    def weigh(self, scores: Array, offset: Array) -> Array:
-        return exponential(scores - offset)
-
-    def divide(self, sums: Array) -> Array:
-        return divide_by_last(sums)
+def _below_largest(scores: Array) -> Array:
+    return scores - scores.max(axis=-1, keepdims=True)
 
 
-@dataclass(frozen=True)
-class TunedSoftmax:
-    """The tuned baseline: the row's maximum, (1 + x/64)^64, one reciprocal for each row. Needs no offset."""
-
-    def weigh(self, scores: Array, offset: Array) -> Array:
-        del offset
-        power = 1 + (scores - scores.max(axis=-1, keepdims=True)) * (1 / 64)
-        for _ in range(6):
-            power = power * power
-        return power
-
-    def divide(self, sums: Array) -> Array:
-        return sums[..., :-1] * (1 / sums[..., -1:])
+def _tuned_weights(scores: Array, offset: Array) -> Array:
+    power = 1 + _below_largest(scores) * (1 / 64)
+    for _ in range(6):
+        power = power * power
+    return power
 
 
-@dataclass(frozen=True)
-class NaiveSoftmax:
-    """As jax writes it: the row's maximum, the library's exponential, a division for each element."""
-
-    def weigh(self, scores: Array, offset: Array) -> Array:
-        del offset
-        return jnp.exp(scores - scores.max(axis=-1, keepdims=True))
-
-    def divide(self, sums: Array) -> Array:
-        return sums[..., :-1] / sums[..., -1:]
+# No maximum is sought: a calibrated offset keeps the exponentials within fixed point, a table divides.
+LEAN = Softmax(lambda scores, offset: exponential(scores - offset), divide_by_last)
+# The tuned baseline: the row's maximum, (1 + x/64)^64, one reciprocal for each row. Needs no offset.
+TUNED = Softmax(_tuned_weights, lambda sums: sums[..., :-1] * (1 / sums[..., -1:]))
+# As jax writes it: the row's maximum, the library's exponential, a division for each element.
+NAIVE = Softmax(lambda scores, offset: jnp.exp(_below_largest(scores)), lambda sums: sums[..., :-1] / sums[..., -1:])

@@ -16,6 +16,7 @@ from cloister.link.network.door import Door
 from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, name_process
+from cloister.process.supervisor import cancelled
 from cloister_mpc import messages
 from cloister_mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
 from cloister_mpc.config import PartiesConfig, read_config
@@ -63,10 +64,7 @@ class Party:
             await stop.wait()
         finally:
             listener.close()
-            tasks += self._visits
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks, *self._visits)
             self.end("a party was stopped")
             self.weights.close()
 

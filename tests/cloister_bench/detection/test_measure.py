@@ -70,7 +70,7 @@ def test_the_document_has_rates_by_tier_set_language_and_type_and_its_targets() 
     assert [row["met"] for row in document["targets"]][:2] == [True, True]
     assert document["decided_by"]["tier 2"] == 1.0
     json.dumps(document)
-    assert len(tables(document)) == 5
+    assert len(tables(document)) == 6
 
 
 def test_a_folder_without_sets_is_refused(tmp_path: Path) -> None:

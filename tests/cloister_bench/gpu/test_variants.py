@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import weakref
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -16,31 +15,35 @@ from tests.compute.without_cuda import imported
 
 
 @pytest.fixture
-def variants(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    yield from imported("cloister_bench.gpu.variants", monkeypatch)
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    yield from imported("cloister_bench.gpu.steps", monkeypatch)
 
 
-def test_prompts_of_a_user_begin_in_common_blocks_and_end_in_their_own(variants: ModuleType) -> None:
-    blocks, tables = variants.tables(3, 5)
+def test_prompts_of_a_user_begin_in_common_blocks_and_end_in_their_own(steps: ModuleType) -> None:
+    blocks, tables = steps.tables(3, 5)
     assert tables == [[0, 1, 2, 3, 4], [0, 1, 5, 6, 7], [0, 1, 8, 9, 10]]
     assert blocks == 11
-    assert variants.tables(1, 1) == (1, [[0]]), "one block cannot be shared"
+    assert steps.tables(1, 1) == (1, [[0]]), "one block cannot be shared"
 
 
 def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
-    variants: ModuleType, monkeypatch: pytest.MonkeyPatch
+    steps: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
-    def step(_decoder: Any, _processes: Any, _count: int, users: int, _prompt: int, each: int) -> dict[str, Any]:
-        asked.append(users * each)
-        return {"rows": users * each, "ms": 2.0 + each, "same_bits": True}
+    class Prompts:
+        def __init__(self, _decoder: Any, users: int, _prompt: int, each: int) -> None:
+            asked.append(users * each)
+            self._ms = 2.0 + each
 
-    monkeypatch.setattr(variants, "_step", step)
+        def partitioned(self, _processes: Any, _count: int) -> tuple[dict[str, Any], None]:
+            return {"ms": self._ms, "same_bits": True}, None
+
+    monkeypatch.setattr(steps, "Prompts", Prompts)
     decoder = SimpleNamespace(cache_shape=SimpleNamespace(kv_heads=8))
     most = most_rows(8)
     too_many = most // 8
-    rows = list(variants.measure_variants(decoder, None, 8, 8, 64, (1, too_many)))
+    rows = list(steps.measure_variants(decoder, None, 8, 8, 64, (1, too_many)))
     assert asked == [8, 16]
     assert [row.get("lambda") for row in rows] == [0, 1, None]
     assert [row.get("ratio") for row in rows[:2]] == [1.0, pytest.approx(4 / 3)]
@@ -48,10 +51,9 @@ def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
 
 
 def test_a_recorded_step_keeps_the_batch_that_it_was_recorded_with(
-    variants: ModuleType, monkeypatch: pytest.MonkeyPatch
+    steps: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recording holds addresses, not tensors: freed, they would be somebody else's."""
-    steps = sys.modules["cloister_bench.gpu.steps"]
     made: list[weakref.ref[Any]] = []
 
     class Filled:

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import SetupError
-from cloister_bench.mpc.figures import FIGURES
 from cloister_bench.mpc.plan import Plan
-from cloister_bench.mpc.results import Results
+from cloister_bench.mpc.results import FIGURES, Results
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.mpc.fakes import results
 

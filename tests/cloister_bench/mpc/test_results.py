@@ -77,7 +77,7 @@ def test_quality_is_what_is_kept_of_the_full_cache_s() -> None:
 def test_every_table_has_its_rows() -> None:
     found = results()
     text = report(found.document())
-    assert "| 1024 | full | 300 | 12,000 |" in text
+    assert "| 1,024 | full | 300 | 12,000 |" in text
     assert "| communication, full over mpcache, T = 1024 | ≥ 5 | 6 | met |" in text
     assert "| mpcache | step | dot |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]

@@ -14,11 +14,10 @@ pytest.importorskip("spu", reason="generation on shares needs the distribution c
 from cloister.errors import PartyLost
 from cloister_bench.mpc import run as module
 from cloister_bench.mpc.cost import Cost
-from cloister_bench.mpc.figures import FIGURES
 from cloister_bench.mpc.meter import Part, Step
 from cloister_bench.mpc.plan import FULL, PARTS, VARIANTS, Variant
 from cloister_bench.mpc.quality import QualityRow
-from cloister_bench.mpc.results import Results
+from cloister_bench.mpc.results import FIGURES, Results
 from cloister_bench.mpc.run import Bench
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.mpc.fakes import cost

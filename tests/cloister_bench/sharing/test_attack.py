@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.prefix.evidence import attack_gain
-from cloister_bench.sharing.attack import Probe, attack_one
+from cloister_bench.messages import Answer
+from cloister_bench.sharing.attack import attack_one
 from cloister_bench.sharing.attack_results import FIGURES, GUESSING, Plan, Results, tables
 from cloister_bench.sharing.attackers import FLOODING, SCRIPTS, SIGNALS, Attacked, attack_family, attacked, score
 from cloister_bench.sharing.families import AFTER, BEFORE, Family, free_families, read_families, trials
@@ -183,25 +184,19 @@ def test_the_document_has_every_policy_its_targets_and_a_figure(tmp_path: Path) 
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-attack.png"]
 
 
-class Caller:
-    """Asks a World, as the real one asks a server."""
-
-    def __init__(self, world: World, tenant: str) -> None:
-        self._world, self._tenant = world, tenant
-
-    def ask(self, prompt: str) -> Probe:
-        tokens = Words().tokens(prompt)
-        seen = self._world.ask(self._tenant, tokens)
-        return Probe((len(tokens) - PAGE * seen.found) / 1000, PAGE * seen.reported, len(tokens))
-
-    def close(self) -> None: ...
-
-
 def over_http(policy: Any) -> Iterator[float]:
     rates: dict[str, list[float]] = {}
     world = World(Setting(policy), Words(), bytes(32))
+
+    async def ask(tenant: str, prompt: str) -> Answer:
+        """A World, as a server is asked."""
+        tokens = Words().tokens(prompt)
+        seen = world.ask(tenant, tokens)
+        first = (len(tokens) - PAGE * seen.found) / 1000
+        return Answer(0.0, first, first, len(tokens), 1, 1, [], PAGE * seen.reported)
+
     for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
-        attack_one(partial(Caller, world), Words(), trial, number, rates)  # type: ignore[arg-type]
+        asyncio.run(attack_one(ask, Words(), trial, number, rates))
     return (rates[signal][1] / rates[signal][0] for signal in ("count", "time"))
 
 

@@ -11,15 +11,14 @@ import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import SetupError
-from cloister.messages.controller_service import GeneratePrompt
-from cloister.messages.types import SamplingParams
 from cloister.prefix.templates import ALL, Template
 from cloister_bench.messages import Answer
-from cloister_bench.sharing.offline import EXPLAINED, PAGE, VARIANTS, Prompt
+from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, Prompt
 from cloister_bench.sharing.offline import replay as replay_offline
 from cloister_bench.sharing.replay import compared, replay
 from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.sharing.workloads import WORKLOADS, Scale, Texts, read_texts
+from cloister_bench.sharing.world import PAGE, Reader, Tokens
 from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.stub_server import MODEL, openai_server, stub_server
 
@@ -73,30 +72,37 @@ def test_without_data_a_trace_says_what_to_do(tmp_path: Path) -> None:
         read_texts(tmp_path)
 
 
+class Passing(Reader):
+    """Of every prompt these first tokens pass."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+
+    def passed(self, tokens: Tokens) -> int:
+        return self._first
+
+
 def test_each_policy_finds_what_it_should_and_no_more() -> None:
     """40 tenants send one beginning of four pages, and their own end. One votes twice, which must not count."""
     system = tuple(range(4 * PAGE))
 
-    def prompts(passed: int) -> list[Prompt]:
-        tenants = ["t-0", *(f"t-{number}" for number in range(40))]
-        orders = [
-            GeneratePrompt(number, tenant, (*system, *range(1000 * number, 1000 * number + 20)), SamplingParams())
-            for number, tenant in enumerate(tenants)
-        ]
-        return [Prompt(order, passed, float(number)) for number, order in enumerate(orders)]
-
+    tenants = ["t-0", *(f"t-{number}" for number in range(40))]
+    prompts = [
+        Prompt(tenant, (*system, *range(1000 * number, 1000 * number + 20)), float(number))
+        for number, tenant in enumerate(tenants)
+    ]
     template = [Template("one", (ALL,), "0" * 64, system)]
     found = {
-        name: [one // PAGE for one in replay_offline(prompts(4 * PAGE), template, variant, 400)]
+        name: [one // PAGE for one in replay_offline(prompts, Passing(4 * PAGE), template, variant, 400)]
         for name, variant in {**VARIANTS, **EXPLAINED}.items()
     }
     assert sum(found["none"]) == 0 and found["partition"] == [0, 4, *[0] * 39]
     assert found["global"] == found["registered"] == found["counted+registered"] == [0, *[4] * 40]
     assert found["counted"][2:7] == [0] * 5 and found["counted"][-10:] == [4] * 10
     assert found["counted, no veto"] == found["counted"] and found["counted, votes known"][2:] == [4] * 39
-    vetoed = [one // PAGE for one in replay_offline(prompts(PAGE), template, VARIANTS["counted"], 400)]
+    vetoed = [one // PAGE for one in replay_offline(prompts, Passing(PAGE), template, VARIANTS["counted"], 400)]
     assert max(vetoed[2:]) == 1, "what looks private stays private however many sent it"
-    assert len(replay_offline(prompts(PAGE), template, VARIANTS["global"], 40)) == 41, "a full pool makes room"
+    assert len(replay_offline(prompts, Passing(PAGE), template, VARIANTS["global"], 40)) == 41, "a full pool makes room"
 
 
 async def test_a_workload_is_replayed_whole_under_its_tenants_keys(texts: Texts) -> None:

@@ -39,9 +39,9 @@ def measured(points: list[Point]) -> Measured:
 
 def results(plan: Plan = PLAN) -> Results:
     made = Results(plan, "small")
-    made.measured["users"] = ("small", measured(plan.users_points()))
-    made.measured["lengths"] = ("small", measured(plan.length_points()))
-    made.measured["model"] = ("large", measured(plan.model_points()))
+    made.measured["users"] = ("small", measured(plan.points("users")))
+    made.measured["lengths"] = ("small", measured(plan.points("lengths")))
+    made.measured["model"] = ("large", measured(plan.points("model")))
     seconds = {"query": 1.0, "key_value": 0.5, "output_attention": 0.25, "waiting": 0.25, "merge": 0.1, "rest": 2.0}
     for users in (8, 32):
         made.breakdown[str(users)] = breakdown_entry({**seconds, "step": 5.0}, 100, run(users, 1), run(users, 1))

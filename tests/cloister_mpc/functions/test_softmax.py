@@ -10,7 +10,7 @@ pytest.importorskip("jax", reason="JAX is not installed: make mpc")
 import jax
 
 from cloister_mpc.cache.base import Softmax
-from cloister_mpc.functions.softmax import LeanSoftmax, NaiveSoftmax, TunedSoftmax
+from cloister_mpc.functions.softmax import LEAN, NAIVE, TUNED
 from tests.examples import examples
 
 
@@ -22,7 +22,7 @@ def attention(softmax: Softmax, scores: np.ndarray, values: np.ndarray, offset: 
 
 @pytest.mark.parametrize(
     ("softmax", "error"),
-    [(LeanSoftmax(), 4e-3), (TunedSoftmax(), 0.2), (NaiveSoftmax(), 1e-5)],
+    [(LEAN, 4e-3), (TUNED, 0.2), (NAIVE, 1e-5)],
     ids=["lean", "tuned", "naive"],
 )
 @examples(15)
@@ -40,5 +40,5 @@ def test_answers_are_attentions(softmax: Softmax, error: float, rows: int, token
 
 def test_the_offset_is_subtracted_where_no_maximum_is() -> None:
     scores, offset = np.zeros((1, 2), np.float32), np.float32(2)
-    np.testing.assert_allclose(np.asarray(LeanSoftmax().weigh(scores, offset)), np.exp(-2), rtol=3e-3)
-    np.testing.assert_allclose(np.asarray(NaiveSoftmax().weigh(scores, offset)), 1)
+    np.testing.assert_allclose(np.asarray(LEAN.weigh(scores, offset)), np.exp(-2), rtol=3e-3)
+    np.testing.assert_allclose(np.asarray(NAIVE.weigh(scores, offset)), 1)

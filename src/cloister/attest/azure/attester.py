@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Protocol, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
@@ -25,7 +25,7 @@ from cloister.attest.azure.hcl import (
     PCRS,
     TPM_SHA256,
     HclReport,
-    Reader,
+    TpmReader,
     attestation_key,
     quote_nonce,
     read_hcl,
@@ -51,10 +51,6 @@ class NoSuchHandle(SetupError):
     """The TPM has no such key or index."""
 
 
-class Transport(Protocol):
-    def transmit(self, command: bytes) -> bytes: ...
-
-
 class TpmDevice:
     """The kernel's resource manager, which keeps us apart from other users of the TPM."""
 
@@ -77,12 +73,11 @@ class TpmDevice:
 
 
 class Tpm:
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: TpmDevice) -> None:
         self._transport = transport
 
     def read_index(self, index: int) -> bytes:
-        answer = self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index))
-        public = Reader(Reader(answer, SetupError).sized(), SetupError)
+        public = _reader(self._command(_NO_SESSIONS, _NV_READ_PUBLIC, struct.pack(">I", index)).sized())
         if public.number(4) != index:
             raise SetupError("The TPM describes another index than was asked for.")
         public.take(2 + 4)
@@ -93,7 +88,7 @@ class Tpm:
         while len(data) < size:
             wanted = min(_NV_CHUNK, size - len(data))
             asked = struct.pack(">II", _OWNER, index) + _PASSWORD + struct.pack(">HH", wanted, len(data))
-            piece = Reader(self._command(_SESSIONS, _NV_READ, asked), SetupError).sized()
+            piece = self._command(_SESSIONS, _NV_READ, asked).sized()
             if len(piece) != wanted:
                 raise SetupError("The TPM reads less of its index than was asked for.")
             data += piece
@@ -102,7 +97,7 @@ class Tpm:
     def quote(self, key: int, data: bytes, pcrs: Sequence[int]) -> tuple[bytes, bytes]:
         scheme = struct.pack(">HH", _RSASSA, TPM_SHA256)
         asked = struct.pack(">I", key) + _PASSWORD + struct.pack(">H", len(data)) + data + scheme + _selection(pcrs)
-        answer = Reader(self._command(_SESSIONS, _QUOTE, asked), SetupError)
+        answer = self._command(_SESSIONS, _QUOTE, asked)
         message = answer.sized()
         if (answer.number(2), answer.number(2)) != (_RSASSA, TPM_SHA256):
             raise SetupError("The TPM does not sign its quotes by RSASSA with SHA-256.")
@@ -112,7 +107,7 @@ class Tpm:
         """Their values in the SHA-256 bank. A TPM returns a few at a time."""
         values: dict[int, bytes] = {}
         while missing := [index for index in pcrs if index not in values]:
-            answer = Reader(self._command(_NO_SESSIONS, _PCR_READ, _selection(missing)), SetupError)
+            answer = self._command(_NO_SESSIONS, _PCR_READ, _selection(missing))
             answer.take(4)
             selected = answer.selection()
             digests = [answer.sized() for _ in range(answer.number(4))]
@@ -121,7 +116,7 @@ class Tpm:
             values |= dict(zip(selected, digests, strict=True))
         return values
 
-    def _command(self, tag: int, code: int, body: bytes) -> bytes:
+    def _command(self, tag: int, code: int, body: bytes) -> TpmReader:
         command = struct.pack(">HII", tag, 10 + len(body), code) + body
         for _ in range(_TPM_TRIES):
             response = self._transport.transmit(command)
@@ -134,8 +129,12 @@ class Tpm:
             raise NoSuchHandle(f"The TPM lacks what command {code:#x} needs.")
         if result:
             raise SetupError(f"The TPM refuses command {code:#x} with {result:#x}.")
-        parameters = Reader(response[10:], SetupError)
-        return parameters.take(parameters.number(4)) if tag == _SESSIONS else response[10:]
+        parameters = _reader(response[10:])
+        return _reader(parameters.take(parameters.number(4))) if tag == _SESSIONS else parameters
+
+
+def _reader(data: bytes) -> TpmReader:
+    return TpmReader(data, "The TPM's answer", SetupError)
 
 
 def _selection(pcrs: Sequence[int]) -> bytes:
@@ -161,9 +160,8 @@ class _Quoted(Struct, frozen=True):
 class Metadata:
     """SetupError where it does not answer, or not in this form."""
 
-    def __init__(self, host: str = HOST, port: int = 80, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, host: str = HOST, port: int = 80) -> None:
         self._place = host, port
-        self._patience_s = patience_s
 
     def amd_certificates(self) -> tuple[bytes, bytes]:
         answer = self._ask("GET", "/metadata/THIM/amd/certification", None, _Certificates)
@@ -179,7 +177,7 @@ class Metadata:
 
     def _ask(self, method: str, path: str, body: str | None, kind: type[_Answer]) -> _Answer:
         host, port = self._place
-        connection = http.client.HTTPConnection(host, port, timeout=self._patience_s)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, {"Metadata": "true", "Content-Type": "application/json"})
             response = connection.getresponse()

@@ -12,7 +12,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric import rsa
 from msgspec import Meta, Struct
 
-from cloister.errors import CloisterError, EvidenceInvalid
+from cloister.checks import Reader
+from cloister.errors import EvidenceInvalid
 
 MAX_QUOTE_BYTES: Final = 1024
 TPM_MAGIC: Final = b"\xffTCG"
@@ -36,22 +37,8 @@ class TpmQuote:
         return hashlib.sha256(b"".join(pcrs[index] for index in self.selected)).digest() == self.digest
 
 
-class Reader:
-    """Takes a TPM's bytes apart, front to back; raises `wrong` where the data ends early."""
-
-    def __init__(self, data: bytes, wrong: type[CloisterError] = EvidenceInvalid) -> None:
-        self._data = data
-        self._wrong = wrong
-        self.at = 0
-
-    def take(self, count: int) -> bytes:
-        if count > len(self._data) - self.at:
-            raise self._wrong("The TPM's data ends early.")
-        self.at += count
-        return self._data[self.at - count : self.at]
-
-    def number(self, count: int) -> int:
-        return int.from_bytes(self.take(count), "big")
+class TpmReader(Reader):
+    order = "big"
 
     def sized(self) -> bytes:
         return self.take(self.number(2))
@@ -73,7 +60,7 @@ def quote_nonce(report_data: bytes) -> bytes:
 def read_tpm_quote(data: bytes) -> TpmQuote:
     if len(data) > MAX_QUOTE_BYTES:
         raise EvidenceInvalid(f"A TPM's quote may have at most {MAX_QUOTE_BYTES} bytes.")
-    quote = Reader(data)
+    quote = TpmReader(data, "The TPM's quote")
     if quote.take(4) != TPM_MAGIC or quote.number(2) != QUOTE:
         raise EvidenceInvalid("This is not a TPM's quote.")
     quote.sized()
@@ -81,7 +68,7 @@ def read_tpm_quote(data: bytes) -> TpmQuote:
     quote.take(CLOCK_BYTES + 8)
     selected = quote.selection()
     digest = quote.sized()
-    if quote.at != len(data):
+    if quote.left:
         raise EvidenceInvalid("The TPM's quote has too many bytes.")
     return TpmQuote(nonce, selected, digest)
 

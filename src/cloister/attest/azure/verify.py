@@ -1,7 +1,6 @@
 """Whether evidence of an Azure confidential VM proves what a policy asks for: JSON with the HCL report, the TPM quote,
 and VCEK or TD quote, or an HCL report alone. `attest.snp` and `attest.tdx` judge the hardware's report."""
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.report import AMD_ROOTS, Product
 from cloister.attest.tdx import TdxPolicy, verify_tdx
 from cloister.attest.tdx.verify import INTEL_ROOTS
-from cloister.checks import Examination, Verdict, decode_evidence
+from cloister.checks import Examination, Verdict, decode_evidence, decode_text
 from cloister.errors import EvidenceInvalid
 
 MAX_EVIDENCE_BYTES = 262144
@@ -139,9 +138,6 @@ def _examine_pcrs(quote: TpmQuote, values: list[bytes], policy: AzurePolicy, fou
 
 
 def _bytes(blob: Blob) -> bytes:
-    if re.fullmatch("([0-9a-fA-F]{2})+", blob):
-        return bytes.fromhex(blob)
-    try:
-        return base64.b64decode(blob + "=" * (-len(blob) % 4), altchars=b"-_", validate=True)
-    except ValueError:
-        raise EvidenceInvalid("A part of Azure's evidence is neither hex nor base64.") from None
+    if (decoded := decode_text(blob.encode())) is None:
+        raise EvidenceInvalid("A part of Azure's evidence is neither hex nor base64.")
+    return decoded

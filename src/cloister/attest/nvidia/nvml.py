@@ -5,7 +5,7 @@ verified here."""
 import ctypes
 from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_uint, c_uint8, c_void_p
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cloister.errors import GpuNotConfidential, NoGpu, SetupError
 
@@ -43,22 +43,9 @@ _ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-class Gpus(Protocol):
+class Nvml:
     """The driver of a machine's GPUs. Each method raises SetupError where there is no answer."""
 
-    def count(self) -> int: ...
-
-    def check_confidential(self) -> None:
-        """GpuNotConfidential unless every GPU here works in confidential mode, without debugging."""
-
-    def report(self, index: int, nonce: bytes) -> bytes:
-        """The GPU's SPDM measurements, signed over these 32 bytes."""
-
-    def chain(self, index: int) -> bytes:
-        """The certificates of the key that signs its reports, as PEM."""
-
-
-class Nvml:
     def __init__(self, library: str = LIBRARY) -> None:
         try:
             self._library = ctypes.CDLL(library)
@@ -72,6 +59,7 @@ class Nvml:
         return count.value
 
     def check_confidential(self) -> None:
+        """GpuNotConfidential unless every GPU here works in confidential mode, without debugging."""
         state = _SystemState()
         self._call("nvmlSystemGetConfComputeState", byref(state))
         if not state.feature:
@@ -85,6 +73,7 @@ class Nvml:
             raise GpuNotConfidential("This machine's GPUs are not in NVIDIA's environment for production.")
 
     def report(self, index: int, nonce: bytes) -> bytes:
+        """The GPU's SPDM measurements, signed over these 32 bytes."""
         if len(nonce) != NONCE_BYTES:
             raise SetupError(f"A GPU's report covers {NONCE_BYTES} bytes, not {len(nonce)}.")
         answer = _AttestationReport(nonce=(c_uint8 * NONCE_BYTES)(*nonce))
@@ -92,6 +81,7 @@ class Nvml:
         return _taken(answer.report, answer.size, f"GPU {index}'s report")
 
     def chain(self, index: int) -> bytes:
+        """The certificates of the key that signs its reports, as PEM."""
         answer = _Certificate()
         self._call("nvmlDeviceGetConfComputeGpuCertificate", self._handle(index), byref(answer))
         return _taken(answer.attestation_chain, answer.attestation_size, f"GPU {index}'s certificate chain")

@@ -6,7 +6,7 @@ import hmac
 import msgspec
 
 from cloister.attest.chain import read_certificates
-from cloister.attest.nvidia.nvml import Gpus
+from cloister.attest.nvidia.nvml import Nvml
 from cloister.attest.nvidia.spdm import MAX_BUNDLE_BYTES, read_report
 from cloister.errors import EvidenceInvalid, NoGpu, SetupError
 
@@ -16,7 +16,7 @@ MAX_GPUS = 16
 class GpuReporter:
     """`gpus` answer for all GPUs of the machine, also for those that compute nothing: one that is not shown could."""
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: Nvml) -> None:
         self._gpus = gpus
         self.count = gpus.count()
         if not self.count:

@@ -2,9 +2,6 @@
 GET_MEASUREMENTS request with the asker's nonce, then the MEASUREMENTS response; the signature covers both, up to
 itself. The opaque data is NVIDIA's list of (type, size, value). All numbers are little-endian."""
 
-import base64
-import binascii
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from cryptography import x509
 from msgspec import Meta, Struct
 
-from cloister.checks import decode_evidence
+from cloister.checks import decode_evidence, decode_text
 from cloister.errors import EvidenceInvalid
 
 MAX_REPORT_BYTES = 65536
@@ -120,7 +117,7 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
         return (DeviceEvidence(read_report(data), chain or b""),)
     text = data.strip()
     if not text.startswith(b"["):
-        return (DeviceEvidence(read_report(_decode_text(text)), chain or b""),)
+        return (DeviceEvidence(read_report(_decoded(text)), chain or b""),)
     hint = "It is a JSON list of objects with `evidence` and `certificate`, or one report in hex or base64."
     entries = decode_evidence(text, _Entries, "The GPU evidence", hint=hint)
     if not entries:
@@ -128,25 +125,16 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
     found = []
     for entry in entries:
         pem = entry.certificate.encode()  # or PEM in base64, as NVIDIA's tools write it
-        pem = pem if b"-----BEGIN" in pem else _decode_base64(pem)
-        report = read_report(_decode_text(entry.evidence.encode()))
+        pem = pem if b"-----BEGIN" in pem else _decoded(pem)
+        report = read_report(_decoded(entry.evidence.encode()))
         found.append(DeviceEvidence(report, pem or chain or b"", entry.arch, entry.nonce))
     return tuple(found)
 
 
-def _decode_text(text: bytes) -> bytes:
-    """A report in hex or base64. Thousands of letters that are all hex are not base64 by chance."""
-    packed = b"".join(text.split())
-    if re.fullmatch(rb"([0-9a-fA-F]{2})+", packed):
-        return bytes.fromhex(packed.decode())
-    return _decode_base64(packed)
-
-
-def _decode_base64(text: bytes) -> bytes:
-    try:
-        return base64.b64decode(b"".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise EvidenceInvalid("GPU evidence or its certificate is neither hex nor base64.") from None
+def _decoded(text: bytes) -> bytes:
+    if (data := decode_text(text)) is None:
+        raise EvidenceInvalid("GPU evidence or its certificate is neither hex nor base64.")
+    return data
 
 
 Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]  # LS10 is the NVSwitch; it reports in the same form

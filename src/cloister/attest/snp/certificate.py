@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import ecdsa_signed, is_authority, key_fingerprint, signature_is_whole, signed_directly
+from cloister.attest import chain
 from cloister.attest.snp.report import Product, Report, Tcb, product_of_name
 from cloister.errors import EvidenceInvalid
 
@@ -157,20 +157,15 @@ def _parsed(what: str, parse: Callable[[], _Parsed]) -> _Parsed:
         raise EvidenceInvalid(f"A {what} does not parse ({type(wrong).__name__}).") from None
 
 
-def common_name(certificate: x509.Certificate) -> str:
-    names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return str(names[0].value) if len(names) == 1 else ""
-
-
 def issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
-    return is_authority(by) and _signed_as_amd_does(certificate) and signed_directly(certificate, by)
+    return chain.is_authority(by) and _signed_as_amd_does(certificate) and chain.signed_directly(certificate, by)
 
 
 def revocations_issued(listed: x509.CertificateRevocationList, by: x509.Certificate) -> bool:
     key = by.public_key()
     if listed.issuer != by.subject or not _signed_as_amd_does(listed) or not isinstance(key, RSAPublicKey):
         return False
-    return listed.is_signature_valid(key) and signature_is_whole(listed)
+    return listed.is_signature_valid(key) and chain.signature_is_whole(listed)
 
 
 LEAF_NAMES = {"vcek": "SEV-VCEK", "vlek": "SEV-VLEK"}
@@ -187,17 +182,17 @@ class Chain:
 def find_chain(report: Report, certificates: Sequence[x509.Certificate], pinned: Mapping[Product, str]) -> Chain:
     """Pick those that belong together from certificates in any order; the right one where several fit."""
     kind = LEAF_NAMES.get(report.signing_key)
-    leaf = _choose([one for one in certificates if common_name(one) == kind], lambda one: signed_by(report, one))
+    leaf = _choose([one for one in certificates if chain.subject(one) == kind], lambda one: signed_by(report, one))
     issuers = [one for one in certificates if leaf and one.subject == leaf.issuer]
     intermediate = leaf and _choose(issuers, lambda one: issued(leaf, by=one))
     roots = [one for one in certificates if intermediate and one.subject == intermediate.issuer]
-    root = intermediate and _choose(roots, lambda one: key_fingerprint(one) in pinned.values())
+    root = intermediate and _choose(roots, lambda one: chain.key_fingerprint(one) in pinned.values())
     return Chain(leaf, intermediate, root)
 
 
 def signed_by(report: Report, leaf: x509.Certificate) -> bool:
     """ECDSA over P-384 with SHA-384 of the report's first part."""
-    return ecdsa_signed(leaf.public_key(), SECP384R1, SHA384(), report.signature, report.signed, "little")
+    return chain.ecdsa_signed(leaf.public_key(), SECP384R1, SHA384(), report.signature, report.signed, "little")
 
 
 def authority_name(report: Report, product: Product) -> str:

@@ -1,7 +1,6 @@
 """A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23), and the policy
 for an SEV-SNP machine. Verifies nothing."""
 
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
+from cloister.checks import check_digits
 from cloister.errors import EvidenceInvalid
 
 Product = Literal["Milan", "Genoa", "Turin"]
@@ -190,22 +190,16 @@ def shipped_floor(report: Report, product: Product) -> Tcb:
     return floor if microcode is None else replace(floor, microcode=microcode)
 
 
-Hex16 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{32}\Z")]
-Hex32 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
-Hex48 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{96}\Z")]
-Hex64 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{128}\Z")]
-
-
 class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """An absent list asks nothing, an empty one accepts nothing. Without `measurements` nothing passes."""
 
-    measurements: tuple[Hex48, ...] = ()  # Launch digests.
-    host_data: tuple[Hex32, ...] | None = None
-    family_ids: tuple[Hex16, ...] | None = None
-    image_ids: tuple[Hex16, ...] | None = None
-    id_key_digests: tuple[Hex48, ...] | None = None
-    author_key_digests: tuple[Hex48, ...] | None = None
-    chip_ids: tuple[Hex64, ...] | None = None
+    measurements: tuple[str, ...] = ()  # Launch digests.
+    host_data: tuple[str, ...] | None = None
+    family_ids: tuple[str, ...] | None = None
+    image_ids: tuple[str, ...] | None = None
+    id_key_digests: tuple[str, ...] | None = None
+    author_key_digests: tuple[str, ...] | None = None
+    chip_ids: tuple[str, ...] | None = None
     csp_ids: tuple[str, ...] | None = None  # Whose VLEK is accepted.
     products: tuple[Product, ...] = ("Milan", "Genoa", "Turin")
     signing_keys: tuple[Literal["vcek", "vlek"], ...] = ("vcek", "vlek")
@@ -225,17 +219,9 @@ class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     require_committed_firmware: bool = False  # Refuse firmware that its owner may still roll back.
 
     def __post_init__(self) -> None:
-        # msgspec heeds patterns when it converts, not when it is called; a mistyped value must not just never match.
-        for name, digits in _DIGITS.items():
-            if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
-                raise ValueError(f"{name}: each has {digits} hexadecimal digits")
+        check_digits(self, measurements=96, id_key_digests=96, author_key_digests=96)
+        check_digits(self, host_data=64, family_ids=32, image_ids=32, chip_ids=128)
 
     def relaxations(self) -> tuple[str, ...]:
         allowed = [name for name, value in asdict(self).items() if name.startswith("allow_") and value]
         return (*allowed, *(f"vmpl {level}" for level in self.vmpl if level))
-
-
-_DIGITS = {
-    **{"measurements": 96, "id_key_digests": 96, "author_key_digests": 96},
-    **{"host_data": 64, "family_ids": 32, "image_ids": 32, "chip_ids": 128},
-}

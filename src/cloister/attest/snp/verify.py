@@ -6,10 +6,10 @@ from datetime import datetime
 
 from cryptography.x509 import CertificateRevocationList as RevocationList
 
-from cloister.attest.chain import key_fingerprint
+from cloister.attest.chain import key_fingerprint, subject
 from cloister.attest.snp import certificate
 from cloister.attest.snp import report as snp_report
-from cloister.attest.snp.certificate import Chain, common_name, issued
+from cloister.attest.snp.certificate import Chain, issued
 from cloister.attest.snp.report import GuestPolicy, PlatformInfo, Product, Report, SnpPolicy, Tcb
 from cloister.checks import Examination, Verdict
 
@@ -66,11 +66,11 @@ def _check_chain(
     leaf, intermediate, root = chain.leaf, chain.intermediate, chain.root
     if root:
         pinned = product is not None and key_fingerprint(root) == roots.get(product)
-        found.check("root key", pinned, f"not the key of AMD's root for {product}", common_name(root))
+        found.check("root key", pinned, f"not the key of AMD's root for {product}", subject(root))
     else:
         found.skipped("root key", f"no {'ARK' if intermediate else 'ASK or ASVK, and so no ARK'} was given")
     at_hand = [one for one in (leaf, intermediate, root) if one]
-    names = [common_name(one) for one in at_hand]
+    names = [subject(one) for one in at_hand]
     kind = report.signing_key.upper()
     if not leaf:
         found.skipped("certificate chain", f"no {kind} certificate was given")
@@ -91,7 +91,7 @@ def _check_chain(
     if not at_hand:
         found.skipped("certificate validity", "no certificate was given")
         return
-    late = [common_name(one) for one in at_hand if not one.not_valid_before_utc <= at <= one.not_valid_after_utc]
+    late = [subject(one) for one in at_hand if not one.not_valid_before_utc <= at <= one.not_valid_after_utc]
     until = min(one.not_valid_after_utc for one in at_hand).date()
     found.check("certificate validity", not late, f"not valid at {at:%Y-%m-%d}: {', '.join(late)}", f"to {until}")
 
@@ -108,7 +108,7 @@ def _check_revocation(
             found.skipped("revocation", reason)
         return
     revoked = [
-        common_name(one)
+        subject(one)
         for one in (chain.intermediate, chain.root)
         if one and any(each.get_revoked_certificate_by_serial_number(one.serial_number) for each in ours)
     ]
@@ -133,7 +133,7 @@ def _check_signature(found: Examination, report: Report, chain: Chain, policy: S
     elif not chain.leaf:
         found.skipped("report signature", f"no {key.upper()} certificate was given")
     else:
-        reason = f"not made by the key of the {common_name(chain.leaf)} given: report altered, or certificate swapped"
+        reason = f"not made by the key of the {subject(chain.leaf)} given: report altered, or certificate swapped"
         found.check("report signature", certificate.signed_by(report, chain.leaf), reason)
 
 
@@ -238,19 +238,15 @@ def _check_values(found: Examination, report: Report, policy: SnpPolicy) -> None
     if not policy.measurements:
         found.skipped("launch", "the policy names no [snp] measurements: any guest on a real chip could be this one")
     else:
-        _check_listed(found, "launch", report.measurement, policy.measurements)
-    for name, value, accepted in (
-        ("host data", report.host_data, policy.host_data),
-        ("family id", report.family_id, policy.family_ids),
-        ("image id", report.image_id, policy.image_ids),
-        ("id key", report.id_key_digest, policy.id_key_digests),
-        ("author key", report.author_key_digest, policy.author_key_digests),
-        ("accepted chip", report.chip_id, policy.chip_ids),
+        found.listed("launch", report.measurement.hex(), policy.measurements, "snp.measurements")
+    for name, value, where in (
+        ("host data", report.host_data, "host_data"),
+        ("family id", report.family_id, "family_ids"),
+        ("image id", report.image_id, "image_ids"),
+        ("id key", report.id_key_digest, "id_key_digests"),
+        ("author key", report.author_key_digest, "author_key_digests"),
+        ("accepted chip", report.chip_id, "chip_ids"),
     ):
+        accepted: Sequence[str] | None = getattr(policy, where)
         if accepted is not None:
-            _check_listed(found, name, value, accepted)
-
-
-def _check_listed(found: Examination, name: str, value: bytes, accepted: Sequence[str]) -> None:
-    known = value.hex() in [each.lower() for each in accepted]
-    found.check(name, known, f"{value.hex()} is not one the policy accepts", value.hex())
+            found.listed(name, value.hex(), accepted, f"snp.{where}")

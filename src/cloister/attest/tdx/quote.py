@@ -1,13 +1,13 @@
 """The bytes of a TDX quote, taken apart (Intel TDX DCAP Quoting Library API, appendix A; little-endian), and the policy
 for a TDX node. Checks only the bytes' form."""
 
-import re
 import struct
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
+from cloister.checks import Reader, check_digits
 from cloister.errors import EvidenceInvalid
 
 MAX_QUOTE_BYTES = 65536
@@ -71,63 +71,41 @@ class Quote:
     pck_chain: bytes
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 0
-
-    def take(self, count: int, what: str) -> bytes:
-        if count > len(self._data) - self.at:
-            raise EvidenceInvalid(f"The quote ends within its {what}.")
-        self.at += count
-        return self._data[self.at - count : self.at]
-
-    def number(self, count: int, what: str) -> int:
-        return int.from_bytes(self.take(count, what), "little")
-
-    def done(self, what: str) -> None:
-        if self.at != len(self._data):
-            raise EvidenceInvalid(f"The quote's {what} has {len(self._data) - self.at} bytes more than expected.")
-
-
 def read_quote(data: bytes) -> Quote:
     """The quote, or EvidenceInvalid. What follows the signature data is padding and is not read."""
     if len(data) > MAX_QUOTE_BYTES:
         raise EvidenceInvalid(f"A quote may have at most {MAX_QUOTE_BYTES} bytes.")
-    quote = _Reader(data)
-    version, key_type, tee, _, vendor, _ = struct.unpack("<HHI4s16s20s", quote.take(HEADER_BYTES, "header"))
+    quote = Reader(data, "The quote")
+    version, key_type, tee, _, vendor, _ = struct.unpack("<HHI4s16s20s", quote.take(HEADER_BYTES))
     if version not in (4, 5):
         raise EvidenceInvalid(f"The quote has version {version}; TDX quotes have 4 or 5.")
     if tee != TEE_TDX:
         raise EvidenceInvalid(f"The quote is of TEE type {tee:#x}, not of TDX ({TEE_TDX:#x}).")
     if key_type != KEY_ECDSA_P256:
         raise EvidenceInvalid(f"The quote's attestation key has type {key_type}, not {KEY_ECDSA_P256} (ECDSA P-256).")
-    body_type = 2 if version == 4 else quote.number(2, "body type")
+    body_type = 2 if version == 4 else quote.number(2)
     name, size = _BODIES.get(body_type, ("", 0))
-    if not name or (version == 5 and quote.number(4, "body size") != size):
+    if not name or (version == 5 and quote.number(4) != size):
         raise EvidenceInvalid(f"The quote's body has type {body_type} or a size that is not of a TD report.")
-    body = quote.take(size, "TD report")
+    body = quote.take(size)
     newer = _TD_15.unpack_from(body, _TD_10.size) if name != "1.0" else ()
     report = TdReport(name, *_TD_10.unpack_from(body), *newer)
     signed = data[: quote.at]
-    signature, key, qe, chain = _read_signature_data(quote.take(quote.number(4, "length"), "signature data"))
+    signature, key, qe, chain = _read_signature_data(quote.take(quote.number(4)))
     return Quote(version, vendor, report, signed, signature, key, qe, chain)
 
 
 def _read_signature_data(data: bytes) -> tuple[bytes, bytes, QeReport, bytes]:
-    outer = _Reader(data)
-    signature = outer.take(64, "signature")
-    key = outer.take(64, "attestation key")
-    if (kind := outer.number(2, "certification data")) != CERTIFICATION_QE_REPORT:
+    outer = Reader(data, "The quote's signature data")
+    signature, key, kind = outer.take(64), outer.take(64), outer.number(2)
+    if kind != CERTIFICATION_QE_REPORT:
         raise EvidenceInvalid(f"The quote is certified by data of type {kind}, not by the QE's report.")
-    inner = _Reader(outer.take(outer.number(4, "certification data"), "certification data"))
-    outer.done("signature data")
-    signed, signed_by = inner.take(QE_REPORT_BYTES, "QE report"), inner.take(64, "QE report's signature")
-    data_name = "QE authentication data"
-    qe = QeReport(signed, signed_by, inner.take(inner.number(2, data_name), data_name))
-    kind = inner.number(2, "PCK certification data")
-    chain = inner.take(inner.number(4, "PCK certification data"), "PCK certification data")
-    inner.done("certification data")
+    inner = Reader(outer.take(outer.number(4)), "The quote's certification data")
+    qe = QeReport(inner.take(QE_REPORT_BYTES), inner.take(64), inner.take(inner.number(2)))
+    kind = inner.number(2)
+    chain = inner.take(inner.number(4))
+    if outer.left or inner.left:
+        raise EvidenceInvalid("The quote's signature data has more bytes than expected.")
     return signature, key, qe, chain if kind == CERTIFICATION_PCK_CHAIN else b""
 
 
@@ -136,7 +114,6 @@ _Old = Literal["OutOfDate", "OutOfDateConfigurationNeeded", "TDRelaunchAdvised",
 Status = Literal["UpToDate"] | _Warned | _Old
 """Intel's words for a platform's TCB. `Revoked` is not among them: no policy can accept it."""
 
-Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]  # A measurement of 48 bytes in hex.
 REGISTERS = ("mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "mrseam", "mrconfigid", "mrowner", "mrownerconfig")
 ANY = "any"
 
@@ -144,53 +121,43 @@ ANY = "any"
 class Launch(Struct, frozen=True, forbid_unknown_fields=True):
     """Accepted as a whole. MRTD: firmware, RTMR0: its settings, RTMR1: loader and kernel, RTMR2: command and initrd."""
 
-    mrtd: Register
-    rtmr0: Annotated[str, Meta(pattern=f"^([0-9a-fA-F]{{96}}|{ANY})$")]
-    rtmr1: Register
-    rtmr2: Register
-    rtmr3: Register | None = None
-    mrseam: Register | None = None
-    mrconfigid: Register | None = None
-    mrowner: Register | None = None
-    mrownerconfig: Register | None = None
+    mrtd: str
+    rtmr0: str  # or ANY
+    rtmr1: str
+    rtmr2: str
+    rtmr3: str | None = None
+    mrseam: str | None = None
+    mrconfigid: str | None = None
+    mrowner: str | None = None
+    mrownerconfig: str | None = None
 
     def __post_init__(self) -> None:
-        # msgspec checks patterns only when it decodes; a mistyped register must not just never match.
-        for name in REGISTERS:
-            value = getattr(self, name)
-            open_one = value is None or (name == "rtmr0" and value == ANY)
-            if not open_one and not re.fullmatch("[0-9a-fA-F]{96}", value):
-                raise ValueError(f"{name}: a register has 96 hexadecimal digits")
+        check_digits(self, **dict.fromkeys(set(REGISTERS) - {"rtmr0"} if self.rtmr0 == ANY else REGISTERS, 96))
 
     def differences(self, report: TdReport) -> list[str]:
         named = {name: getattr(self, name) for name in REGISTERS if getattr(self, name) not in (None, ANY)}
         return [name for name, value in named.items() if getattr(report, name) != bytes.fromhex(value)]
 
 
-Word = Annotated[str, Meta(pattern="^[0-9a-fA-F]{16}$")]  # as `cloister attest check` shows them
-
-
 class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """An absent list asks nothing, an empty one accepts nothing. Without `launches` nothing passes."""
 
     launches: tuple[Launch, ...] = ()
-    td_attributes: tuple[Word, ...] | None = None
-    xfam: tuple[Word, ...] | None = None
-    fmspcs: tuple[Annotated[str, Meta(pattern="^[0-9a-fA-F]{12}$")], ...] | None = None  # models of processor
+    td_attributes: tuple[str, ...] | None = None  # in hex, as `cloister attest check` shows it
+    xfam: tuple[str, ...] | None = None
+    fmspcs: tuple[str, ...] | None = None  # models of processor
     accepted_statuses: tuple[Status, ...] = ("UpToDate",)
     refused_advisories: tuple[str, ...] = ()  # Intel's advisories (`INTEL-SA-…`) that must not apply to the platform.
     accepted_advisories: tuple[str, ...] | None = None  # If given, no advisory may apply but these.
     min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0  # Intel's `tcbEvaluationDataNumber` of the collateral
-    min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""  # Hex of 16 bytes, each a minimum.
+    min_tee_tcb_svn: str = ""  # Hex of 16 bytes, each a minimum.
     require_sept_ve_disable: bool = False  # whatever `allow_sept_ve` says
     allow_sept_ve: bool = False  # relaxation: its host may take pages and make it fault (Azure's paravisor)
 
     def __post_init__(self) -> None:
-        for name, digits in (("td_attributes", 16), ("xfam", 16), ("fmspcs", 12)):
-            if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
-                raise ValueError(f"{name}: each has {digits} hexadecimal digits")
-        if not re.fullmatch("([0-9a-fA-F]{32})?", self.min_tee_tcb_svn):
-            raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
+        check_digits(self, td_attributes=16, xfam=16, fmspcs=12)
+        if self.min_tee_tcb_svn:
+            check_digits(self, min_tee_tcb_svn=32)
 
     def relaxations(self) -> tuple[str, ...]:
         statuses = [f"accepted_statuses {status}" for status in self.accepted_statuses if status != "UpToDate"]

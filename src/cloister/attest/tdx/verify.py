@@ -223,8 +223,7 @@ def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy
     if not chain:
         found.skipped("fmspc", "the PCK certificate is not known, or not to be trusted")
     else:
-        known = fmspc in {each.lower() for each in policy.fmspcs}
-        found.check("fmspc", known, f"{fmspc or 'none'} is not one the policy accepts", fmspc)
+        found.listed("fmspc", fmspc, policy.fmspcs, "tdx.fmspcs")
 
 
 def _examine_standing(
@@ -308,13 +307,10 @@ def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> 
 
 
 def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
-    for name, value, accepted in (
-        ("td attributes", f"{report.td_attributes:016x}", policy.td_attributes),
-        ("xfam", _number(report.xfam), policy.xfam),
-    ):
-        if accepted is not None:
-            known = value in {each.lower() for each in accepted}
-            found.check(name, known, f"{value} is not one the policy accepts", value)
+    if policy.td_attributes is not None:
+        found.listed("td attributes", f"{report.td_attributes:016x}", policy.td_attributes, "tdx.td_attributes")
+    if policy.xfam is not None:
+        found.listed("xfam", _number(report.xfam), policy.xfam, "tdx.xfam")
     attributes = report.td_attributes
     found.check("debug", not attributes & UNDER_DEBUG, "the TD runs under debug: its host reads its memory")
     exposed = "the host may take pages from the TD and make it fault (SEPT_VE_DISABLE is off)"

@@ -1,6 +1,5 @@
 """Both ends of a link on the CPU. The waiting and copying is in link.h."""
 
-import os
 from collections.abc import Sequence
 from ctypes import CDLL, POINTER, addressof, byref, pointer
 
@@ -72,11 +71,10 @@ class CpuAsker(LinkAsker):
 
 
 class CpuAnswerer(LinkAnswerer):
-    slots = SLOTS
-
     def __init__(
         self, library: CDLL, model: AttentionShape, cache: HostCache, shape: LinkShape, question: int, answer: int
     ) -> None:
+        super().__init__(SLOTS)
         self._library, self._model = library, model
         self._question, self._answer = shape.map(question, answer, asks=False)
         self._cache = cache
@@ -90,8 +88,6 @@ class CpuAnswerer(LinkAnswerer):
         for slot, one in enumerate(self._slots):
             one.blocks = self._tables[slot].data_ptr()
             one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
-        self._taken: set[int] = set()
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         ends = (self._question.address, self._answer.address, addressof(self._slots))
         held = (cache.keys(0).data_ptr(), cache.values(0).data_ptr(), cache.bytes_per_layer, cache.block)
         layers = (self._scales.data_ptr(), self._windows.data_ptr())
@@ -104,30 +100,20 @@ class CpuAnswerer(LinkAnswerer):
             raise SetupError("The vault cannot start the thread that answers its link.")
         _started.append(self)
 
-    def fileno(self) -> int:
-        return self._event
-
     @property
     def verdict(self) -> str:
         return VERDICTS.get(self._struct.verdict, "")
 
-    def free_slot(self) -> int | None:
-        return next((slot for slot in range(SLOTS) if slot not in self._taken), None)
-
-    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        if not 0 <= slot < SLOTS or slot in self._taken:
-            raise ValueError("the slot is taken or does not exist")
+    def _write(self, slot: int, blocks: Sequence[int], start: int, end: int, rotation: int) -> None:
         length = end - start
         fits = length >= 1 and -(-length // BLOCK_TOKENS) <= len(blocks) <= self._cache.blocks
         if not fits or not 0 <= min(blocks) <= max(blocks) < self._cache.blocks:
             raise ValueError("the span does not lie in these blocks")
-        self._taken.add(slot)
         self._tables[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
         self._rotations[0, slot], self._rotations[1, slot] = self._model.rotation(rotation)
         one = self._slots[slot]
         one.length, one.ahead, one.rotated = length, length, int(rotation != 0)
         one.exposed = 1
 
-    def withdraw(self, slot: int) -> None:
+    def _erase(self, slot: int) -> None:
         self._slots[slot].exposed = 0
-        self._taken.discard(slot)

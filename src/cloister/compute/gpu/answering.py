@@ -97,7 +97,7 @@ class AnswerStream:
         self._launched = 0
         self._boxes = shape.boxes(mailbox.address)
         ahead = max(2, LAYERS_AHEAD // shape.layers)
-        self._staying, self._coming = _Queue(self._answer_step, AHEAD), _Queue(self._answer_layers, ahead)
+        self._staying, self._coming = _Queue(self._answer_step, AHEAD), _Queue(lambda: self._recorded(), ahead)
         self._launching = threading.Lock()
         self._running = threading.Event()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -166,9 +166,6 @@ class AnswerStream:
         self._launched = self._launched % (MOST_LAUNCHES - 1) + 1
         self._wait_for_gate(self._shape.layers)
         self._launch(0, self._shape.layers, self._launched)
-
-    def _answer_layers(self) -> None:
-        self._recorded()
 
     def _record_layers(self) -> None:
         for layer in range(self._shape.layers):

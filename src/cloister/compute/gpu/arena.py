@@ -4,7 +4,6 @@ kernel reads within an arena, whatever the vault wrote there (answer.cuh)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -33,36 +32,21 @@ class ArenaAnswerer(LinkAnswerer):
     """A vault's end: it writes into its arena what is exposed in each slot; an attention process answers."""
 
     def __init__(self, model: AttentionShape, cache: ArenaCache) -> None:
-        self._model, self._cache, self.slots = model, cache, cache.arena.slots
-        self._free = set(range(self.slots))
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        super().__init__(cache.arena.slots)
+        self._model, self._cache = model, cache
 
     def start(self) -> None:
         self.expose(0, [0], start=0, end=1, rotation=0)
         self.withdraw(0)
 
-    def fileno(self) -> int:
-        return self._event
-
-    @property
-    def verdict(self) -> str:
-        return ""
-
-    def free_slot(self) -> int | None:
-        return min(self._free, default=None)
-
-    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        if slot not in self._free:
-            raise ValueError("the slot is taken or does not exist")
+    def _write(self, slot: int, blocks: Sequence[int], start: int, end: int, rotation: int) -> None:
         words = self._cache.arena.written(blocks, start, end, self._model.rotation(rotation))
         self._cache.exposed[slot].copy_(words)
         torch.cuda.current_stream().synchronize()
-        self._free.remove(slot)
 
-    def withdraw(self, slot: int) -> None:
+    def _erase(self, slot: int) -> None:
         self._cache.exposed[slot].zero_()
         torch.cuda.current_stream().synchronize()
-        self._free.add(slot)
 
 
 class GpuAttentionHost(AttentionHost):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ import torch
 from cloister.compute.base import Kernels, KVCache, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
-from cloister.compute.gpu.link import RecordedAsker, StepAsks
+from cloister.compute.gpu.link import GpuAsker, StepAsks
 from cloister.compute.gpu.mailbox import GROUP_TOKENS
 from cloister.compute.gpu.products import (
     STEP,
@@ -185,7 +186,7 @@ class GpuKernels(Kernels):
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
         if step.batch.asks is None:
             return self._run_layers(layers, x, step)
-        if not isinstance(step.asker, RecordedAsker):
+        if not isinstance(step.asker, GpuAsker):
             raise ValueError("the links are another device's")
         self._asking = step.asker.step(step.batch.asks)
         try:
@@ -244,14 +245,14 @@ class GpuKernels(Kernels):
         grid: tuple[int, ...],
         threads: int,
         *arguments: program.Argument,
-        shared: int = 0,
-        overlap: bool = True,
         beside: bool = False,
+        **how: Any,
     ) -> None:
+        """As `program.Kernels.launch`."""
         if self._program is None:
             self._program = program.program(DIMS[-1])
         beside = beside or self.crowded or (self._asking is not None and self._asking.stays)
-        self._program.launch(name, grid, threads, *arguments, shared=shared, overlap=overlap, beside=beside)
+        self._program.launch(name, grid, threads, *arguments, beside=beside, **how)
 
     def _product(
         self,
@@ -311,7 +312,7 @@ class GpuKernels(Kernels):
         kv_heads = cache.shape.kv_heads
         self.suit(cache.shape.dim)
         grid = (rows, -(-(heads + 2 * kv_heads) // 8))
-        product = (sums.values, sums.bias, i32(sums.splits), i32(padded), i32(sums.pitch))
+        product = described(sums, padded)
         place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
         unasked: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
         posting = unasked if self._asking is None or not heads else self._asking.posting(layer)

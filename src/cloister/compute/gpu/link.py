@@ -3,7 +3,6 @@ The service makes all mailboxes before it is sealed; each is mapped by one atten
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,16 +61,9 @@ class StepAsks:
         launch("begin_step", (1,), MOST_ASKED, self._asks, i32(rows), *memory, i32(state.layers), i32(self.stays))
 
 
-class RecordedAsker(LinkAsker):
-    """A link's asking end whose questions the GPU's kernels ask themselves."""
-
-    @abstractmethod
-    def step(self, asks: torch.Tensor) -> StepAsks: ...
-
-
-class GpuAsker(RecordedAsker):
-    """A late row is marked on the device and asks no more; its result is void, and its link is broken.
-    The number of a step is used once in a service's life."""
+class GpuAsker(LinkAsker):
+    """Its questions are asked by the GPU's kernels. A late row is marked on the device and asks no more; its result is
+    void, and its link is broken. The number of a step is used once in a service's life."""
 
     def __init__(self, model: AttentionShape, patience_ms: int, slots: MailboxSlots) -> None:
         self._slots, self.capacity = slots, slots.each

@@ -31,18 +31,9 @@ class VaultRoute(Route):
                 self.node.requests.refuse(request_id, reason)
             return
         for request_id, params in asked.params.items():
-            self.node.requests.add(
-                Request(
-                    request_id,
-                    ask.tenant,
-                    self.level,
-                    params,
-                    "vault",
-                    session,
-                    salt=ask.salt,
-                    obfuscation=ask.obfuscation,
-                )
-            )
+            request = Request(request_id, ask.tenant, self.level, params, "vault", session, ask.salt)
+            request.obfuscation = ask.obfuscation
+            self.node.requests.add(request)
         session.vault.send(asked.assignment)
 
     def check(self) -> None:

@@ -56,24 +56,21 @@ class VaultBridge:
 
     def from_server(self) -> None:
         """A server kills what it no longer needs, so most sessions end in a cut line: it is not reported."""
-        with suppress(CutOff):
-            self._take_records()
-
-    def _take_records(self) -> None:
         frames: FrameReader[msgspec.Struct] = FrameReader(ToVault)
-        while (record := self._channel.receive()) is not None:
-            kind = kind_of(record)
-            if kind == QUESTION:
-                # Even while the vault is silent we must notice that the server has hung up.
-                answer = self._link.ask(record, self._channel.hung_up)
-                if answer is None:
-                    return
-                self._channel.send(*answer)
-            elif kind == CONTROL:
-                self._pass_on(frames.feed(bytes(record[KIND.size :])))
-                self._channel.forget()
-            else:
-                raise ProtocolError("A record came that is not for this side.")
+        with suppress(CutOff):
+            while (record := self._channel.receive()) is not None:
+                kind = kind_of(record)
+                if kind == QUESTION:
+                    # Even while the vault is silent we must notice that the server has hung up.
+                    answer = self._link.ask(record, self._channel.hung_up)
+                    if answer is None:
+                        return
+                    self._channel.send(*answer)
+                elif kind == CONTROL:
+                    self._pass_on(frames.feed(bytes(record[KIND.size :])))
+                    self._channel.forget()
+                else:
+                    raise ProtocolError("A record came that is not for this side.")
 
     def _pass_on(self, messages: list[msgspec.Struct]) -> None:
         """Keeps none of the messages: a prompt is among them."""

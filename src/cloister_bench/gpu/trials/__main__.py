@@ -1,4 +1,39 @@
-from cloister_bench.gpu.trials.run import main
+"""One trial of a GPU machine, right or wrong; `cloister bench gpu-all` runs all of them.
+
+python -m cloister_bench.gpu.trials check --json FILE
+python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER_OR_GGUF [--users 24]
+python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER --like FOLDER   # random weights, made there
+"""
+
+import argparse
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+MODULES = {"check": "check", "partition": "check", "serve": "serve", "weights": "weights"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trial", choices=list(MODULES))
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="the model that is served")
+    parser.add_argument("--like", type=Path, help="make it first: random weights of this folder's shape")
+    parser.add_argument("--users", type=int, default=24, help="at once, while requests are timed")
+    parser.add_argument("--rounds", type=int, default=1, help="of answers")
+    parser.add_argument("--skip", default="", help="of answers, obfuscated, throughput, kills")
+    parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+
+    def note(name: str, value: Any) -> None:
+        found[name] = value
+        options.json.write_text(json.dumps(found, indent=1))
+        print(f"## {name}: {json.dumps(value)[-3000:]}", flush=True)
+
+    getattr(import_module(f"cloister_bench.gpu.trials.{MODULES[options.trial]}"), options.trial)(options, note)
+
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

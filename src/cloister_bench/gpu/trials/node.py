@@ -1,13 +1,10 @@
-"""What a trial with a whole node needs: a model, `cloister serve`, its processes, and the `openai` client."""
+"""What a trial with a whole node needs: `cloister serve`, its processes, and the `openai` client."""
 
-import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from cloister.config import DEVELOPMENT_KEY
@@ -19,28 +16,6 @@ MPS = "nvidia-cuda-mps-server"
 WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "seeded": {"temperature": 1.0, "seed": 7, "top_p": 0.9}}
 # tokens with their log-probabilities, and the best few of each step with theirs
 Answer = list[tuple[str, float, list[tuple[str, float]]]]
-
-
-def make_random(folder: Path, like: Path) -> None:
-    import torch
-
-    from cloister.models.weights import ShardWriter
-    from cloister_bench.gpu.weights import RandomWeights
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in like.iterdir():
-        if path.name not in ("model.safetensors", "cloister-manifest.json"):
-            shutil.copy(path, folder / path.name)
-    config = json.loads((like / "config.json").read_text())
-    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    described: Any = SimpleNamespace(**config)
-    torch.manual_seed(3)
-    weights = RandomWeights(described)
-    writer = ShardWriter(folder / "model.safetensors", weights.shapes, torch.bfloat16)
-    for name in weights:
-        writer.write(name, weights[name].cpu())
-    writer.close()
-    torch.cuda.empty_cache()  # the node needs the memory
 
 
 @contextmanager

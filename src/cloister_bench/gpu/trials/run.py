@@ -1,20 +1,5 @@
-"""All trials of a GPU machine in one run and one JSON: the kernels, the link, a node, the weights; then the benchmark.
+"""All trials of a GPU machine in one run and one JSON, each in its own processes, the most telling first."""
 
-    python -m cloister_bench.gpu.trials --json FILE --like FOLDER [--gguf FILE] [--minutes 12] [--skip bench,weights]
-
-`--like` holds a configuration and a tokenizer, as a converted model does: the node has random weights of its shape, or
-with `--gguf` the weights of that file. The trials, each in its own processes, the most telling first:
-
-    check      kernels against float64, and bit for bit in any batch, chunk and split
-    partition  `open` and `partitioned` have the same bits, with attention processes under MPS
-    serve      `cloister serve`, asked by the `openai` client at every level; killed under load
-    weights    whether a sealed vault can write the weights that all processes read
-    bench      `cloister bench gpu` for the rest of the time; its numbers are not judged here
-
-The exit status is 0 if all that was tried is right.
-"""
-
-import argparse
 import json
 import os
 import subprocess
@@ -73,21 +58,17 @@ def wrong_in_weights(found: Found) -> list[str]:
     return wrong if control == ["changed"] else [*wrong, f"the control without a seal: {control}"]
 
 
-def parts(options: argparse.Namespace, folder: Path) -> list[Part]:
-    def module(name: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", f"cloister_bench.gpu.trials.{name}", *arguments]
+def parts(like: Path, gguf: Path | None, folder: Path) -> list[Part]:
+    def trial(name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "cloister_bench.gpu.trials", name, *arguments]
 
-    model = (
-        ["--model", str(options.gguf)]
-        if options.gguf
-        else ["--model", str(folder / "model"), "--like", str(options.like)]
-    )
+    model = ["--model", str(gguf)] if gguf else ["--model", str(folder / "model"), "--like", str(like)]
     spare = [f"--option={word}" for word in ("--spare-vaults", str(SPARE_VAULTS))]
     return [
-        Part("check", module("check"), wrong_in_check),
-        Part("partition", module("check", "--partition"), wrong_in_partition),
-        Part("serve", module("serve", *model, *spare), wrong_in_serve, most_s=300.0),
-        Part("weights", module("weights"), wrong_in_weights),
+        Part("check", trial("check"), wrong_in_check),
+        Part("partition", trial("partition"), wrong_in_partition),
+        Part("serve", trial("serve", *model, *spare), wrong_in_serve, most_s=300.0),
+        Part("weights", trial("weights"), wrong_in_weights),
         Part("bench", [sys.executable, "-m", "cloister_bench", "gpu"], lambda found: [], most_s=1800.0),
     ]
 
@@ -115,28 +96,22 @@ def run(part: Part, folder: Path, left_s: float) -> tuple[Found, list[str]]:
     return {**found, "took_s": time.monotonic() - began, "wrong": wrong}, wrong
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--like", type=Path, required=True, help="folder with a configuration and a tokenizer")
-    parser.add_argument("--gguf", type=Path, help="weights of a real model")
-    parser.add_argument("--minutes", type=float, default=12.0)
-    parser.add_argument("--skip", default="", help="of check, partition, serve, weights, bench")
-    options = parser.parse_args(arguments)
-    end = time.monotonic() + 60 * options.minutes
+def run_all(json_file: Path, like: Path, gguf: Path | None, minutes: float, skip: str) -> bool:
+    """Whether all that was tried is right."""
+    end = time.monotonic() + 60 * minutes
     everything: Found = {}
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as name:
-        for part in parts(options, Path(name)):
+        for part in parts(like, gguf, Path(name)):
             left = end - time.monotonic()
-            if part.name in options.skip.split(","):
+            if part.name in skip.split(","):
                 continue
             if left < LEAST_S:
                 everything[part.name], wrong = {"wrong": ["no time was left"]}, ["no time was left"]
             else:
                 everything[part.name], wrong = run(part, Path(name), left)
             failed += [f"{part.name}: {each}" for each in wrong]
-            options.json.write_text(json.dumps(everything, indent=1))
+            json_file.write_text(json.dumps(everything, indent=1))
             print(f"## {part.name}: {'; '.join(wrong) or 'right'}", flush=True)
     print("\n".join(failed) or "All is right.")
-    return 1 if failed else 0
+    return not failed

@@ -1,40 +1,24 @@
-"""`cloister serve` on a GPU machine, asked by the `openai` client: answers, levels, kills, throughput.
-
-    python -m cloister_bench.gpu.trials.serve --json FILE --model FOLDER_OR_GGUF [--users 24]
-    python -m cloister_bench.gpu.trials.serve --json FILE --model FOLDER --like FOLDER   # random weights, made first
-
-Right or wrong: greedy and seeded answers, with log-probabilities, are those of `open` at every level, alone and among
-others; a killed service, vault, attention process or MPS costs requests, with a clear error, and is replaced. Times:
-whole requests at `open` and `partitioned`.
-"""
+"""`cloister serve` on a GPU machine, asked by the `openai` client. Right or wrong: greedy and seeded answers, with
+log-probabilities, are those of `open` at every level, alone and among others; a killed process costs requests, with a
+clear error, and is replaced. Times: whole requests at `open` and `partitioned`."""
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from cloister.addresses import HttpAddress
 from cloister.config import DEVELOPMENT_KEY
-from cloister_bench.gpu.trials.node import (
-    MPS,
-    WAYS,
-    Answer,
-    Client,
-    divergence,
-    gpu_memory,
-    make_random,
-    processes,
-    served,
-)
+from cloister.models.source import open_folder
+from cloister_bench.gpu.trials.node import MPS, WAYS, Answer, Client, divergence, gpu_memory, processes, served
 from cloister_bench.load import measure
 from cloister_bench.messages import Workload
+from cloister_bench.spd.random_model import write_random_model
 
 AT_ONCE = (1, 8, 24)
 MOST_KEPT = 24  # that one tenant keeps at most, of those that a GPU has room for
@@ -169,38 +153,25 @@ def throughput(client: Client, users: int) -> list[Found]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--like", type=Path, help="make the model first: random weights of this folder's shape")
-    parser.add_argument("--users", type=int, default=24, help="at once, while requests are timed")
-    parser.add_argument("--rounds", type=int, default=1, help="of answers")
-    parser.add_argument("--skip", default="", help="of answers, obfuscated, throughput, kills")
-    parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
-    options = parser.parse_args()
+def serve(options: argparse.Namespace, note: Callable[[str, Any], None]) -> None:
+    model = options.model
     if options.like:
-        make_random(options.model, options.like)
+        model = write_random_model(model, {}, open_folder(options.like, options.like.name)).path
     parts: dict[str, Callable[[Client], Any]] = {
         "answers": lambda client: check_answers(client, options.rounds),
         "obfuscated": check_obfuscated,
         "throughput": lambda client: throughput(client, options.users),
         "kills": check_kills,
     }
-    with served(options.model, options.json.with_suffix(".log"), *options.option) as (url, seconds):
+    with served(model, options.json.with_suffix(".log"), *options.option) as (url, seconds):
         client = Client(url)
-        found: Found = {"up_s": seconds, "model": client.about, "memory": gpu_memory()}
+        note("up_s", seconds)
+        note("model", client.about)
+        note("memory", gpu_memory())
         for name, part in parts.items():
             if name not in options.skip.split(","):
                 try:
-                    found[name] = part(client)
+                    note(name, part(client))
                 except Exception as failure:
-                    found[name] = f"failed: {type(failure).__name__}: {str(failure)[:500]}"
-                print(name, json.dumps(found[name])[:3000], flush=True)
-                options.json.write_text(json.dumps(found, indent=1))
-        found["memory_at_the_end"] = gpu_memory()
-    options.json.write_text(json.dumps(found, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+                    note(name, f"failed: {type(failure).__name__}: {str(failure)[:500]}")
+        note("memory_at_the_end", gpu_memory())

@@ -1,19 +1,13 @@
 """Whether a vault can write the weights that all processes on a GPU read: each way tried, sealed; and once not sealed.
-
-    python -m cloister_bench.gpu.trials.weights --json FILE
-
 A maker copies a file to the GPU as the service does. A vault maps it, is sealed by the filter that vaults have, and
-tries to write. Noted: the result of the attempt, and whether the weights changed or their maker fell with the vault.
-"""
+tries to write. Noted: the result of the attempt, and whether the weights changed or their maker fell with the vault."""
 
 import argparse
-import json
 import os
 import signal
 import socket
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cloister.placement import Role
@@ -119,10 +113,7 @@ def said(by: socket.socket, ask: bytes = b"") -> str:
         return type(failure).__name__
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    options = parser.parse_args()
+def weights(options: argparse.Namespace, note: Callable[[str, Any], None]) -> None:
     rows = []
     right = str(sum(range(SIZE // 8)))
     for way, sealed in [*((way, True) for way in WAYS), ("access", False)]:
@@ -133,16 +124,10 @@ def main() -> None:
             (second, trial) = forked(attempt)
             result, after = said(trial), said(making, b"?")
             found = "as before" if after == right else "changed" if after.isdigit() else "their maker fell"
-            row = {"way": way, "sealed": sealed, "result": result, "after": found}
-            rows.append(row)
-            print(row, flush=True)
+            rows.append({"way": way, "sealed": sealed, "result": result, "after": found})
+            note("weights", rows)
             os.close(descriptor)
             for pid, each in ((second, trial), (first, making)):
                 each.close()
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-    options.json.write_text(json.dumps({"weights": rows}, indent=1))
-
-
-if __name__ == "__main__":
-    main()

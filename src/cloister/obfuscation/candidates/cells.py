@@ -1,0 +1,114 @@
+"""Partitions of word lists into cells: a word's cell is its pool. A cell has 16, 32 or 64 words, so that cells of two
+lists can be walked side by side. One text for each list: reading it is loading it, and a search finds a word."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from cloister.obfuscation.parts import is_telling, words_in
+
+MAX_CHARACTERS = 64  # of a word
+Cell = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Slot:
+    """One place of a secret that changes: its value is `values[index]`. A `free` one is no word (an initial, a minute):
+    its values may come again."""
+
+    values: Cell
+    index: int
+    kind: str = ""
+    free: bool = False
+
+
+class Cells:
+    """A list in data/: a line `kind|word|word|…|` is a cell, and no word is in two."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._text = b""
+
+    def load(self) -> bytes:
+        if not self._text:
+            path = files("cloister.obfuscation.candidates").joinpath("data", f"{self._name}.txt")
+            self._text = b"\n" + path.read_bytes()
+        return self._text
+
+    def __iter__(self) -> Iterator[tuple[str, Cell]]:
+        for line in self.load().decode().split("\n")[1:-1]:
+            kind, *words, _ = line.split("|")
+            yield kind, tuple(words)
+
+    def slot(self, word: str) -> Slot | None:
+        """The word's place, in its capitals: as listed, all, none, or the first."""
+        if not word or len(word) > MAX_CHARACTERS or not word.isprintable() or "|" in word:
+            return None
+        text = self.load()
+        for listed in _listed(word):
+            if (at := text.find(f"|{listed}|".encode())) < 0:
+                continue
+            kind, *words = text[text.rfind(b"\n", 0, at) + 1 : text.find(b"|\n", at)].decode().split("|")
+            for spell in (str, str.upper, str.lower, str.capitalize):
+                if word in (spelt := tuple(map(spell, words))) and len(set(spelt)) == len(words):
+                    return Slot(spelt, spelt.index(word), kind)
+        return None
+
+
+def _listed(word: str) -> Iterator[str]:
+    """Spellings that a list may have of a word in any capitals."""
+    yield word
+    if (capital := word.capitalize()) != word:
+        yield capital
+    if (title := word.title()) not in (word, capital):  # "O'Neal", "New York"
+        yield title
+    if word[:2].lower() == "mc":
+        yield f"Mc{word[2:].capitalize()}"
+
+
+def side_by_side(slots: Sequence[Slot]) -> list[tuple[str, ...]]:
+    """All slots take one step together, each around its own block: from any of these one comes to all of these.
+    Ordered by the values of the first slot that has the most."""
+    size = min((len(slot.values) for slot in slots if not slot.free), default=len(slots[0].values))
+    blocks = []
+    for slot in slots:
+        length = min(size, len(slot.values))
+        start = slot.index // length * length
+        blocks.append((slot.values[start : start + length], slot.index - start))
+    if any(size % len(values) for values, _ in blocks):
+        raise ValueError("the lengths of free slots divide those of words")
+    first = next(at for values, at in blocks if len(values) == size)
+    return [tuple(values[(at + step - first) % len(values)] for values, at in blocks) for step in range(size)]
+
+
+def block(values: Sequence[str], at: int, most: int = 16) -> Slot:
+    """A free slot: the list is cut into blocks of `most`, the rest into smaller powers of two."""
+    start = at // most * most
+    while start + most > len(values):
+        most //= 2
+        start += most if at >= start + most <= len(values) else 0
+    return Slot(tuple(values[start : start + most]), at - start, free=True)
+
+
+def apart(values: Sequence[str], secret: str, fixed: Callable[[str], bool] = lambda word: False) -> tuple[str, ...]:
+    """The part of the values in which the secret is, where no telling word but a `fixed` one is in two. The values are
+    parted in the same way whichever of them is the secret."""
+    words = [
+        {word for each in words_in(value) if is_telling(word := each[0].casefold()) and not fixed(word)}
+        for value in values
+    ]
+    shared = {word for word, count in Counter(word for each in words for word in each).items() if count > 1}
+    if not shared:
+        return tuple(values)
+    classes: list[tuple[list[str], set[str]]] = [([], set()), ([], set())]
+    for value, own in zip(values, words, strict=True):
+        own &= shared
+        free = [one for one in classes if not one[1] & own]
+        if not free:
+            classes.append(([], set()))
+            free = [classes[-1]]
+        chosen = min(free, key=lambda one: len(one[0]))
+        chosen[0].append(value)
+        chosen[1].update(own)
+    return next(tuple(one) for one, _ in classes if secret in one)

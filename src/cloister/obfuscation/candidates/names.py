@@ -1,0 +1,103 @@
+"""People's names: words of the US census of 2020 (with share of culture and gender) and of Faker's European locales.
+Cells keep culture, gender, frequency and capitals. Titles, suffixes and particles stay."""
+
+import re
+
+from cloister.obfuscation.candidates.base import Around, Pool
+from cloister.obfuscation.candidates.cells import Cells, Slot, apart, side_by_side
+from cloister.obfuscation.index import Prf
+
+MAX_CHARACTERS = 100
+_TITLES = (
+    "dr doctor mr mister mrs ms miss mx prof professor sir dame lord lady rev reverend fr father sister brother nurse "
+    "judge justice senator president captain capt colonel col major maj sergeant sgt lieutenant lt officer detective "
+    "herr frau mme mlle monsieur madame mademoiselle sr sra srta señor señora señorita don doña signor signora sig dra"
+)
+TITLES = frozenset(_TITLES.split())
+_SUFFIXES = "jr sr ii iii iv v md phd do rn np pa dds dvm esq mph msn bsn facs lpn crna od dpm pharmd"
+SUFFIXES = frozenset(_SUFFIXES.split())
+_PARTICLES = "de la le les du des van von der den ter ten di da del della dos das el al bin ibn y e st mac zu"
+PARTICLES = frozenset(_PARTICLES.split())
+_TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[^\w]+|.", re.DOTALL)
+_POSSESSIVE = re.compile(r"['’]s?\Z")
+_INITIALS = tuple("ABCDEFGHJKLMPRST"), tuple("INOUVWYZ")
+_FIXED = TITLES | SUFFIXES | PARTICLES
+LISTS = {"given": Cells("given"), "surname": Cells("surname"), "single": Cells("alone")}
+
+
+class Names:
+    def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
+        if len(secret) > MAX_CHARACTERS:
+            return None
+        body, end = _without_possessive(secret)
+        tokens = _TOKEN.findall(body)
+        kinds = _kinds(tokens)
+        if kinds is None:
+            return None
+        slots = [slot for token, kind in zip(tokens, kinds, strict=True) if (slot := _slot(token, kind))]
+        if len(slots) < sum(kind != "" for kind in kinds) or not slots:
+            return None
+        values = []
+        for member in side_by_side(slots):
+            words = iter(member)
+            spelt = [next(words) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
+            if _kinds(spelt) == kinds:  # "Major" is a given name, and a title
+                values.append("".join(spelt) + end)
+        return Pool(apart(values, secret, _FIXED.__contains__), _shown(slots))
+
+
+def _without_possessive(secret: str) -> tuple[str, str]:
+    found = _POSSESSIVE.search(secret)
+    return (secret[: found.start()], found[0]) if found else (secret, "")
+
+
+def _kinds(tokens: list[str]) -> list[str] | None:
+    """What each token is: given, surname, single, initial, or "" for what stays. None where this is no name."""
+    kinds = [
+        "" if not token[0].isalpha() or _stays(token, place, tokens) else "name" for place, token in enumerate(tokens)
+    ]
+    if any(not (token[0].isalpha() or set(token) <= set(" .,-'’()\"\n\t")) for token in tokens):
+        return None
+    kinds = ["initial" if kind and len(token) == 1 else kind for token, kind in zip(tokens, kinds, strict=True)]
+    words = [place for place, kind in enumerate(kinds) if kind == "name"]
+    comma = next((place for place, token in enumerate(tokens) if "," in token), None)
+    if comma is not None and not (any(place < comma for place in words) and any(place > comma for place in words)):
+        comma = None
+    for number, place in enumerate(words):
+        joined = place > 0 and "-" in tokens[place - 1] and kinds[place - 2] in ("given", "surname")
+        if comma is not None:
+            kinds[place] = "surname" if place < comma else "given"
+        elif joined:
+            kinds[place] = kinds[place - 2]
+        elif len(words) == 1:
+            alone = not any(kinds[:place]) and not any(token.lower() in TITLES for token in tokens[:place])
+            kinds[place] = "single" if alone else "surname"
+        else:
+            left = [other for other in words[number:] if tokens[other - 1].strip() != "-" or other == place]
+            kinds[place] = "surname" if len(left) == 1 and number else "given"
+    return kinds
+
+
+def _stays(token: str, place: int, tokens: list[str]) -> bool:
+    low = token.lower()
+    if low in TITLES:
+        return place == 0 or (place <= 3 and tokens[0].lower() in TITLES)
+    if low in SUFFIXES:
+        return place > 0 and len(token) > 1
+    return token.islower() and low in PARTICLES and place + 1 < len(tokens)
+
+
+def _slot(token: str, kind: str) -> Slot | None:
+    if not kind:
+        return None
+    if kind == "initial":
+        for letters in _INITIALS:
+            for spelt in (letters, tuple(map(str.lower, letters))):
+                if token in spelt:
+                    return Slot(spelt, spelt.index(token), free=True)
+        return Slot((token,), 0, free=True)
+    return LISTS[kind].slot(token)
+
+
+def _shown(slots: list[Slot]) -> str:
+    return " + ".join(dict.fromkeys(slot.kind for slot in slots if slot.kind)) or "initials"

@@ -1,0 +1,69 @@
+"""Fakes from a pool of values that exist (`candidates`), drawn so that the secret and they are exchangeable under the
+sampling model, which reads the whole prompt (`exchangeable`)."""
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from cloister.obfuscation.entities import Entity
+from cloister.obfuscation.exchangeable import Design, band_with
+from cloister.obfuscation.index import Prf
+from cloister.obfuscation.joint import Values
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
+from cloister.obfuscation.likelihood import Window, split_rows
+from cloister.obfuscation.skeleton import reads_alike, skeleton_of
+from cloister.obfuscation.tags import TaggedText
+from cloister.obfuscation.variants import posterior
+
+NEAR, FAR = 48, 400  # characters read after a secret: by all candidates, and by those of one band
+BAND = 3  # times λ+1 values in a band, where the pool has them
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Drawn:
+    """The real values first. `logprobs`: by the sampling model. `likelihoods`: ln P(these were drawn | one is real)."""
+
+    values: tuple[Values, ...]
+    logprobs: tuple[float, ...]
+    likelihoods: tuple[float, ...]
+
+    @property
+    def believable(self) -> int:
+        """As many equally likely substitutes would leave the secret as likely as it is to the sampling model."""
+        return math.floor(1 / posterior(self.logprobs, self.likelihoods)[0] + 0.01) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDraw:
+    """Without a model all values of the pool are equally likely: a dictionary's substitutes."""
+
+    model: LanguageModel | None
+    tokenizer: SamplingTokenizer
+    fakes: int
+    prf: Prf
+
+    def draw(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], pool: Sequence[Values]
+    ) -> Generator[int, None, Drawn]:
+        """A piece at a time. The texts mark these entities alone."""
+        real = tuple(entity.secret for entity in entities)
+        skeleton = skeleton_of(texts)
+        fitting = [values for values in pool if values == real or reads_alike(texts, entities, values, skeleton)]
+        band = fitting
+        if self.model is not None and len(fitting) > (size := BAND * (self.fakes + 1)):
+            near = yield from self._scores(Window(texts, entities, NEAR), fitting)
+            band = [fitting[at] for at in band_with(fitting.index(real), near, size)]
+        weights = yield from self._scores(Window(texts, entities, FAR), band)
+        place = band.index(real)
+        context = "\0".join((*real, *(text.text for text in texts))).encode()
+        design = Design.proportional(weights, self.fakes + 1)
+        chosen = design.drawn(place, self.prf.uniforms(b"substitutes\0" + context))
+        members = [place, *self.prf.order(b"substitutes\0" + context, len(chosen)).shuffled(chosen)]
+        logprobs = tuple(weights[at] for at in members)
+        return Drawn(tuple(band[at] for at in members), logprobs, tuple(design.log_likelihoods(members)))
+
+    def _scores(self, window: Window, candidates: Sequence[Values]) -> Generator[int, None, list[float]]:
+        if self.model is None:
+            return [0.0] * len(candidates)
+        beginning, rows = split_rows(self.tokenizer, list(map(window.text, candidates)), self.model.max_context)
+        return (yield from self.model.likelihoods(beginning, rows))

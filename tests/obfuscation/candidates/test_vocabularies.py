@@ -1,0 +1,165 @@
+"""A pool is a cell of a partition: each member would have got it. So it tells nothing of which member is real."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
+from cloister.obfuscation.candidates.names import LISTS
+from cloister.obfuscation.candidates.vocabularies import VOCABULARIES, load
+from cloister.obfuscation.index import Prf
+from cloister.obfuscation.language_model import shape_of
+from cloister.obfuscation.parts import is_telling, words_in
+from cloister.obfuscation.tags import Category
+
+AROUND = Around("", "")
+DRAW = Prf(bytes(32))
+FEWEST = 16
+load()
+
+
+def pool(category: Category, secret: str) -> Pool | None:
+    return VOCABULARIES[category].pool(secret, AROUND, DRAW)
+
+
+def check(category: Category, secret: str, *, fewest: int = FEWEST) -> Pool:
+    found = pool(category, secret)
+    assert found is not None and secret in found.values and fewest <= len(found.values) <= POOL_VALUES, found
+    assert len(set(found.values)) == len(found.values)
+    for value in found.values[:: max(1, len(found.values) // 16)]:
+        other = pool(category, value)
+        assert other is not None and other.values == found.values
+    return found
+
+
+def words_of(kind: str) -> st.SearchStrategy[str]:
+    return st.sampled_from([word for _, cell in LISTS[kind] for word in cell])
+
+
+CAPITALS = st.sampled_from((str, str.upper, str.lower))
+PERSONS = st.sampled_from(
+    (
+        "{given} {surname}",
+        "{surname}, {given}",
+        "{surname}, {given} B.",
+        "Dr. {surname}",
+        "Mrs. {given} {surname}",
+        "{given} T. {surname}",
+        "J. {surname}",
+        "{given} {surname} Jr.",
+        "{given} {surname}-{other}",
+        "{given} van der {surname}",
+        "Prof. {given} {middle} {surname}, MD",
+        "{single}",
+        "{single}'s",
+    )
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PERSONS, words_of("given"), words_of("given"), words_of("surname"), words_of("surname"), words_of("single"))
+def test_names(form: str, given: str, middle: str, surname: str, other: str, single: str) -> None:
+    secret = form.format(given=given, middle=middle, surname=surname, other=other, single=single)
+    found = check(Category.NAME, secret, fewest=FEWEST if "-" not in form and "middle" not in form else 2)
+    words = Counter(
+        w for value in found.values for w in {each[0].casefold() for each in words_in(value)} if is_telling(w)
+    )
+    assert all(count == 1 or word in ("prof", "jr", "md", "van", "der", "mrs", "dr") for word, count in words.items())
+    assert len({shape_of(value) for value in found.values}) == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(CAPITALS, words_of("given"), words_of("surname"))
+def test_names_keep_their_capitals(spell: type[str], given: str, surname: str) -> None:
+    secret = spell(f"{given} {surname}")
+    assert {value == spell(value) for value in check(Category.NAME, secret).values} == {True}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_are_partitions(kind: str) -> None:
+    cells = list(LISTS[kind])
+    words = [word for _, cell in cells for word in cell]
+    assert len(set(words)) == len(words) > 40_000 and {len(cell) for _, cell in cells} == {16, 32, 64}
+    assert all(len({shape_of(word) for word in cell}) == 1 for _, cell in cells)
+
+
+NUMERIC = ("%m/%d/%Y", "%d.%m.%Y", "%Y-%m-%d", "%m/%d/%y", "%-m/%-d/%Y", "%-d.%-m.%Y", "%Y%m%d", "%m-%d-%Y")
+WORDS = (
+    "%B %-d, %Y",
+    "%-d %B %Y",
+    "%b %-d, %Y",
+    "%A, %B %-d, %Y",
+    "%B %-d",
+    "%-d. %B",
+    "%Y",
+    "%B %Y",
+    "%m/%Y",
+    "%d %b %Y",
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dates(date(1900, 1, 1), date(2040, 12, 31)), st.sampled_from(NUMERIC + WORDS))
+def test_dates(day: date, form: str) -> None:
+    found = check(Category.DATE, day.strftime(form), fewest=8)
+    year = f"{day.year:04}"[-2:] if "%y" in form else f"{day.year:04}"
+    if form in NUMERIC:
+        every = [date(day.year, 1, 1) + timedelta(each) for each in range(366)]
+        spelt = {each.strftime(padded) for each in every for padded in (form, form.replace("%-", "%"))}
+        assert {*found.values} <= spelt | {day.strftime(form)}, "a value is not in the calendar"
+        assert all(year in value for value in found.values)
+    assert len({re.sub(r"[^\W\d]+", "a", shape_of(value)) for value in found.values}) == 1
+
+
+@pytest.mark.parametrize("secret", ["2/29/2019", "28/26/2019", "31 April 2020", "13.13.2020", "²/3/2019", "yesterday"])
+def test_what_no_calendar_has_gets_no_pool(secret: str) -> None:
+    assert pool(Category.DATE, secret) is None
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "2019-03-14T06:35:00Z",
+        "2019-03-14 06:35:17",
+        "3/14/2019 10:30 AM",
+        "10:30 am",
+        "21:07",
+        "May 3rd",
+        "Sept. 14, 2019",
+    ],
+)
+def test_times_and_rare_spellings(secret: str) -> None:
+    check(Category.DATE, secret, fewest=9)
+
+
+AGES = st.sampled_from(("{}", "{}-year-old", "{} years old", "{}yo", "aged {}", "{} y/o", "{} year old"))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 110), AGES)
+def test_ages(age: int, form: str) -> None:
+    check(Category.AGE, form.format(age))
+
+
+@pytest.mark.parametrize("secret", ["3 months", "6-week-old", "forty-seven", "Twenty five", "seventy-year-old"])
+def test_ages_of_babies_and_in_words(secret: str) -> None:
+    check(Category.AGE, secret)
+
+
+@pytest.mark.parametrize("category", VOCABULARIES)
+@pytest.mark.parametrize("secret", ["a" * 512, "1" * 512, "Ann " * 128, "", " ", "|", "\n", "Xqzzt Vwrrk", "¹²³", "☃"])
+def test_what_is_in_no_vocabulary_gets_no_pool(category: Category, secret: str) -> None:
+    assert pool(category, secret) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(list(VOCABULARIES)), st.text(st.characters(codec="utf-8"), max_size=40))
+def test_any_text_is_answered(category: Category, secret: str) -> None:
+    found = pool(category, secret)
+    assert found is None or secret in found.values
