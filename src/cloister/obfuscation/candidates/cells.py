@@ -59,10 +59,7 @@ class Cells:
 def _listed(word: str) -> Iterator[str]:
     """Spellings that a list may have of a word in any capitals."""
     yield word
-    if (capital := word.capitalize()) != word:
-        yield capital
-    if (title := word.title()) not in (word, capital):  # "O'Neal", "New York"
-        yield title
+    yield from {word.capitalize(), word.title(), word.lower()} - {word}  # "O'Neal", "New York"
     if word[:2].lower() == "mc":
         yield f"Mc{word[2:].capitalize()}"
 
@@ -80,6 +77,14 @@ def side_by_side(slots: Sequence[Slot]) -> list[tuple[str, ...]]:
         raise ValueError("the lengths of free slots divide those of words")
     first = next(at for values, at in blocks if len(values) == size)
     return [tuple(values[(at + step - first) % len(values)] for values, at in blocks) for step in range(size)]
+
+
+def aligned(slot: Slot, size: int = 16) -> Slot | None:
+    """The block of a cell of any size in which the word is: cells of two sizes can then be walked side by side."""
+    start = slot.index // size * size
+    if start + size > len(slot.values):
+        return None
+    return Slot(slot.values[start : start + size], slot.index - start, slot.kind)
 
 
 def block(values: Sequence[str], at: int, most: int = 16) -> Slot:

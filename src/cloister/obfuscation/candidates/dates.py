@@ -69,13 +69,15 @@ def _values(secret: str) -> tuple[str, ...]:
         return ()
     cell = _cell(read)
     written = dict.fromkeys(_write(read.style, day) for day in _days(read))
-    alike = [each for each in written if (other := _read(each)) and other.style == read.style and _cell(other) == cell]
-    if secret not in alike:
+    matching = [
+        each for each in written if (other := _read(each)) and other.style == read.style and _cell(other) == cell
+    ]
+    if secret not in matching:
         return ()
-    parts = -(-len(alike) // POOL_VALUES)
-    length = -(-len(alike) // parts)
-    start = alike.index(secret) // length * length
-    return tuple(alike[start : start + length])
+    parts = -(-len(matching) // POOL_VALUES)
+    length = -(-len(matching) // parts)
+    start = matching.index(secret) // length * length
+    return tuple(matching[start : start + length])
 
 
 def _with_clock(found: re.Match[str]) -> Pool | None:

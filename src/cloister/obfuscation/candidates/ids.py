@@ -14,6 +14,7 @@ from cloister.obfuscation.candidates.ff1 import permuted
 from cloister.obfuscation.index import Prf
 
 MAX_CHARACTERS = 64
+MAX_STEPS = 500  # of one walk; one number in ten is valid where fewest are
 SMALL = 1024  # values of a set that is cut into cells
 _DIGITS = "0123456789"
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -94,11 +95,12 @@ def _cut(form: Form, secret: str, draw: Prf) -> list[str]:
 def _drawn(form: Form, secret: str, draw: Prf) -> list[str]:
     values = {secret}
     for each in range(1, POOL_VALUES):
-        key, number, value = draw.secret(b"id of variant %d" % each), form.number(secret), None
-        while value is None:  # a permutation of all numbers, walked until one is valid, is one of the valid ones
+        key, number = draw.secret(b"id of variant %d" % each), form.number(secret)
+        for _ in range(MAX_STEPS):  # a permutation of all, walked until a valid number, is one of the valid ones
             number = permuted(key, number, form.count)
-            value = form.value(number)
-        values.add(value)
+            if (value := form.value(number)) is not None:
+                values.add(value)
+                break
     return sorted(values)
 
 

@@ -2,21 +2,28 @@
 
 from collections.abc import Mapping
 
+from cloister.obfuscation.candidates import ids, medications, names, organisations, places
 from cloister.obfuscation.candidates.ages import Ages
 from cloister.obfuscation.candidates.base import Vocabulary
 from cloister.obfuscation.candidates.dates import Dates
-from cloister.obfuscation.candidates.ids import AREAS, Ids
-from cloister.obfuscation.candidates.names import LISTS, Names
 from cloister.obfuscation.tags import Category
 
 VOCABULARIES: Mapping[Category, Vocabulary] = {
-    Category.NAME: Names(),
+    Category.NAME: names.Names(),
     Category.DATE: Dates(),
     Category.AGE: Ages(),
-    Category.ID: Ids(),
+    Category.PLACE: places.Places(),
+    Category.ORGANISATION: organisations.Organisations(),
+    Category.MEDICATION: medications.Medications(),
+    Category.ID: ids.Ids(),
 }  # free text has none
+_LISTS = (
+    *names.LISTS.values(),
+    *(places.PLACES, places.TOWNS, places.ZIPS, places.STREETS, places.STATES),
+    *(organisations.COMPANIES, medications.MEDICATIONS, ids.AREAS),
+)
 
 
 def load() -> None:
-    for words in (*LISTS.values(), AREAS):
+    for words in _LISTS:
         words.load()

@@ -1,0 +1,99 @@
+"""Hospitals, schools, companies: the words that say what it is stay, the town or people it is named after change.
+Companies of no such form are those of a list."""
+
+import re
+
+from cloister.obfuscation.candidates.base import Around, Pool
+from cloister.obfuscation.candidates.cells import Cells, Slot, apart, side_by_side
+from cloister.obfuscation.candidates.names import LISTS
+from cloister.obfuscation.candidates.places import PLACES
+from cloister.obfuscation.index import Prf
+from cloister.obfuscation.parts import words_in
+
+MAX_CHARACTERS = 100
+COMPANIES = Cells("companies")
+_PUBLIC = (
+    "hospital clinic medical center centre health healthcare system memorial general regional community university "
+    "college school high elementary middle institute children's veterans rehabilitation rehab nursing home care "
+    "hospice urgent emergency surgery surgical family practice pediatrics cardiology oncology orthopedics dental "
+    "academy library museum church county department police fire district city state national public services service "
+    "airport klinikum krankenhaus universität klinik hochschule stadtwerke université hôpital lycée collège mairie"
+)
+_PRIVATE = (
+    "inc inc. llc ltd ltd. limited corp corp. corporation company co co. group partners associates sons brothers plc "
+    "gmbh ag kg se sa sarl sas s.a. holding holdings bank bancorp trust insurance financial capital investments "
+    "consulting solutions technologies technology systems software industries international enterprises logistics "
+    "foods motors energy electric pharmacy pharmaceuticals laboratories labs media studios construction realty law "
+    "firm et fils und söhne and the of & - , ' for at de la st st. saint mount"
+)
+PUBLIC, PRIVATE = frozenset(_PUBLIC.split()), frozenset(_PRIVATE.split())
+_FIXED = frozenset(word[0] for word in words_in(f"{_PUBLIC} {_PRIVATE}"))
+_SAINTS = frozenset(("st", "st.", "saint"))
+_TOKEN = re.compile(r"[^\W\d_]+(?:['’.](?:s\b|[^\W\d_]+\.?))?\.?|\s+|[^\w\s]|.", re.DOTALL)
+
+
+class Organisations:
+    def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
+        if len(secret) > MAX_CHARACTERS:
+            return None
+        if (slot := COMPANIES.slot(secret)) is not None:
+            return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
+        read = _read(secret)
+        if read is None:
+            return None
+        slots = [slot for _, slot in read if slot is not None]
+        values = []
+        for member in side_by_side(slots):
+            words = iter(member)
+            value = "".join(text if slot is None else next(words) for text, slot in read)
+            if _kinds(_read(value)) == _kinds(read) and COMPANIES.slot(value) is None:
+                values.append(value)
+        if secret not in values:
+            return None
+        kept = apart(values, secret, _FIXED.__contains__)
+        return Pool(kept, f"organisation named after a {' + '.join(dict.fromkeys(slot.kind for slot in slots))}")
+
+
+Reading = list[tuple[str, Slot | None]]
+
+
+def _kinds(read: Reading | None) -> list[str | tuple[str, ...]]:
+    return [] if read is None else [text if slot is None else slot.values for text, slot in read]
+
+
+def _read(secret: str) -> Reading | None:
+    """Runs of words that do not say its kind are a place or people. None where these are unknown, or no word does."""
+    tokens = _TOKEN.findall(secret)
+    words = [token.lower() for token in tokens if not token.isspace()]
+    public = any(word in PUBLIC for word in words)
+    if not public and not any(word in PRIVATE - {"of", "the", "for", "at", "de", "la"} for word in words):
+        return None
+    read: Reading = []
+    run: list[str] = []
+    for token in (*tokens, ""):
+        kept = not token or token.isspace() or token.lower() in PUBLIC or token.lower() in PRIVATE
+        if not kept or (token.isspace() and run):
+            run.append(token)
+            continue
+        if run:
+            space = run.pop() if run[-1].isspace() else ""
+            saint = len(read) > 1 and read[-2][0].lower() in _SAINTS
+            found = _named(run, public) if not saint or len(run) > 1 else [(run[0], LISTS["given"].slot(run[0]))]
+            if found is None or not any(slot for _, slot in found):
+                return None
+            read += [*found, *([(space, None)] if space else [])]
+            run = []
+        read += [(token, None)] if token else []
+    return read if 0 < sum(slot is not None for _, slot in read) < 4 else None
+
+
+def _named(run: list[str], public: bool) -> Reading | None:
+    """The whole run a place (first for what is public), or each word a surname, or before surnames a given name."""
+    place = PLACES.slot("".join(run))
+    people: Reading = [(token, None if token.isspace() else LISTS["surname"].slot(token)) for token in run]
+    if len(run) == 3 and LISTS["given"].slot(run[0]) is not None:
+        people[0] = run[0], LISTS["given"].slot(run[0])
+    known = all(token.isspace() or slot is not None for token, slot in people) and len(run) <= 3
+    if place is not None and len(place.values) in (16, 32, 64) and (public or not known):
+        return [("".join(run), place)]
+    return people if known else None

@@ -1,0 +1,134 @@
+"""Towns, states, countries, American addresses and ZIP codes. A town's cell is its country and size, a town with its
+state one of American towns; ZIP codes are a town's own, drawn; streets keep their kind and digits."""
+
+import re
+
+from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
+from cloister.obfuscation.candidates.cells import Cells, Slot, apart, block, side_by_side
+from cloister.obfuscation.index import Prf
+
+MAX_CHARACTERS = 120
+PLACES, TOWNS, ZIPS, STREETS, STATES = (Cells(name) for name in ("places", "towns", "zips", "streets", "states"))
+_COMMON = (
+    "san santa saint st los las la el fort ft lake mount mt port north south east west northern southern eastern "
+    "western city park beach springs heights hills valley grove falls village town township island islands river creek "
+    "bay point harbor ridge view center mountain upper lower great little old new united states republic bad sur"
+)
+_FIXED = frozenset(_COMMON.split())
+_SUFFIXES = (
+    "Street|St|Avenue|Ave|Road|Rd|Drive|Dr|Lane|Ln|Boulevard|Blvd|Court|Ct|Place|Pl|Way|Circle|Cir|Terrace|Ter|Parkway|"
+    "Pkwy|Highway|Hwy|Trail|Trl|Square|Sq|Alley|Row|Loop|Plaza"
+)
+_STREET = re.compile(
+    r"(?P<number>[0-9]{1,5})(?P<gap> (?:[NSEW]\.? |North |South |East |West )?)(?P<street>[A-Z][A-Za-z' ]*?)"
+    rf"(?P<suffix> (?:{_SUFFIXES})\.?)"
+    r"(?:(?P<unit>,? (?:Apt|Apartment|Suite|Ste|Unit|No|#)\.? ?)(?P<door>[0-9]{1,4}))?"
+    r"(?:(?P<comma>,\s|\s)(?P<rest>.+))?",
+    re.DOTALL,
+)
+_TOWN = re.compile(
+    r"(?P<town>[^,\d]+)(?P<comma>,\s*)(?P<state>[A-Z]{2}|[A-Z][a-z]+(?: [A-Z][a-z]+)*)"
+    r"(?:(?P<gap>,?\s+)(?P<zip>[0-9]{5}))?"
+)
+
+
+class Places:
+    def pool(self, secret: str, around: Around, draw: Prf) -> Pool | None:
+        if len(secret) > MAX_CHARACTERS:
+            return None
+        if (slot := PLACES.slot(secret)) is not None and len(slot.values) <= POOL_VALUES:
+            return Pool(apart(slot.values, secret, _FIXED.__contains__), slot.kind)
+        if re.fullmatch("[0-9]{5}", secret):
+            return _zip_code(secret)
+        if found := _STREET.fullmatch(secret):
+            return _street(found, draw)
+        if (found := _TOWN.fullmatch(secret)) and (town := _town(found)):
+            values = [each for value in town.values if (each := _with_state(value, found, draw)) is not None]
+            return Pool(apart(values, secret, _fixed), town.kind) if secret in values else None
+        return None
+
+
+def _fixed(word: str) -> bool:
+    return word in _FIXED or word.title() in _states() or word.upper() in _states().values()
+
+
+def _states() -> dict[str, str]:
+    (_, names), (_, short) = STATES
+    return dict(zip(names, short, strict=True))
+
+
+def _town(found: re.Match[str]) -> Slot | None:
+    """A town in its state. Its ZIP code must be one of the town's."""
+    state = _states().get(found["state"], found["state"])
+    slot = TOWNS.slot(f"{found['town']}, {state}")
+    if slot is None or (found["zip"] and found["zip"] not in _zips(f"{found['town']}, {state}")):
+        return None
+    return slot
+
+
+def _zips(town: str) -> list[str]:
+    text, name = ZIPS.load(), f"\n{town}|".encode()
+    at = text.find(name)
+    return [] if at < 0 else text[at + len(name) : text.find(b"|\n", at)].decode().split("|")
+
+
+def _with_state(value: str, found: re.Match[str], draw: Prf) -> str | None:
+    """A town of the list, written as the secret is, with any of its ZIP codes; the secret's stays."""
+    town, _, short = value.partition(", ")
+    states = _states()
+    names = {abbreviation: name for name, abbreviation in states.items()}
+    state = names.get(short, "") if found["state"] in states else short
+    written = f"{town}{found['comma']}{state}"
+    if not found["zip"]:
+        return written if state else None
+    codes = _zips(value)
+    if found["town"] == town and found["state"] == state:
+        return f"{written}{found['gap']}{found['zip']}"
+    if not codes or not state:
+        return None
+    at = int.from_bytes(draw.secret(b"ZIP code of " + value.encode()), "big") % len(codes)
+    return f"{written}{found['gap']}{codes[at]}"
+
+
+def _street(found: re.Match[str], draw: Prf) -> Pool | None:
+    slots = [STREETS.slot(found["street"]), _number(found["number"])]
+    if found["door"]:
+        slots.append(_number(found["door"]))
+    rest = _TOWN.fullmatch(found["rest"]) if found["rest"] else None
+    if found["rest"]:
+        slots.append(_town(rest) if rest else None)
+    known = [slot for slot in slots if slot is not None]
+    if len(known) < len(slots):
+        return None
+    values = []
+    for street, number, *others in side_by_side(known):
+        value = f"{number}{found['gap']}{street}{found['suffix']}"
+        value += f"{found['unit']}{others.pop(0)}" if found["door"] else ""
+        if rest:
+            town = _with_state(others.pop(0), rest, draw)
+            if town is None:
+                continue
+            value += found["comma"] + town
+        again = _STREET.fullmatch(value)
+        if again and (again["street"], again["suffix"], again["gap"]) == (street, found["suffix"], found["gap"]):
+            values.append(value)
+    secret = found[0]
+    alone = frozenset(re.findall(r"\w+", (found["suffix"] + (found["unit"] or "")).lower()))
+    fixed = lambda word: word in alone or word.isdigit() or _fixed(word)  # noqa: E731
+    return Pool(apart(values, secret, fixed), "address") if secret in values else None
+
+
+def _number(digits: str) -> Slot:
+    first = 10 ** (len(digits) - 1)
+    values = tuple(map(str, range(first, 10 * first))) if digits[0] != "0" else (digits,)
+    return block(values, values.index(digits))
+
+
+def _zip_code(secret: str) -> Pool | None:
+    """Of the same state, next to it in number."""
+    if (slot := ZIPS.slot(secret)) is None:
+        return None
+    state = slot.kind.rpartition(" ")[2]
+    codes = sorted(code for town, codes in ZIPS if town.endswith(f", {state}") for code in codes)
+    start = codes.index(secret) // POOL_VALUES * POOL_VALUES
+    return Pool(tuple(codes[start : start + POOL_VALUES]), f"ZIP code in {state}")
