@@ -102,6 +102,10 @@ class EngineSettings(_Frozen):
         le=16,
     )
     vault_kv_mib: int = _vaults(256, "Memory for one vault's KV cache, taken as it fills.", ge=1)
+    compact_prompts: bool = _vaults(
+        True,
+        "At obfuscated: approximate a request's prompts where it allows that; otherwise such requests are refused.",
+    )
     link_deadline_ms: int = _vaults(2000, "How long a step waits for a vault's answer.", ge=1)
 
     @property
@@ -217,7 +221,18 @@ class VaultHostSettings(MachineSettings):
     model: str | None = option(None, "The server's model.", show_default=DEFAULT_MODEL)
     engine: EngineSettings = Field(
         default=EngineSettings(),
-        json_schema_extra=only("dtype", "weights", "threads", "kernels", "chunk_tokens", "max_context", "vault_kv_mib"),
+        json_schema_extra=only(
+            *(
+                "dtype",
+                "weights",
+                "threads",
+                "kernels",
+                "chunk_tokens",
+                "max_context",
+                "vault_kv_mib",
+                "compact_prompts",
+            )
+        ),
     )
     max_vaults: int = _vaults(80, "Vaults at once, spare ones included.", ge=1)
     vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the cores")

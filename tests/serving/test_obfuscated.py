@@ -13,7 +13,15 @@ import openai
 import pytest
 
 import cloister
+from cloister.compute.choose import choose_device
+from cloister.config import EngineSettings
+from cloister.models.decoder import RawParts
+from cloister.models.load import load_decoder
+from cloister.models.weights import open_weights
+from cloister.prompts.tokenizer import Tokenizer
+from cloister_bench.obfuscation.compact import CompactLab
 from tests.client.local_proxy import proxy_to
+from tests.short_model import short_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -96,6 +104,34 @@ def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
             ],
             extra_body={"protection": "obfuscated", "obfuscation": {"substitutes": GIVEN}},
         )
+
+
+@BY_THE_VAULT
+def test_compact_prompts_are_answered_as_a_vault_without_a_link_answers_them(client: openai.OpenAI) -> None:
+    """The service asks over the link and merges; the laboratory has all keys in one place."""
+    rest = " Say also what one does there on a Sunday in November, when it rains and all shops are closed, in one line."
+    folder, device = short_model(), choose_device(EngineSettings())
+    lab = CompactLab(load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, 2048), 64)
+    chats = [
+        [{"role": "user", "content": text(*values).replace("Ann", values[0]).replace("Ghent", values[1]) + rest}]
+        for values in (REAL, *GIVEN)
+    ]
+    tokenizer = Tokenizer(folder)
+    prompts = [tuple(tokenizer.render_chat(chat)) for chat in chats]
+    with lab.prefilled(prompts, compact=False) as exact:
+        pass
+    with lab.prefilled(prompts, compact=True) as held:
+        [expected, *_], _ = lab.answers(held.prompts, 12)
+    assert held.blocks < exact.blocks
+    body = {"protection": "obfuscated", "obfuscation": {"substitutes": GIVEN, "compact": True}}
+    answer = client.chat.completions.create(
+        model=client.models.list().data[0].id,
+        messages=[{"role": "user", "content": MARKED + rest}],
+        max_tokens=12,
+        temperature=0,
+        extra_body=body,
+    )
+    assert answer.choices[0].message.content == tokenizer.decode(expected)
 
 
 @BY_THE_VAULT

@@ -47,6 +47,7 @@ IRRELEVANT = {
     "engine.max_waiting_per_tenant": _LIMIT,
     "engine.vault_kv_mib": _LIMIT,
     "engine.cache_host_bytes": "the service's own memory, as the KV cache is: it holds what that held",
+    "engine.compact_prompts": "how exact an answer is, if its own request allows that; not who sees what",
     "engine.link_deadline_ms": _PATIENCE,
     "engine.attention_processes": "the statement names what is missing where several users share one",
     "controller.templates": "texts that the templates' key signed",

@@ -108,6 +108,7 @@ class ObfuscationOptions(Given):
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
     regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
     auto_redact: bool = Field(default=False, description="the vault also looks for secrets that are not marked")
+    compact: bool = Field(default=False, description="less memory and an earlier first token; answers are approximate")
     substitutes: list[list[Substitute]] | None = Field(
         default=None, min_length=1, max_length=MOST_FAKES, description="your own: of each variant one for each secret"
     )

@@ -28,6 +28,7 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
     regularise: bool = False
     auto_redact: bool = False
+    compact: bool = False  # keys of all λ+1 prompts are approximated (vault.compact)
 
 
 class ObfuscationSecrets(SilentRepr, Struct, frozen=True, forbid_unknown_fields=True):

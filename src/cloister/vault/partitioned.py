@@ -1,6 +1,7 @@
 """Prompts at `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link (Petridish
 §4.1, Theorem 1). Public blocks are not exposed: the service holds those keys itself. At `obfuscated` blocks before the
-first secret are held once for all λ+1 prompts (ADR 11). A vault remembers past prompts."""
+first secret are held once for all λ+1 prompts (ADR 11), and others, too, if the request allows it (`compact`). A vault
+remembers past prompts, except compact ones."""
 
 from dataclasses import dataclass, field
 
@@ -18,8 +19,9 @@ from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
 from cloister.messages.controller_vault import FirstToken, Prefilled
 from cloister.messages.types import TokenLogprob
-from cloister.prefix.base import Paging
+from cloister.prefix.base import Found, Paging
 from cloister.prefix.radix import RadixCache
+from cloister.vault.compact import Compact
 
 
 class SessionMemory(RadixCache):
@@ -35,6 +37,7 @@ class _Prompts:
     """`slots` and `logprobs` have an entry for each prompt that is prefilled."""
 
     sequences: list[Sequence]
+    compact: Compact | None = None
     slots: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
@@ -51,8 +54,21 @@ class _Prompts:
         first, *others = self.sequences
         count = first.layout.blocks(first.prompt_length)
         for other in others:
-            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(_shared(first, other))
+            shared = self.compact.common if self.compact else _shared(first, other)
+            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(shared)
         return count
+
+    def make_compact(self, compact: Compact, max_context: int, relative: bool) -> None:
+        """Where that saves anything and leaves room for an answer. Approximate keys stay out of the session's memory:
+        an exact prompt would find them there."""
+        if not compact.saves or max(compact.ends) >= max_context:
+            return
+        self.compact = compact
+        for variant, sequence in enumerate(self.sequences):
+            sequence.prefix.policy = "none"
+            sequence.layout = compact.layout(variant, relative)
+            room = min(sequence.params.max_tokens, max_context - compact.ends[variant])
+            sequence.limit = sequence.prompt_length + room
 
 
 def _shared(one: Sequence, other: Sequence) -> int:
@@ -84,6 +100,8 @@ class Partitioned:
         """The prompts of one request; raises why it cannot be served."""
         most, relative = self._runner.max_context, self._runner.relative
         prompts = _Prompts([Sequence.of(one, arrival=0, max_context=most, relative=relative) for one in requests])
+        if requests[0].compact and len(requests) > 1:
+            prompts.make_compact(Compact([one.prompt for one in requests], requests[0].public), most, relative)
         total = self._memory.pool.total
         if prompts.blocks() > total:
             longest = max(sequence.prompt_length for sequence in prompts.sequences)
@@ -123,7 +141,7 @@ class Partitioned:
         """With the last chunk of all prompts, the answers' first tokens."""
         prompts = self._waiting[request_id]
         sequence = prompts.next
-        logits = self._prefill(sequence, min(most, self._chunk))
+        logits = self._prefill(sequence, min(most, self._chunk), prompts)
         if sequence.computed < sequence.prompt_length:
             return None
         self._reuse.keep(sequence)
@@ -157,14 +175,17 @@ class Partitioned:
             self.drop(request_id)
         return Prefilled(request_id, firsts, max_tokens=left, public=tuple(first.tokens[: first.layout.public]))
 
-    def _prefill(self, sequence: Sequence, most: int) -> torch.Tensor:
+    def _prefill(self, sequence: Sequence, most: int, prompts: _Prompts) -> torch.Tensor:
         """Rows do not depend on the rest of the batch, so the engine would choose the same first token."""
-        start, layout = sequence.computed, sequence.layout
-        end = min(start + most, sequence.prompt_length)
-        wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
-        blocks = sequence.blocks.all[: layout.blocks(end)]
-        logits = self._runner.forward([Chunk(sequence.tokens[start:end], start, blocks, layout, wanted)])
-        sequence.computed = end
+        start, layout, blocks = sequence.computed, sequence.layout, sequence.blocks.all
+        if prompts.compact is not None:
+            chunk = prompts.compact.chunk(len(prompts.slots), start, most, blocks)
+        else:
+            end = min(start + most, sequence.prompt_length)
+            wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
+            chunk = Chunk(sequence.tokens[start:end], start, blocks[: layout.blocks(end)], layout, wanted)
+        logits = self._runner.forward([chunk])
+        sequence.computed += len(chunk.tokens)
         return logits
 
     def _has_blocks(self, prompts: _Prompts) -> bool:
@@ -173,6 +194,9 @@ class Partitioned:
         if sequence.blocks.all:
             return True
         found, pool = self._reuse.find(sequence, alone=False), self._memory.pool
+        if prompts.compact and prompts.slots:
+            found = Found(tuple(prompts.sequences[0].blocks.all[: sequence.layout.blocks(prompts.compact.common)]))
+            pool.retain(found.blocks)
         need = sequence.layout.blocks(sequence.prompt_length) - len(found.blocks)
         own = pool.allocate(need) if self._memory.make_room(need) else None
         if own is None:
@@ -180,6 +204,8 @@ class Partitioned:
             return False
         sequence.blocks.all = [*found.blocks, *own]
         self._reuse.begin(sequence, found)
+        if prompts.compact and prompts.slots:
+            sequence.computed = prompts.compact.common
         return True
 
     def _expose(self, sequence: Sequence) -> int:

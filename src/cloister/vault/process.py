@@ -91,7 +91,7 @@ class Vault:
     ) -> None:
         self._answerer = answerer
         self._kernels = decoder.kernels
-        self._reader = Reader(reading, decoder, levels)
+        self._reader = Reader(reading, decoder, levels, compact=settings.compact_prompts)
         self.memory = SessionMemory()
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
         self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens

@@ -46,10 +46,14 @@ def opened(prompt: bytes | LockedPrompt) -> Prompt:
 
 
 class Reader:
-    def __init__(self, reading: PromptReading, decoder: Decoder, levels: Collection[str]) -> None:
+    def __init__(
+        self, reading: PromptReading, decoder: Decoder, levels: Collection[str], *, compact: bool = True
+    ) -> None:
         self._reading = reading
         self._vocabulary = decoder.vocabulary
         self._max_context = decoder.max_context
+        self._compact = compact
+        self._windowed = any(decoder.windows)  # then a key's place in its blocks must be its position
         self._levels = levels
 
     def read(self, assigned: AssignPrompt) -> list[EngineRequest]:
@@ -65,6 +69,10 @@ class Reader:
 
     def prompt(self, assigned: AssignPrompt) -> Prompt:
         self._check(assigned.params, assigned.level)
+        if _compact(assigned) and not self._compact:
+            raise InvalidRequest(
+                "This node computes prompts exactly and no other way.", param="obfuscation", hint="Leave compact out."
+            )
         return opened(assigned.prompt)
 
     def several(self, assigned: AssignPrompt, prompts: Sequence[Prompt]) -> list[EngineRequest]:
@@ -79,8 +87,11 @@ class Reader:
                 hint="Shorten the prompt.",
             )
         params = msgspec.structs.replace(params, max_tokens=left)
+        compact = _compact(assigned) and not self._windowed and len({prompt.public for prompt in read}) == 1
         return [
-            EngineRequest(assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition")
+            EngineRequest(
+                assigned.request_id, TENANT, prompt.tokens, params, prompt.public, policy="partition", compact=compact
+            )
             for prompt in read
         ]
 
@@ -93,3 +104,7 @@ class Reader:
             raise InvalidRequest(
                 f"logit_bias has ids outside the vocabulary of {self._vocabulary}.", param="logit_bias"
             )
+
+
+def _compact(assigned: AssignPrompt) -> bool:
+    return assigned.obfuscation is not None and assigned.obfuscation.compact

@@ -34,7 +34,7 @@ _DRUGS = (
     "aspirin ibuprofen acetaminophen lisinopril metformin atenolol metoprolol amlodipine simvastatin prednisone "
     "insulin warfarin albuterol amoxicillin omeprazole furosemide gabapentin morphine codeine penicillin"
 )
-_RULES = {
+RULES = {
     Category.NAME: re.compile(r"(?<=\bMr\. |\bMs\. |\bDr\. )[A-Z][a-z]{2,}\b"),
     Category.AGE: re.compile(r"\b\d{2}(?=[- ]years?[- ]old)"),
     Category.DATE: re.compile(_DATE),
@@ -142,7 +142,7 @@ def _clinical(shared: Path | None) -> Iterator[TaggedText]:
     common = common_words(shared).keys() | set(_NO_DRUGS.split())
     for number, section, note in _notes(shared):
         if number not in _REACHED:
-            found = [Span(*match.span(), which) for which, rule in _RULES.items() for match in rule.finditer(note)]
+            found = [Span(*match.span(), which) for which, rule in RULES.items() for match in rule.finditer(note)]
             if section == "MEDICATIONS":
                 words = (
                     word for word in _LISTED.finditer(note) if not {word[0].lower(), word[0].lower()[:-1]} & common
