@@ -16,7 +16,7 @@ from cloister.obfuscation.tags import TaggedText
 from cloister.obfuscation.variants import posterior
 
 NEAR, FAR = 48, 400  # characters read after a secret: by all candidates, and by those of one band
-BAND = 3  # times λ+1 values in a band, where the pool has them
+BAND = 1  # times λ+1 values in a band, where the pool has them
 
 
 @dataclass(frozen=True, slots=True, repr=False)
