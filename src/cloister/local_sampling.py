@@ -15,6 +15,7 @@ from cloister.models.decoder import RawParts
 from cloister.models.load import load_decoder
 from cloister.models.source import find_model
 from cloister.models.weights import open_weights
+from cloister.obfuscation.candidates.medications import known_medications
 from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.gqs import Distance, Quantization, finished
 from cloister.obfuscation.index import Prf, new_secret
@@ -83,7 +84,7 @@ def local_obfuscation(
     by = Quantization(epsilon, candidates, gqs.get("temperature", 1.0), gqs.get("distance", "relative"))
     goal, kept = SamplingGoal(fakes, None, by, method), open_store(store)
     local = LocalModel(model, lambda_max=by.lambda_max)
-    found = detector or (shipped_redaction() if auto_redact else None)
+    found = detector or (shipped_redaction(known_medications()) if auto_redact else None)
     more: dict[str, Any] = {"new_sampler": lambda: local.sampler(goal), "store": kept, "goal": goal}
     return Obfuscation(local.sampler(goal), detector=found, regular=regular, **more)
 

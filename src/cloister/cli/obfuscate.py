@@ -73,8 +73,9 @@ def obfuscate(options: ObfuscateOptions) -> None:
     marked = parse_redacted(sys.stdin.read() if options.file == "-" else _read(*named), param=options.file)
     if options.auto_redact:
         from cloister.detection.redaction import shipped_redaction
+        from cloister.obfuscation.candidates.medications import known_medications
 
-        marked = auto_redact(marked, shipped_redaction()(marked.text))
+        marked = auto_redact(marked, shipped_redaction(known_medications())(marked.text))
     if not marked.spans:
         none, look = (", and none are found", "") if options.auto_redact else ("", " --auto-redact looks for some.")
         hint = f"Write <redacted>…</redacted> around them.{look}"

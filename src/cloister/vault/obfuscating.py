@@ -14,6 +14,7 @@ from cloister.engine.continuations import Continuations
 from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.controller_vault import AssignPrompt
 from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, Prompt, TextPrompt, TokenPrompt
+from cloister.obfuscation.candidates.medications import known_medications
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.elsewhere import Elsewhere
 from cloister.obfuscation.entities import Entity, add_mentions, entities_of, replaced, spelt_before
@@ -146,7 +147,7 @@ class Obfuscating:
     def _detected(self, text: str) -> Generator[int, None, list[Found]]:
         if self._detector is None:
             yield RULES_LIKE_TOKENS
-            self._detector = shipped_redaction()
+            self._detector = shipped_redaction(known_medications())
         found: list[Found] = []
         pieces = self._detector.pieces(text)
         for _ in range(0, len(text), PIECE):

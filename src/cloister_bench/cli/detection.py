@@ -50,6 +50,7 @@ def bench_detection(options: DetectionOptions) -> None:
     """
     from cloister.detection.pipeline import pipeline_of
     from cloister.detection.redaction import shipped_redaction
+    from cloister.obfuscation.candidates.medications import known_medications
     from cloister_bench.detection.data import read_sets
     from cloister_bench.detection.measure import judge, latencies
     from cloister_bench.detection.redaction_recall import RedactionRecall, clinical_samples
@@ -73,7 +74,7 @@ def bench_detection(options: DetectionOptions) -> None:
         samples = [sample for sample in read_sets(folder) if sample.quarter == options.quarter]
         notes = list(clinical_samples(folder))
         bars.begin("texts", len(samples) + len(notes))
-        marks = RedactionRecall(shipped_redaction())
+        marks = RedactionRecall(shipped_redaction(known_medications()))
         for sample in (*samples, *notes):
             bars.advance(sample.dataset)
             taken[sample.dataset] += 1

@@ -27,3 +27,8 @@ class Medications:
             return None
         values = [found[2].join(member) for member in side_by_side(both)]
         return Pool(apart(values, secret), " + ".join(slot.kind for slot in both))
+
+
+def known_medications() -> frozenset[str]:
+    """For `auto_redact`, which marks them."""
+    return frozenset(name for _, cell in MEDICATIONS for name in cell)
