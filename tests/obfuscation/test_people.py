@@ -46,6 +46,7 @@ def test_a_first_name_before_a_marked_surname_is_of_the_same_person() -> None:
     assert fake(text, "Eva Lund") == "Eva Lund is ill. Ms. Lund coughs. Eva says so."
     text = f"Today Collins is ill. {marked('Ms. Collins')} coughs."
     assert fake(text, "Ms. Lund") == "Today Lund is ill. Ms. Lund coughs.", "no name"
+    assert fake(f"I am {marked('Ann')}. Hi Ann! Mary Ann?", "Eva") == "I am Eva. Hi Eva! Mary Eva?", "no surname"
     text = f"{marked('Martha Collins')} is ill: Martha Jane Collins."
     assert fake(text, "Eva Helga Lund") == "Eva Lund is ill: Eva Helga Lund."
 
@@ -129,8 +130,8 @@ def test_every_variant_is_what_its_own_user_would_have_sent(forms: list[tuple[st
 
     def written(first: str, last: str) -> str:
         said = (spelt(form, first, last) for form, _ in forms)
-        told = (marked(one) if mark and "'s" not in one else one for one, (_, mark) in zip(said, forms, strict=True))
-        return f"{marked(f'{first} {last}')} came; then {' and '.join(told)} came"
+        shown = (marked(one) if mark and "'s" not in one else one for one, (_, mark) in zip(said, forms, strict=True))
+        return f"{marked(f'{first} {last}')} came; then {' and '.join(shown)} came"
 
     texts, entities = read(written(first, last))
     assert [parts_of(entity.secret) for entity in entities] == [(first, last)]

@@ -62,7 +62,7 @@ def groups_of(
         values = () if found is None else found.values
         if dates is not None and entity.category is Category.AGE:  # another's age: it may not come to fit
             values = tuple(value for value in values if value == entity.secret or not dates.fits(value))
-        pool = None if found is None else tuple((value,) for value in values)
+        pool: tuple[Values, ...] | None = None if found is None else tuple((value,) for value in values)
         mails = addresses.get(place, ())
         if pool is not None and mails:
             pool = _with_addresses([entity, *(entities[at] for at in mails)], values)
@@ -225,11 +225,11 @@ class _Dates:
             pairs = [(dates.values[i], ages.values[j]) for i, j in both]
         made = (self._moved(base, anchor, value, age) for value, age in pairs)
         form = self._structure(self.secrets)
-        alike = [values for values in made if values is not None and self._structure(values) == form]
-        return Group(self.places, tuple(apart(alike, self.secrets)), dates.kind)
+        same = [values for values in made if values is not None and self._structure(values) == form]
+        return Group(self.places, tuple(apart(same, self.secrets)), dates.kind)
 
     def _base(self, read: Sequence[Dated], years: int) -> list[Dated] | None:
-        """The dates, with the birthday so many years on."""
+        """The dates, with the birthday these years later."""
         out = list(read)
         if self.birth is not None and years:
             born = read[self.birth]

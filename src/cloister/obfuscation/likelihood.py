@@ -35,7 +35,8 @@ class Window:
 
 def split_rows(tokenizer: SamplingTokenizer, texts: Sequence[str], most: int) -> tuple[list[int], list[list[int]]]:
     """What all have in common, and the rest of each; together at most `most` tokens, half of them the rest."""
-    encoded = [tokenizer.encode(BETWEEN + text) for text in texts]
+    # Some models predict hardly anything without the token that a text begins with.
+    encoded = [tokenizer.encode(BETWEEN + text, True) for text in texts]
     shared, shortest = 0, min(map(len, encoded)) - 1
     while shared < shortest and all(row[shared] == encoded[0][shared] for row in encoded):
         shared += 1

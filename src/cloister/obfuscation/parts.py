@@ -130,7 +130,7 @@ class Owners:
                     letters = "".join(words[part.index][0] for part in those).upper()
                     if self._initials.setdefault(letters, those) != those:
                         self._initials[letters] = ()
-            mail = EMAIL.fullmatch(secret)  # who has which provider is no secret
+            mail = EMAIL.fullmatch(secret)  # a provider is no secret
             for index, word in enumerate(words if mail is None else parts_of(mail["local"])):
                 if is_telling(word):
                     self._words.setdefault(key_of(word), _Owned(Part(key, index), word, category))

@@ -27,7 +27,9 @@ _INITIAL_AFTER = re.compile(r", (?P<letter>[A-Z])\.")
 _WORD_BEFORE = re.compile(r"(?<![\w'’-])(?P<word>[A-Z][\w'’-]+) \Z")
 _WORD_AFTER = re.compile(r" (?P<word>[A-Z][\w'’-]+)(?![\w@])")
 _MIDDLE = re.compile(r" [A-Z][\w'’-]+ ")
-_NO_NAMES = frozenset({"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see"})
+_NO_NAMES = frozenset(
+    {"any", "daily", "female", "male", "patient", "nurse", "baby", "blood", "chief", "said", "see", "hello"}
+)
 _LETTER_GAPS = ("", ".", ". ", " ")
 
 
@@ -59,8 +61,8 @@ def link_parts(text: TaggedText, owners: Owners) -> TaggedText:
             spans += [Span(at + a, at + b, Category.NAME) for a, b, _ in in_address(mail["local"], owners.name_part)]
         for found in initials_in(piece):
             if "." in found[0] and owners.initials(found[0]):
-                at = (start + letter.start() for letter in re.finditer("[A-Z]", piece[: found.end()]))
-                spans += [Span(one, one + 1, Category.NAME) for one in at if one >= start + found.start()]
+                letters = (start + letter.start() for letter in re.finditer("[A-Z]", piece[: found.end()]))
+                spans += [Span(one, one + 1, Category.NAME) for one in letters if one >= start + found.start()]
     marked = TaggedText(text.text, tuple(sorted({(one.start, one.end): one for one in spans}.values())))
     initials = [span for span in marked.spans for span in _initials(marked, span, owners)]
     return TaggedText(text.text, tuple(sorted({*marked.spans, *initials})))
@@ -161,7 +163,7 @@ def grown(text: TaggedText, owners: Owners, is_given: Callable[[str], bool]) -> 
         word = _WORD_BEFORE.search(text.text, spans[-1].end if spans else 0, span.start)
         if (both and alone and gap == " ") or (middle and _MIDDLE.fullmatch(gap) and not _kept(gap)):
             spans[-1] = Span(spans[-1].start, span.end, Category.NAME)
-        elif alone and word and is_given(word["word"]):
+        elif alone and word and is_given(word["word"]) and _is_surname(part.secret):
             spans.append(Span(word.start("word"), span.end, Category.NAME))
         else:
             spans.append(span)
@@ -180,10 +182,19 @@ def _of_name(text: TaggedText, span: Span, owners: Owners) -> Part | None:
     return owners.part(words[0])
 
 
+def _is_surname(secret: str) -> bool:
+    """Of a name of one word: after a title, or not mostly a given name."""
+    first, *more = (found[0] for found in words_in(secret))
+    if more and first in TITLES:
+        return True
+    slot = LISTS["single"].slot(secret.title())
+    return slot is None or not slot.kind.startswith("given")
+
+
 def is_given_name(word: str) -> bool:
     """Not where it is as likely a word of the language."""
     key = word.casefold()
-    if key in KEPT or key in SMALL or key in EVERYDAY or key in _NO_NAMES:
+    if len(key) < 3 or key in KEPT or key in SMALL or key in EVERYDAY or key in _NO_NAMES:
         return False
     slot = LISTS["given"].slot(word)
     return slot is not None and slot.kind.startswith("given")

@@ -28,7 +28,9 @@ class Naive:
     def __init__(self, words: Collection[str], fakes: int, seed: int = 0) -> None:
         self._words, self._fakes, self._draw = sorted(words), fakes, random.Random(seed)
 
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
+    def substitutes(
+        self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: Collection[str] = ()
+    ) -> Substitutes:
         columns = [self._others(entity.secret) for entity in entities]
         return Substitutes(tuple(zip(*columns, strict=True)))
 
