@@ -50,7 +50,7 @@ TOKENIZER = WordTokenizer()
 
 
 class Refusing:
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> None:
+    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: object = ()) -> None:
         raise TooFewCandidates("There are none.", span=1, found=0)
 
 
@@ -142,7 +142,7 @@ def test_all_parts_are_measured_and_tabulated() -> None:
             "letters",
             "sizes",
             "sampler again",
-            "sampler again, any value alike",
+            "sampler again, even prior",
         ),
         *("second model", "second model, value alone", "second ÷ sampling model"),
     }

@@ -41,7 +41,7 @@ class Plan:
     fakes: int = 7
     repeated: tuple[str, ...] = ("exchangeable", "dictionary")
     repetitions: int = 3  # secrets of each category
-    curves: int = 5  # likewise
+    curves: int = 5  # secrets of each category
     epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
     lambda_max: int = 512
     latency_lambdas: tuple[int, ...] = (64, 128, 256, 512)
@@ -68,7 +68,7 @@ QUICK = Plan(
 
 
 def _worst(adversary: str, method: str = "exchangeable", least: int = 5) -> Any:
-    """The largest share of a category (of at least so many bets)."""
+    """The largest share of a category with at least `least` bets."""
 
     def measured(document: Document) -> float | None:
         rows = [row for row in document["distinguisher"] if (row["method"], row["adversary"]) == (method, adversary)]
