@@ -10,7 +10,7 @@ from cloister.errors import SetupError
 from cloister.obfuscation.tags import Category
 from cloister_bench.detection.data import TEST, Sample
 from cloister_bench.detection.measure import UNKNOWN
-from cloister_bench.obfuscation.texts import RULES, clinical_texts
+from cloister_bench.obfuscation.texts import clinical_notes
 from cloister_bench.suite.documents import Row, Table, rate_cell, rate_of
 
 _KINDS = {
@@ -24,21 +24,18 @@ _KINDS = {
     "ETHNICITY EDUCATION_LEVEL POLITICAL_OPINION",
 }
 CATEGORY = {kind: category for category, kinds in _KINDS.items() for kind in kinds.split()}  # all others are an id
-MOST_OF_A_RULE = 200
 Detector = Callable[[str], Iterable[tuple[int, int, str]]]
 
 
 def clinical_samples(shared: Path) -> Iterator[Sample]:
     """What the rules of the obfuscation bench mark in clinical notes: nothing here was trained on them."""
     try:
-        texts = clinical_texts(shared, MOST_OF_A_RULE)
+        texts = [text for text in clinical_notes(shared) if text.spans]
     except SetupError:
         return
-    for category, those in texts.items():
-        for text in those:
-            found = RULES[category].finditer(text.text)
-            spans = tuple((one.start(), one.end(), f"clinical {category}") for one in found)
-            yield Sample("mts_dialog", "en", TEST, text.text, spans)
+    for text in texts:
+        spans = tuple((span.start, span.end, f"clinical {span.category}") for span in text.spans)
+        yield Sample("mts_dialog", "en", TEST, text.text, spans)
 
 
 def category_of(kind: str) -> Category:

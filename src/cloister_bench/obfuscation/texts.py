@@ -132,13 +132,13 @@ def _all(shared: Path | None) -> Iterator[tuple[str, TaggedText]]:
         for name in ("clinical", "technology")
         for line in _read(_data(shared, f"pii_anon_test_{name}_250.jsonl")).splitlines()
     ]
-    yield from (("clinical", text) for text in _clinical(shared))
+    yield from (("clinical", text) for text in clinical_notes(shared))
     yield from (("presidio", text) for text in presidio[::2])
     yield from (("pii-anon", text) for text in _labelled(documents))
     yield from (("résumé", text) for text in _resumes([*presidio[1::2], *_labelled(documents)]))
 
 
-def _clinical(shared: Path | None) -> Iterator[TaggedText]:
+def clinical_notes(shared: Path | None) -> Iterator[TaggedText]:
     common = common_words(shared).keys() | set(_NO_DRUGS.split())
     for number, section, note in _notes(shared):
         if number not in _REACHED:
