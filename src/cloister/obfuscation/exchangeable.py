@@ -4,7 +4,7 @@ A pool is a cell of a fixed partition; its values, the likeliest first, are cut 
 a band a design draws sets of λ+1 values: the one of most entropy (conditional Poisson sampling) in which each value is
 included with a probability π_i ∝ p_i, the model's. A secret key draws from the design, given that the real value is
 included: P(T | i real) = P(T) / π_i. So the posterior p_i P(T | i) is the same for every i of T: chance. Where a value
-has more than its share, p_i > 1/(λ+1), π_i is at most 1 and no draw can hide it: then the posterior says so. For an
+has more than its share, p_i > 1/(λ+1), π_i is at most 1 and no draw can hide it, as the posterior shows. For an
 adversary with any other prior q the posterior is ∝ q_i / π_i.
 """
 

@@ -3,7 +3,6 @@ is. A secret half marked goes out half."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,18 @@ _KINDS = {
     "ETHNICITY EDUCATION_LEVEL POLITICAL_OPINION",
 }
 CATEGORY = {kind: category for category, kinds in _KINDS.items() for kind in kinds.split()}  # all others are an id
-MOST_NOTES = 400
 Detector = Callable[[str], Iterable[tuple[int, int, str]]]
 
 
 def clinical_samples(shared: Path) -> Iterator[Sample]:
     """What the rules of the obfuscation bench mark in clinical notes: nothing here was trained on them."""
     try:
-        for text in islice(clinical_notes(shared), MOST_NOTES):
-            spans = tuple((span.start, span.end, f"clinical {span.category}") for span in text.spans)
-            yield Sample("mts_dialog", "en", TEST, text.text, spans)
+        texts = [text for text in clinical_notes(shared) if text.spans]
     except SetupError:
         return
+    for text in texts:
+        spans = tuple((span.start, span.end, f"clinical {span.category}") for span in text.spans)
+        yield Sample("mts_dialog", "en", TEST, text.text, spans)
 
 
 def category_of(kind: str) -> Category:

@@ -105,6 +105,7 @@ class Adversaries:
         }
         if likely:
             scores["sampler again"] = _sum(drawn_by, likely)
+            scores["sampler again, even prior"] = _sum(likely, [0.0] * len(likely))
         if self.second is not None:
             other = self.second(trial.texts)
             scores["second model"] = other

@@ -42,7 +42,7 @@ class Naive:
                 found.setdefault(other.casefold(), other)
             if len(found) == self._fakes:
                 return list(found.values())
-        raise TooFewCandidates("There are not enough words of this shape.", span=1, found=len(found))
+        raise TooFewCandidates("Too few words have this shape.", span=1, found=len(found))
 
     def _other(self, piece: str) -> str:
         if piece.isdigit():

@@ -81,7 +81,7 @@ def is_date(value: str) -> bool:
 
 
 def is_number(value: str) -> bool:
-    """The form says nothing, or the checksum holds: Luhn for cards (ISO 7812), ISO 7064 for IBANs, areas of SSNs."""
+    """The form has no checksum, or it holds: Luhn for cards (ISO 7812), ISO 7064 for IBANs, areas of SSNs."""
     plain = re.sub(r"[ -]", "", value).upper()
     if re.fullmatch(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}", plain):
         return int("".join(str(int(each, 36)) for each in plain[4:] + plain[:4])) % 97 == 1
