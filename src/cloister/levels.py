@@ -164,8 +164,8 @@ LEVELS: dict[str, Level] = {
                 "so it knows; with `cloister.Client` or `cloister proxy` your machine does."
             ),
             service_sees=(
-                "λ+1 answers and attention contributions, as at `partitioned`; a careful reader finds the real one in 57 "
-                "of 100, a larger model in 27 (λ = 7); a secret sent again without a named session is found"
+                "λ+1 answers and attention contributions, as at `partitioned`; a careful reader finds the real one in "
+                "57 of 100, a larger model in 27 (λ = 7); a secret sent again without a named session is found"
             ),
             others_learn="nothing",
             reader=Reader.VAULT,
