@@ -29,6 +29,7 @@ from cloister.messages.generation import Accepted, Tokens
 from cloister.messages.prompts import ChatPrompt, ObfuscationParams, ObfuscationSecrets, PromptMessage, write_prompt
 from cloister.messages.types import SamplingParams
 from cloister.obfuscation.index import REQUEST, Order, Prf
+from cloister.obfuscation.store import MemoryStore
 from tests.controller import fakes
 from tests.controller.fakes import FakeVault, Node
 from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
@@ -88,7 +89,7 @@ class Path:
         prompt = ChatPrompt((said,), ObfuscationSecrets(secret, tuple((name,) for name in fakes)))
         for vault in self._node.forkserver.vaults:
             assert isinstance(vault, RealVault)
-            vault.room.vault._obfuscating._known.clear()
+            vault.room.vault._obfuscating._store = MemoryStore()
         wish = ObfuscationParams(fakes=FAKES)
         self._node.send(Ask(number, "ann", "obfuscated", "s", True, write_prompt(prompt), PARAMS, obfuscation=wish))
         submitted = await self._node.service.next(GenerateVariants)

@@ -137,7 +137,18 @@ def test_compact_prompts_are_answered_as_a_vault_without_a_link_answers_them(cli
 @BY_THE_VAULT
 def test_the_vault_finds_substitutes_itself(client: openai.OpenAI) -> None:
     alone = ask(client, text(*REAL), "partitioned").choices[0]
-    found = ask(client, MARKED, "obfuscated", fakes=3, epsilon=1.0, candidates=16).choices[0]
+    wish = {"method": "gqs", "fakes": 3, "epsilon": 1.0, "distance": "absolute", "candidates": 16}
+    found = ask(client, MARKED, "obfuscated", **wish).choices[0]
+    assert found.message.content == alone.message.content
+
+
+@BY_THE_VAULT
+def test_the_vault_draws_from_its_lists(client: openai.OpenAI) -> None:
+    """In its sandbox, where no file can be opened: the lists were read before."""
+    said = "I have lived in {} for ten years. Is it large?"
+    alone = ask(client, said.format("Boston"), "partitioned").choices[0]
+    marked = said.format('<redacted category="place">Boston</redacted>')
+    found = ask(client, marked, "obfuscated", method="dictionary", fakes=3).choices[0]
     assert found.message.content == alone.message.content
 
 

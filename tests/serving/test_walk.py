@@ -112,5 +112,6 @@ def ask(client: OpenAI, model: str, level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_page_names_the_files_that_a_request_runs(walks: Walks, level: str) -> None:
     named = walk_of(DOCUMENT, level)
-    assert not named - walks.ran[level], "the page names files that did not run"
-    assert not walks.ran[level] - walks.idle - named - helpers_of(DOCUMENT), "files ran that the page does not name"
+    idle, unnamed = named - walks.ran[level], walks.ran[level] - walks.idle - named - helpers_of(DOCUMENT)
+    assert not idle, f"the page names files that did not run: {sorted(idle)}"
+    assert not unnamed, f"files ran that the page does not name: {sorted(unnamed)}"
