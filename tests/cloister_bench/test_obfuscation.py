@@ -6,6 +6,7 @@ import csv
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from cloister.errors import SetupError, TooFewCandidates
 from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.goal import SamplingGoal
+from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.joint import Group
 from cloister.obfuscation.language_model import TokenShapes
@@ -54,12 +55,12 @@ class Refusing:
         raise TooFewCandidates("There are none.", span=1, found=0)
 
 
-def pooled(model: RuleModel, key: bytes, pool: Sequence[str] = NAMES) -> Sampler:
+def pooled(model: RuleModel, key: bytes, pool: Sequence[str] = NAMES, method: Method = "exchangeable") -> Sampler:
     def grouping(texts: Sequence[TaggedText], entities: Sequence[Entity], prf: Prf) -> list[Group]:
         return [Group((at,), tuple((value,) for value in pool)) for at in range(len(entities))]
 
     shapes = TokenShapes(TOKENIZER, model.vocabulary)
-    return Sampler(model, TOKENIZER, SamplingGoal(FAKES), Prf(sha256(key).digest()), shapes, grouping)
+    return Sampler(model, TOKENIZER, SamplingGoal(FAKES, method=method), Prf(sha256(key).digest()), shapes, grouping)
 
 
 def a_model(seed: int = 0, sharper: float = 1.0) -> RuleModel:
@@ -162,13 +163,16 @@ def test_all_parts_are_measured_and_tabulated() -> None:
     assert [table.title for table in tables(document)][-1] == "Targets"
 
 
-def test_one_secret_again_narrows_down_to_it_unless_there_is_a_store() -> None:
-    results = Results(PLAN, "fake")
+@pytest.mark.parametrize(("method", "left_over"), [("dictionary", 1.0), ("exchangeable", FAKES + 1)])
+def test_one_secret_again_narrows_down_to_it_unless_kept_or_in_one_band(method: Method, left_over: float) -> None:
+    """A band of λ+1 values is one set, whatever the key."""
+    results = Results(replace(PLAN, repeated=(method,)), "fake")
     made = material({Category.NAME: cases(Category.NAME, NAMES[:3])})
-    Bench(results, made, Silent(), lambda: None).run(["repetition"])
+    by = {method: lambda key: pooled(a_model(), key, method=method)}
+    Bench(results, replace(made, methods=by), Silent(), lambda: None).run(["repetition"])
     left = {(row["sent"], row["store"]): row["left"] for row in results.repetition}
     assert left["one prompt ten times", True] == left["three prompts", True] == FAKES + 1
-    assert left["one prompt ten times", False] == 1.0 and left["three prompts", False] < 2
+    assert left["one prompt ten times", False] == left_over
 
 
 def test_decoding_is_compared_with_partitioned_and_memory_with_the_formula() -> None:

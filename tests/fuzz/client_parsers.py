@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 
 import atheris
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script, from any folder
 
 with atheris.instrument_imports(include=["cloister.client"]):
     from cloister.addresses import HttpAddress
