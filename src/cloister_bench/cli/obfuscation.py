@@ -15,8 +15,7 @@ from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
-from cloister_bench.obfuscation.methods import METHODS
-from cloister_bench.obfuscation.results import FIGURES, FULL, PARTS, QUICK, Plan, Results, tables
+from cloister_bench.obfuscation.results import FIGURES, FULL, METHODS, PARTS, QUICK, Plan, Results, tables
 
 if TYPE_CHECKING:
     from cloister_bench.obfuscation.run import Material

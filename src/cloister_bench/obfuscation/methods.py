@@ -18,7 +18,6 @@ from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.tags import TaggedText
 from cloister.obfuscation.variants import Substitutes, Substituting
 
-METHODS = ("naive", "dictionary", "gqs", "exchangeable")
 _PIECES = re.compile(r"[^\W\d_]+|\d|[\W_]")
 
 

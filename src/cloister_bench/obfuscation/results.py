@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+METHODS = ("naive", "dictionary", "gqs", "exchangeable")
 Part = Literal["distinguisher", "repetition", "curves", "latency", "decoding"]
 PARTS: tuple[Part, ...] = get_args(Part)
 JOINT = "2–4 secrets"  # of one prompt: not among all
