@@ -69,4 +69,4 @@ def test_the_level_mpc_names_what_it_imports_beside_cloister() -> None:
 
 
 def test_every_dependency_is_imported() -> None:
-    assert not REQUIRED - FOUND.keys()
+    assert not REQUIRED - FOUND.keys() - {"httptools"}  # of uvicorn's HttpToolsProtocol, which the gateway imports

@@ -80,7 +80,7 @@ def local_obfuscation(
 ) -> Obfuscation:
     """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here. `store` is
     the file that keeps substitutes, or "none"; None: the file in the user's data folder."""
-    epsilon, candidates = gqs.get("epsilon", 1.0), gqs.get("candidates", 128)
+    epsilon, candidates = gqs.get("epsilon", 2.0), gqs.get("candidates", 128)
     by = Quantization(epsilon, candidates, gqs.get("temperature", 1.0), gqs.get("distance", "relative"))
     goal, kept = SamplingGoal(fakes, None, by, method), open_store(store)
     local = LocalModel(model, lambda_max=by.lambda_max)

@@ -26,7 +26,7 @@ class SamplingOptions(BaseModel):
     method: Literal["exchangeable", "dictionary", "gqs"] = option(
         "exchangeable", "Values that exist, drawn by the model; drawn evenly; or made up by the model (the paper's)."
     )
-    epsilon: float = option(1.0, "Of gqs, ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
+    epsilon: float = option(2.0, "Of gqs, ε: how far a made-up prompt's probability may be from the real.", ge=1e-6)
     auto_redact: bool = option(False, "Look for secrets on this machine, too: names, dates, places, numbers.")
     sampling_model: str | None = option(None, "Model that samples, as for `serve`.", show_default=DEFAULT_MODEL)
     store: str | None = option(

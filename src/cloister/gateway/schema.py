@@ -102,7 +102,7 @@ class ObfuscationOptions(Given):
     method: Literal["exchangeable", "dictionary", "gqs"] = Field(
         default="exchangeable", description="values that exist, drawn by the model or evenly, or made up (the paper's)"
     )
-    epsilon: float = Field(default=1.0, gt=0, le=100, description="of gqs: ε, at most 1 for an absolute distance")
+    epsilon: float = Field(default=2.0, gt=0, le=100, description="of gqs: ε, at most 1 for an absolute distance")
     distance: Literal["absolute", "relative"] = "relative"
     candidates: int = Field(default=128, ge=1, le=512, description="λ_max: candidates for each token")
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")

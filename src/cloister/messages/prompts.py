@@ -22,7 +22,7 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
     fakes: Annotated[int, Meta(ge=1, le=MOST_FAKES)] = 7
     minimum: Annotated[int, Meta(ge=0, le=MOST_FAKES)] = 0
     method: Literal["exchangeable", "dictionary", "gqs"] = "exchangeable"
-    epsilon: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    epsilon: Annotated[float, Meta(gt=0, le=100)] = 2.0
     distance: Literal["absolute", "relative"] = "relative"
     candidates: Annotated[int, Meta(ge=1, le=512)] = 128
     temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0

@@ -30,7 +30,7 @@ Distance = Literal["absolute", "relative"]
 class Quantization:
     """λ_max: candidates kept at each step. Distance: |P(fake) − P(real)| < ε as in the paper, or of ln P."""
 
-    epsilon: float = 1.0
+    epsilon: float = 2.0
     lambda_max: int = 128
     temperature: float = 1.0
     distance: Distance = "relative"
