@@ -208,7 +208,9 @@ class _Dates:
         return replace(joint, secrets=secrets, places=(*joint.places, place), age=age)
 
     def group(self, around: Sequence[Around], draw: Prf, vocabularies: Vocabularies) -> Group:
-        base = self._base(self.read, self.age or 0)
+        # Years beside days: not every member would have got the same pool.
+        mixed = len({one.unit == "year" for one in self.read}) > 1
+        base = None if mixed else self._base(self.read, self.age or 0)
         if base is None:
             return Group(self.places, None)
         anchor = max(range(len(base)), key=lambda at: (_COARSE[base[at].unit], base[at].year is not None, -at))

@@ -14,7 +14,7 @@ from cloister.obfuscation.candidates import places
 from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
 from cloister.obfuscation.candidates.cells import Cells
 from cloister.obfuscation.candidates.medications import MEDICATIONS
-from cloister.obfuscation.candidates.names import LISTS
+from cloister.obfuscation.candidates.names import _FIXED, LISTS
 from cloister.obfuscation.candidates.organisations import COMPANIES
 from cloister.obfuscation.candidates.vocabularies import VOCABULARIES, load
 from cloister.obfuscation.index import Prf
@@ -43,7 +43,8 @@ def check(category: Category, secret: str, *, fewest: int = FEWEST) -> Pool:
 
 
 def words_of(kind: str) -> st.SearchStrategy[str]:
-    return st.sampled_from([word for _, cell in LISTS[kind] for word in cell])
+    """Without those that are titles or suffixes too (Major, Sister): they stay."""
+    return st.sampled_from([word for _, cell in LISTS[kind] for word in cell if word.lower() not in _FIXED])
 
 
 CAPITALS = st.sampled_from((str, str.upper, str.lower))
@@ -66,7 +67,7 @@ PERSONS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(PERSONS, words_of("given"), words_of("given"), words_of("surname"), words_of("surname"), words_of("single"))
 def test_names(form: str, given: str, middle: str, surname: str, other: str, single: str) -> None:
     secret = form.format(given=given, middle=middle, surname=surname, other=other, single=single)
@@ -108,7 +109,7 @@ WORDS = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.dates(date(1900, 1, 1), date(2040, 12, 31)), st.sampled_from(NUMERIC + WORDS))
 def test_dates(day: date, form: str) -> None:
     found = check(Category.DATE, day.strftime(form), fewest=8)
@@ -205,7 +206,7 @@ def test_what_is_in_no_vocabulary_gets_no_pool(category: Category, secret: str) 
     assert pool(category, secret) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sampled_from(list(VOCABULARIES)), st.text(st.characters(codec="utf-8"), max_size=40))
 def test_any_text_is_answered(category: Category, secret: str) -> None:
     found = pool(category, secret)
