@@ -18,6 +18,7 @@ from typing import Any
 
 DATA = Path(__file__).resolve().parent.parent / "src" / "cloister" / "obfuscation" / "candidates" / "data"
 SURNAMES, GIVEN = 48_000, 24_000  # of the census: 80% of people by surname, 92% by given name
+INSTEAD = {"Sexy Babe": "Blue Harbor"}  # what nobody would take for an employer
 REST = 4_000  # of the other kind, in each group: given names as surnames ("Miss Emily")
 FEWEST, LARGEST, BAND = 16, 64, 128  # words of a cell, and of one frequency
 COMMON = {"surname": 1500, "given": 1500}  # an American name of this rank is English whichever other list has it
@@ -266,7 +267,8 @@ def organisations() -> None:
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
     write("streets", cells({"street": sorted(dict.fromkeys(streets))}))
     finance = mimesis("en", "finance")
-    groups = {"company": sorted(set(finance["company"]["name"])), "bank": sorted(set(finance["banks"]))}
+    companies = [INSTEAD.get(name, name) for name in sorted(set(finance["company"]["name"]))]
+    groups = {"company": companies, "bank": sorted(set(finance["banks"]))}
     write("companies", cells(groups))
 
 

@@ -10,13 +10,14 @@ from math import log
 import numpy as np
 import pytest
 
-from cloister.errors import TooFewCandidates
+from cloister.errors import ObfuscationRefused, TooFewCandidates
 from cloister.obfuscation.entities import Entity
 from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.joint import Group
 from cloister.obfuscation.language_model import TokenShapes
 from cloister.obfuscation.sampler import Sampler
+from cloister.obfuscation.store import MemoryStore
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
 from cloister.obfuscation.variants import Variants, make_variants
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
@@ -126,6 +127,17 @@ def test_no_value_stands_for_two_secrets() -> None:
     for key in range(20):
         names = [name for values in made(text, sampler(Believer(0.05), key=key)).substitutes.values for name in values]
         assert len({NAMES[4], NAMES[5], *names}) == 8
+
+
+def test_a_secret_that_stood_in_for_another_one_is_refused() -> None:
+    """Of all values in its place it alone would be one of the other's."""
+    by, store = sampler(Believer(0.05)), MemoryStore()
+    first = make_variants([parse_redacted(letter(NAMES[4]))], by, store, by.goal)
+    [[fake], *_] = first.substitutes.values
+    both = letter(NAMES[4]) + f' and <redacted category="name">{fake}</redacted>'
+    with pytest.raises(ObfuscationRefused, match="made-up value of another") as refused:
+        make_variants([parse_redacted(both)], by, store, by.goal)
+    assert fake not in str(refused.value)
 
 
 def test_the_same_key_and_prompt_draw_the_same() -> None:

@@ -5,7 +5,7 @@ the others blanked; those that must agree are drawn together."""
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 
-from cloister.errors import TooFewCandidates
+from cloister.errors import ObfuscationRefused, TooFewCandidates
 from cloister.obfuscation.candidates.vocabularies import VOCABULARIES
 from cloister.obfuscation.entities import Entity, entities_of, without
 from cloister.obfuscation.goal import SamplingGoal
@@ -89,12 +89,9 @@ class Sampler:
     ) -> Generator[int, None, Drawn]:
         texts, asked = _alone(texts, entities, group.entities)
         taken |= {entity.secret.casefold() for at, entity in enumerate(entities) if at not in group.entities}
-        real = tuple(entity.secret for entity in asked)
-        pool = [
-            values
-            for values in group.pool or ()
-            if values == real or not any(value.casefold() in taken for value in values)
-        ]
+        if any(entity.secret.casefold() in taken for entity in asked):
+            raise _taken(group.entities[0])
+        pool = [values for values in group.pool or () if not any(value.casefold() in taken for value in values)]
         model = self.model if self.goal.method == "exchangeable" else None
         found = yield from PoolDraw(model, self.tokenizer, self.goal.fakes, self.prf).draw(texts, asked, pool)
         if len(found.values) <= self.goal.least or found.believable < self.goal.believable:
@@ -122,6 +119,12 @@ def _joined(drawn: Sequence[tuple[tuple[int, ...], Drawn]], methods: Sequence[st
         for those in ([each.logprobs for _, each in drawn], [each.likelihoods for _, each in drawn])
     )
     return Substitutes(tuple(fakes), logprobs, likelihoods, tuple(methods))
+
+
+def _taken(number: int) -> ObfuscationRefused:
+    """Its fakes avoid the others' values and it does not: of all its values it alone would be among them."""
+    message = f"Secret {number + 1} is a made-up value of another secret of this prompt, drawn earlier."
+    return ObfuscationRefused(message, hint="Say them in separate prompts, or begin a new session or store.")
 
 
 def _unknown(entities: Sequence[Entity], number: int) -> TooFewCandidates:
