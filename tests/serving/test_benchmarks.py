@@ -13,7 +13,7 @@ from tests.served import Command
 pytestmark = [pytest.mark.release, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.parametrize("suite", ["spd", "mpc"])
+@pytest.mark.parametrize("suite", ["levels", "mpc"])
 def test_a_quick_run_ends_well(suite: str, tmp_path: Path) -> None:
     if suite == "mpc" and find_spec("spu") is None:
         pytest.skip("SPU is not installed: make mpc")

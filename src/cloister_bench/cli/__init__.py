@@ -13,7 +13,6 @@ from cloister_bench.cli.peers import bench_peers
 from cloister_bench.cli.serve import bench_serve
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.sharing_attack import bench_sharing_attack
-from cloister_bench.cli.spd import bench_spd
 
 bench = typer.Typer(
     cls=FriendlyGroup,
@@ -22,7 +21,6 @@ bench = typer.Typer(
     help="Measure servers: ours, or any that speaks OpenAI's API.",
 )
 bench.command("serve")(bench_serve)
-bench.command("spd")(bench_spd)
 bench.command("levels")(bench_levels)
 bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)

@@ -59,11 +59,11 @@ def bench_sharing(options: SharingOptions) -> None:
     """
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
+    from cloister_bench.memory import kv_bytes
     from cloister_bench.sharing.offline import VARIANTS
     from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
     from cloister_bench.sharing.workloads import TRACES, WORKLOADS, Scale, read_texts
     from cloister_bench.sharing.world import Reader
-    from cloister_bench.spd.deployment import kv_bytes
 
     possible = [name for name in WORKLOADS if options.data is not None or name not in TRACES]
     folder = find_model(options.model)

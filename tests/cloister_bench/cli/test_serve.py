@@ -1,16 +1,10 @@
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cloister_bench.spd.plan import FULL, PARTS
-from cloister_bench.spd.plan import QUICK as QUICK_PLAN
-from cloister_bench.spd.run import Bench
 from tests.cli.conftest import Run
-from tests.cloister_bench.spd.fakes import results
 from tests.cloister_bench.stub_server import MODEL, Request, error_response, models_response, openai_server, stub_server
 
 QUICK = ("--input-tokens", "5", "--output-tokens", "4", "--requests-per-user", "2", "--warmup", "0")
@@ -87,71 +81,3 @@ def test_the_level_asked_for_is_sent_and_recorded(run: Run, tmp_path: Path) -> N
     assert json.loads(plain.stdout)["protection"] is None
     assert json.loads(numbers.read_text())["protection"] == "open" and ", open" in level.stdout
     assert not any("session" in request.body for request in stub.requests)
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """`bench spd` without servers: whatever it is told to measure comes out as made up. What it was told."""
-    told: list[dict[str, Any]] = []
-
-    async def run(bench: Bench, parts: set[str]) -> None:
-        made = results()
-        bench._watcher.begin("users", 1)
-        bench._watcher.advance("one")
-        for name in ("measured", "breakdown", "ttft", "vaults", "memory"):
-            setattr(bench._results, name, getattr(made, name))
-        if "memory" not in parts:
-            bench._results.failed.append({"part": "memory", "reason": "it was told so"})
-        bench._save()
-        told.append({"plan": bench._plan, "parts": parts, "arguments": bench._arguments, "larger": bench._larger})
-
-    monkeypatch.setattr(Bench, "run", run)
-    return told
-
-
-def test_spd_writes_numbers_tables_and_plots(run: Run, measured: list[dict[str, Any]], tmp_path: Path) -> None:
-    numbers, plots = tmp_path / "spd.json", tmp_path / "plots"
-    result = run("bench", "spd", "--json", str(numbers), "--plot-dir", str(plots))
-    assert result.exit_code == 0, result.output
-    document = json.loads(numbers.read_text())
-    assert [target["met"] for target in document["targets"]].count(False) == 1 and document["quick"] is False
-    assert len(list(plots.glob("*.png"))) == 4
-    assert "partitioned" in result.stdout and "q projection" in result.stdout and "missed" in result.stdout
-    assert measured[0]["plan"] == FULL and measured[0]["parts"] == set(PARTS)
-
-
-def test_spd_options_reach_the_plan(run: Run, measured: list[dict[str, Any]], tmp_path: Path) -> None:
-    options = ("--users", "1,4", "--output-tokens", "8", "--rounds", "5", "--requests-per-user", "7", "--seed", "3")
-    more = ("--parts", "users, memory", "--serve-arg", "--threads", "--serve-arg", "1", "--seconds", "30")
-    result = run("bench", "spd", "--quick", *options, *more, "--json", "-")
-    assert json.loads(result.stdout)["quick"] is True
-    wanted = replace(QUICK_PLAN, users=(1, 4), output_tokens=8, rounds=5, requests=7, seed=3, seconds=30.0)
-    assert measured[0]["plan"] == wanted
-    assert measured[0]["parts"] == {"users", "memory"} and measured[0]["arguments"] == ("--threads", "1")
-
-
-def test_spd_keeps_what_it_has_when_a_part_fails_and_says_so(
-    run: Run, measured: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    numbers = tmp_path / "spd.json"
-    result = run("bench", "spd", "--parts", "users", "--json", str(numbers))
-    assert result.exit_code == 1 and "memory: it was told so" in result.stderr
-    document = json.loads(numbers.read_text())
-    assert document["runs"] and document["failed"] == [{"part": "memory", "reason": "it was told so"}]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("--users", "0"), ("--parts", "users,nothing"), ("--rounds", "0"), ("--model", "nowhere.gguf"), ("--json", "/")],
-)
-def test_spd_wrong_use_is_said_before_anything_is_measured(
-    run: Run, measured: list[dict[str, Any]], arguments: tuple[str, ...]
-) -> None:
-    result = run("bench", "spd", *arguments)
-    assert result.exit_code in (1, 2) and result.stderr and "Traceback" not in result.output
-    assert not measured
-
-
-def test_spd_help_has_examples(run: Run) -> None:
-    result = run("bench", "spd", "--help")
-    assert "cloister bench spd --json spd.json --plot-dir plots" in result.stdout

@@ -5,7 +5,7 @@ from cloister.levels import LEVELS
 from cloister_bench.levels.plan import Plan, Side
 from cloister_bench.levels.results import FIGURES, Results, readme_table, tables
 from cloister_bench.suite.documents import draw_figures, find
-from tests.cloister_bench.spd.fakes import run
+from tests.cloister_bench.fakes import run
 
 PLAN = Plan(users=(1, 8), rounds=3)
 SPEED = {"open": 100.0, "shared": 90.0, "partitioned": 80.0, "obfuscated": 20.0, "isolated": 50.0}

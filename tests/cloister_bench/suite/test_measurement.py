@@ -6,7 +6,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.levels import LevelName as Level
 from cloister_bench.report import RunReport
 from cloister_bench.suite.measurement import Measured, Point, in_turn, measure_in_turn, ratio
-from tests.cloister_bench.spd.fakes import run
+from tests.cloister_bench.fakes import run
 
 
 def sides(users: int, rounds: int = 3, isolated_rounds: int = 1, optional: bool = False) -> list[Point]:

@@ -18,7 +18,7 @@ from cloister.models.source import open_folder
 from cloister_bench.gpu.trials.node import MPS, WAYS, Answer, Client, divergence, gpu_memory, processes, served
 from cloister_bench.load import measure
 from cloister_bench.messages import Workload
-from cloister_bench.spd.random_model import write_random_model
+from cloister_bench.random_model import write_random_model
 
 AT_ONCE = (1, 8, 24)
 MOST_KEPT = 24  # that one tenant keeps at most, of those that a GPU has room for
