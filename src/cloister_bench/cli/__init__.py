@@ -10,7 +10,6 @@ from cloister_bench.cli.levels import bench_levels
 from cloister_bench.cli.mpc import bench_mpc
 from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.peers import bench_peers
-from cloister_bench.cli.serve import bench_serve
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.sharing_attack import bench_sharing_attack
 
@@ -20,7 +19,7 @@ bench = typer.Typer(
     add_completion=False,
     help="Measure servers: ours, or any that speaks OpenAI's API.",
 )
-bench.command("serve")(bench_serve)
+bench.command("peers")(bench_peers)
 bench.command("levels")(bench_levels)
 bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)
@@ -30,4 +29,3 @@ bench.command("obfuscation")(bench_obfuscation)
 bench.command("compact")(bench_compact)
 bench.command("gpu")(bench_gpu)
 bench.command("gpu-all")(bench_gpu_all)
-bench.command("peers")(bench_peers)

@@ -11,7 +11,7 @@ from time import monotonic
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import MPC, LevelName
 from cloister.models.source import ModelFolder
-from cloister_bench.levels.plan import SERVED, Part, Side, WordsLoad
+from cloister_bench.levels.plan import SERVED, Part, WordsLoad
 from cloister_bench.levels.results import Results
 from cloister_bench.load import User, measure
 from cloister_bench.messages import Answer, BrokenAnswer, Workload
@@ -37,7 +37,7 @@ class Node(OwnServer):
             seed=seed,
             timeout_s=REQUEST_S,
             protection=point.level,
-            sessions=isinstance(point, Side) and point.session,
+            sessions=point.session,
         )
 
     async def measure(self, point: Point, seed: int) -> RunReport:
@@ -62,7 +62,7 @@ async def started(server: Node, levels: Iterable[LevelName]) -> AsyncIterator[No
     """Waits until the server has answered at each of these levels once."""
     with server:
         try:
-            server.model = await server.ready(START_S)
+            await server.ready(START_S)
         except ServiceUnavailable as failed:  # the log's folder is gone by the time a user reads this
             lines = [line for line in server.log.read_text(errors="replace").splitlines() if line.strip()]
             raise ServiceUnavailable(failed.message, hint=lines[-1].strip() if lines else "It said nothing.") from None
