@@ -100,7 +100,7 @@ def test_levels_are_asked_of_servers_that_have_them_and_of_no_others(run: Run) -
 
 
 def test_a_server_is_an_address_or_a_command_with_a_port() -> None:
-    named, plain = server_of("a=http://h:1/v1", None), server_of("http://h:1/?x=1", None)
+    named, plain = server_of("a=http://h:1/v1", None), server_of("http://h:1/x=1", None)
     assert (named.name, named.address.port, plain.name) == ("a", 1, "h:1")
     started = server_of("b=env A=1 serve --port {port}", "k")
     assert isinstance(started, ServerProcess) and started.name == "b" and started.api_key == "k"
