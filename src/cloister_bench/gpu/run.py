@@ -119,7 +119,6 @@ class Bench(Measurement[Results]):
         self._plan: Plan = results.plan
         self._start, self._clock = start, clock
         self._session: Session | None = None
-        self._shape = ""
 
     def run(self) -> None:
         cases = self._plan.cases()
@@ -127,12 +126,12 @@ class Bench(Measurement[Results]):
         try:
             for case in cases:
                 if self._clock() - self._from >= 60 * self._plan.minutes:
-                    self._results.left_out.append(f"{case.shape}: {case}")
+                    self._results.left_out.append(str(case))
                 else:
-                    self._watcher.say(f"{case.shape}, {case}")
-                    with self._noting(f"{case.shape}: {case}"):
+                    self._watcher.say(str(case))
+                    with self._noting(str(case)):
                         self._measure(case)
-                self._watcher.advance(f"{case.shape}, {case}")
+                self._watcher.advance(str(case))
         finally:
             self._end()
             self._results.seconds = self._elapsed
@@ -140,11 +139,10 @@ class Bench(Measurement[Results]):
 
     def _measure(self, case: Case) -> None:
         if case.part == "transformers":  # another program
+            self._end()
             with closing(self._start(case)) as session:
                 return self._take(session, case)
-        if self._session is None or self._shape != case.shape:
-            self._end()
-            self._session, self._shape = self._start(case), case.shape
+        self._session = self._session or self._start(case)
         try:
             self._take(self._session, case)
         except SessionLost:

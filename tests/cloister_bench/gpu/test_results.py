@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from cloister_bench.gpu.plan import FULL
-from cloister_bench.gpu.results import Results, judged, tables
+from cloister_bench.gpu.results import FIGURES, Results, tables
+from cloister_bench.suite.documents import draw_figures
 from tests.cloister_bench.gpu.fakes import results
 
 
@@ -16,12 +18,12 @@ def verdicts(made: Results) -> dict[str, bool]:
 def test_every_target_has_an_honest_verdict() -> None:
     met = verdicts(results())
     assert met["partitioned over open, a step, 64 × 64"] and met["partitioned over open, a step, 1 × 2,048"]
-    assert met["open over the floor, 8 users"]
-    assert met["throughput of open over transformers' generate, 32 × 64/64"], "180 over 100"
+    assert met["open over the floor, 8 × 64"]
+    assert met["open over transformers' generate, 32 × 64/64"], "180 over 100"
     assert not met["throughput of partitioned over open, 32 × 64/64"], "0.78"
     assert not met["one of eight attention processes beside its users' KV, MB"]
-    assert met["obfuscated, λ = 8, 8 users, over λ = 0"], "1.07"
-    assert not met["obfuscated, λ = 64, 1 user, over λ = 0"], "1.58"
+    assert met["obfuscated, λ = 8, 8 × 64, over λ = 0"], "1.07"
+    assert not met["obfuscated, λ = 64, 1 × 64, over λ = 0"], "1.58"
     assert not any(verdicts(Results(FULL, "GPU")).values()), "what was not measured was not met"
 
 
@@ -36,7 +38,7 @@ def test_the_default_isolation_is_what_the_target_is_about() -> None:
 
 def test_generate_counts_with_its_better_way() -> None:
     made = results()
-    compiled = {"part": "transformers", "shape": "Llama-3-8B", "users": 8, "prompt": 64, "answer": 64}
+    compiled = {"part": "transformers", "users": 8, "prompt": 64, "answer": 64}
     made.add({**compiled, "design": "transformers, compiled", "tokens_per_s": 170.0, "ttft_ms": 1.0})
     [row] = [row for row in made.document()["targets"] if row["name"].endswith("generate, 8 × 64/64")]
     assert row["measured"] == pytest.approx(180 / 170) and not row["met"]
@@ -61,14 +63,12 @@ def test_the_same_is_said_once_and_the_unknown_not_at_all() -> None:
 def test_tables_show_settings_bits_and_what_is_not_offered() -> None:
     made = results()
     found = {table.title: table for table in tables(made.document())}
-    steps = found["Llama-3-8B: a decode step, over open's"]
+    steps = found["A decode step, over open's"]
     row = next(row for row in steps.rows if row[0] == "32 × 64")
-    assert row[3:6] == ["1.04", "1.02", "1.2"] and row[-1] == "the same"
-    assert "obfuscated, λ = 128: not offered" in (steps.caption or "")
-    assert [row[0] for row in found["Where a step goes, ms"].rows][-1] == "whole step"
-    [_, variants, *_] = found["A decode step of obfuscated"].rows
-    assert variants[:4] == ["Llama-3-8B", "8", "8", "72"] and variants[5:] == ["1.072", "the same"]
-    assert "Code-Llama-13B: a decode step, over open's" in found
+    assert row[3:] == ["1.04", "1.02", "the same"]
+    assert "obfuscated, λ = 64: not offered" in (steps.caption or "")
+    [_, eight, *_] = found["A decode step of obfuscated"].rows
+    assert eight[:2] == ["8", "8"] and eight[3:] == ["1.072", "the same"]
     for each in made.rows:
         if each.get("same_bits"):
             each["same_bits"] = False
@@ -76,10 +76,7 @@ def test_tables_show_settings_bits_and_what_is_not_offered() -> None:
     assert [table.rows for table in tables(Results(FULL, "GPU").document())][:-1] == [[], [], []]
 
 
-def test_a_document_is_judged_by_todays_targets() -> None:
-    """And a step that was broken down counts where it was not measured by itself."""
-    document = {**results().document(), "targets": []}
-    broken_down = [row for row in document["breakdown"] if row["design"] == "partitioned"]
-    document["steps"] = [row for row in document["steps"] if (row["users"], row["prompt"]) != (32, 64)]
-    rows = {row["name"]: row for row in judged(document)["targets"]}
-    assert rows["partitioned over open, a step, 32 × 64"]["measured"] == broken_down[0]["ratio"] == 1.04
+def test_the_figure_is_a_picture_and_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+    [path] = draw_figures(results().document(), tmp_path, FIGURES)
+    assert path.stem == "gpu-steps" and path.read_bytes().startswith(b"\x89PNG")
+    assert draw_figures(Results(FULL, "GPU").document(), tmp_path, FIGURES) == []

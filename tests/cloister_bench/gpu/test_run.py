@@ -30,7 +30,7 @@ class Machine:
         self.now, self.started, self.open, self.failing, self.lost = 0.0, [], 0, failing, lost
 
     def start(self, case: Case) -> FakeSession:
-        self.started.append((case.shape, case.part))
+        self.started.append(case.part)
         self.open += 1
         return FakeSession(self)
 
@@ -60,12 +60,11 @@ def measured(plan: Plan, machine: Machine) -> tuple[Results, list[int]]:
     return results, saved
 
 
-def test_all_cases_are_measured_with_a_process_for_each_shape_and_peer() -> None:
-    plan, machine = replace(FULL, shapes=FULL.shapes[:2]), Machine()
-    results, saved = measured(plan, machine)
+def test_all_cases_are_measured_with_one_process_and_one_for_each_peer() -> None:
+    machine = Machine()
+    results, saved = measured(FULL, machine)
     assert not results.failed and not results.left_out
-    peers = [case.part for case in plan.cases() if case.part == "transformers"]
-    assert len(machine.started) == 2 + len(peers)
+    assert len(machine.started) == 1 + [case.part for case in FULL.cases()].count("transformers")
     assert set(range(1, len(results.rows) + 1)) <= set(saved), "every number is saved when it is there"
 
 
@@ -74,7 +73,7 @@ def test_no_case_begins_after_its_time_and_those_left_out_are_said() -> None:
     results, _ = measured(plan, Machine())
     begun = 60 / CASE_S
     assert len(results.left_out) == len(plan.cases()) - begun
-    assert results.left_out[0] == "Llama-3-8B: transformers, 32 users, 64 tokens"
+    assert results.left_out[0] == "requests, 32 users, 512 tokens"
     assert results.document()["left_out"] == results.left_out and {row["part"] for row in results.rows} >= {"requests"}
 
 
@@ -87,22 +86,20 @@ def test_the_minutes_count_from_the_commands_start() -> None:
 
 def test_a_case_that_fails_costs_that_case_alone() -> None:
     machine = Machine(failing=("requests",))
-    results, _ = measured(replace(FULL, shapes=FULL.shapes[:1]), machine)
+    results, _ = measured(FULL, machine)
     assert {each["reason"] for each in results.failed} == {"it was told so"}
-    assert len(machine.started) == 1 + len([c for c in FULL.cases() if c.part == "transformers"])
-    assert results.document()["breakdown"], "what comes after it is measured"
+    assert machine.started == ["floor", *["transformers"] * 3]
+    assert results.document()["obfuscated"], "what comes after it is measured"
 
 
 def test_a_process_that_is_lost_is_replaced_and_keeps_its_rows() -> None:
-    machine = Machine(lost=("breakdown",))
-    results, _ = measured(replace(FULL, shapes=FULL.shapes[:1]), machine)
-    assert machine.started.count(("Llama-3-8B", "floor")) == 1 and len(results.failed) == 1
-    after = [part for _, part in machine.started if part not in ("floor", "transformers")]
-    assert len(after) == 1, "another process goes on"
-    assert len(results.document()["breakdown"]) == 1
+    machine = Machine(lost=("requests",))
+    results, _ = measured(FULL, machine)
+    assert len(results.failed) == 3 and machine.started[:3] == ["floor", "requests", "steps"], "another process goes on"
+    assert len(results.document()["requests"]) == 3
 
 
-CASE = Case("Llama-3-8B", "steps", 8, processes=(8, 1))
+CASE = Case("steps", 8)
 
 
 def test_a_session_passes_rows_on_and_survives_what_a_case_raises() -> None:

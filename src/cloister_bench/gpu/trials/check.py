@@ -13,9 +13,8 @@ from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.find import fetch
 from cloister_bench.gpu.attention import AttentionProcesses
 from cloister_bench.gpu.checks import check_attention, check_linear, check_norm_and_embedding
-from cloister_bench.gpu.measurer import random_decoder
+from cloister_bench.gpu.model import random_decoder
 from cloister_bench.gpu.mps import mps
-from cloister_bench.gpu.shapes import LLAMA_3_8B
 from cloister_bench.gpu.steps import measure_steps
 
 MOST_ERROR = 5e-3
@@ -56,10 +55,10 @@ def partition(options: argparse.Namespace, note: Note) -> None:
 def _partition(note: Note) -> None:
     by_users = {users: {min(users, count) for count in ATTENTION if count <= users or count == 8} for users, _ in CASES}
     processes = AttentionProcesses(set.union(*by_users.values()))  # before the GPU is open
-    decoder = random_decoder(LLAMA_3_8B)
+    decoder = random_decoder()
     found: list[Row] = []
     for users, prompt in CASES:
         settings, silent = sorted(by_users[users]), users == SILENT
-        for row in measure_steps(decoder, processes, users, prompt, settings, isolated=False, silent=silent):
+        for row in measure_steps(decoder, processes, users, prompt, settings, silent=silent):
             found.append({"users": users, "prompt": prompt, "silent": silent, **row})
             note("partition", found)

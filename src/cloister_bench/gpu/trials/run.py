@@ -13,7 +13,6 @@ from typing import Any
 
 SOURCE = Path(__file__).parents[3]
 LEAST_S = 30  # no trial is begun with less time left
-SPARE_VAULTS = 26
 Found = dict[str, Any]
 
 
@@ -63,13 +62,11 @@ def parts(like: Path, gguf: Path | None, folder: Path) -> list[Part]:
         return [sys.executable, "-m", "cloister_bench.gpu.trials", name, *arguments]
 
     model = ["--model", str(gguf)] if gguf else ["--model", str(folder / "model"), "--like", str(like)]
-    spare = [f"--option={word}" for word in ("--spare-vaults", str(SPARE_VAULTS))]
     return [
         Part("check", trial("check"), wrong_in_check),
         Part("partition", trial("partition"), wrong_in_partition),
-        Part("serve", trial("serve", *model, *spare), wrong_in_serve, most_s=300.0),
+        Part("serve", trial("serve", *model), wrong_in_serve, most_s=300.0),
         Part("weights", trial("weights"), wrong_in_weights),
-        Part("bench", [sys.executable, "-m", "cloister_bench", "gpu"], lambda found: [], most_s=1800.0),
     ]
 
 
@@ -77,8 +74,6 @@ def run(part: Part, folder: Path, left_s: float) -> tuple[Found, list[str]]:
     """A trial writes as it goes, and is ended when its time is over."""
     file, most = folder / f"{part.name}.json", min(part.most_s, left_s)
     command = [*part.command, "--json", str(file)]
-    if part.name == "bench":
-        command += ["--minutes", f"{max(0.1, most / 60 - 0.5):.1f}"]
     path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
     began = time.monotonic()
     try:
@@ -91,7 +86,7 @@ def run(part: Part, folder: Path, left_s: float) -> tuple[Found, list[str]]:
         wrong = part.wrong(found)
     except (OSError, ValueError, LookupError) as failure:
         found, wrong = {}, [f"no result ({type(failure).__name__})"]
-    if status and part.name != "bench":  # whose status says that not all was measured
+    if status:
         wrong.append(f"exit status {status}" if isinstance(status, int) else status)
     return {**found, "took_s": time.monotonic() - began, "wrong": wrong}, wrong
 

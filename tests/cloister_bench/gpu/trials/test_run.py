@@ -73,6 +73,6 @@ def test_a_part_that_ends_badly_or_late_or_says_nothing_fails_the_run(
 
 
 def test_what_there_was_no_time_for_fails_the_run(tmp_path: Path) -> None:
-    assert not run.run_all(tmp_path / "all.json", tmp_path, None, 0.1, "bench")
+    assert not run.run_all(tmp_path / "all.json", tmp_path, None, 0.1, "")
     noted = json.loads((tmp_path / "all.json").read_text())
     assert set(noted) == {"check", "partition", "serve", "weights"}
