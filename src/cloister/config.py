@@ -178,12 +178,6 @@ class ControllerSettings(MachineSettings):
     detector_model: Path | None = _sharing(
         None, "A Hugging Face folder for token classification as tier 2.", metavar="FOLDER", show_default="ours"
     )
-    judge: bool = _sharing(
-        False, "Where the detector is unsure, ask the idle model, if it was measured.", name="--judge/--no-judge"
-    )
-    judge_report: Path | None = _sharing(
-        None, "Its measurement, by `cloister bench detection --judge`.", show_default="beside the model"
-    )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 

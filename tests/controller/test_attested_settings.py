@@ -71,7 +71,6 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.share_threshold": 20,
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
-        "controller.judge": True,
         "controller.detector_model": make_classifier(tmp_path / "classifier"),
         "engine.cache_disk_bytes": 1 << 20,
         "gateway.keys_file": Path("keys.toml"),

@@ -49,7 +49,7 @@ def order_of(request: EngineRequest) -> Generate:
     head = request.request_id, request.tenant, request.prompt, request.params
     order: Generate
     if not request.partitions:
-        order = GeneratePrompt(*head, request.public, request.salt, request.policy, request.background)
+        order = GeneratePrompt(*head, request.public, request.salt, request.policy)
         assert request_of(order) == request
     else:
         [partition] = request.partitions

@@ -1,19 +1,16 @@
-"""At `shared`: has a detector read prompts, which has a veto on what is shared of each. A prompt's text is not kept;
-uncertain blocks are put to the serving model (judge.py)."""
+"""At `shared`: has a detector read prompts, which has a veto on what is shared of each. A prompt's text is not kept."""
 
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.judge import FRONTEND, JudgeKeeper, case_of
-from cloister.controller.requests import Node, frontend_of, wide
+from cloister.controller.requests import Node, wide
 from cloister.controller.routes.open import SharedRoute
 from cloister.controller.sharing import Sharing
 from cloister.messages.controller_detector import Label
-from cloister.messages.controller_frontend import Examine, JudgeForm
+from cloister.messages.controller_frontend import Examine
 from cloister.messages.controller_service import Probed
-from cloister.messages.generation import Accepted, Failed, Tokens
 
 log = logging.getLogger(__name__)
 HALF_LIFE_S = 60.0
@@ -54,15 +51,10 @@ class Probes:
 class PromptLabels:
     """`examine` is set while there is a detector; what it finds comes to `labelled`."""
 
-    def __init__(self, node: Node, probes: Probes, sharing: Sharing, *, judge: bool) -> None:
+    def __init__(self, node: Node, probes: Probes, sharing: Sharing) -> None:
         self._node, self._probes = node, probes
         self.examine: Callable[..., None] | None = None  # DetectorKeeper.classify
         self.route = SharedRoute(node, sharing, lambda: self.examine is not None)
-        self._judge = JudgeKeeper(node.send, self.route.labelled) if judge else None
-
-    def learn(self, form: JudgeForm) -> None:
-        if self._judge is not None:
-            self._judge.learn(form)
 
     def read(self, frontend: int, message: Examine) -> None:
         request = self._node.requests.get(wide(frontend, message.request_id))
@@ -75,30 +67,10 @@ class PromptLabels:
         """The detector's veto begins at the first block that is not public."""
         size = self._node.serving().block_tokens
         public = size * next((at for at, one in enumerate(blocks) if one.label is not Label.PUBLIC), len(blocks))
-        final = True
         if (request := self._node.requests.get(request_id)) is not None:
             request.labels = tuple(blocks)
             for other in map(self._node.requests.get, request.same_prompt):
                 if other is not None and other.tenant == request.tenant and other.shown == request.shown:
                     other.labels = request.labels
                     self.route.labelled(other.request_id, public)
-            if self._judge is not None and self._node.service is not None:
-                case = case_of(request_id, request.tenant, request.shown, blocks, size)
-                final = case is None or not self._judge.ask(case)
-        self.route.labelled(request_id, public, final=final)
-
-    def from_service(self, message: Accepted | Tokens | Failed) -> bool:
-        if self._judge is None or frontend_of(message.request_id) != FRONTEND:
-            return False
-        self._judge.handle(message)
-        return True
-
-    def forget(self, tenant: str) -> None:
-        """Requests that wait for the detector are served before the service forgets."""
-        self.route.serve_all_of(tenant)
-        if self._judge is not None:
-            self._judge.forget(tenant)
-
-    def service_gone(self) -> None:
-        if self._judge is not None:
-            self._judge.service_gone()
+        self.route.labelled(request_id, public)

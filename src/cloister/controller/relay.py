@@ -28,7 +28,6 @@ from cloister.messages.controller_frontend import (
     AskView,
     EndSession,
     Examine,
-    JudgeForm,
     KeyEntry,
     Serving,
     SubmitTokens,
@@ -104,7 +103,7 @@ class Relay:
         self._tenants: frozenset[str] = frozenset()
         self.probes = Probes()
         self.sharing = Sharing(settings, lambda: serving().block_tokens)
-        self.labels = PromptLabels(self._node, self.probes, self.sharing, judge=settings.judge)
+        self.labels = PromptLabels(self._node, self.probes, self.sharing)
         self._read: dict[str, OpenRoute] = {
             route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
         }
@@ -159,8 +158,6 @@ class Relay:
                     self._cancel(request)
             case Examine():
                 self.labels.read(number, message)
-            case JudgeForm():
-                self.labels.learn(message)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._send_stats(number, stats))
@@ -190,7 +187,7 @@ class Relay:
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget(lambda _, last: last.tenant == tenant)
-        self.labels.forget(tenant)
+        self.labels.route.serve_all_of(tenant)
         self._node.send(ForgetTenant(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
@@ -264,7 +261,6 @@ class Relay:
         """Requests that need it fail; vaults and their sessions stay."""
         self._node.service = None
         self._vault_side.service_gone()
-        self.labels.service_gone()
         for request in self.requests:
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":
@@ -283,8 +279,6 @@ class Relay:
                 if (request := self.requests.get(message.request_id)) is not None:
                     checked = sanitised(message) if isinstance(message, Failed) else message
                     self._route_of(request).from_service(request, checked)
-                else:
-                    self.labels.from_service(message)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 

@@ -54,7 +54,7 @@ class Tags(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Scores below `public` are public, from `private` on private; tier 3 judges those between."""
+    """Scores below `public` are public, from `private` on private; those between are uncertain."""
 
     public: float
     private: float

@@ -17,7 +17,7 @@ Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]
 
 
 class Label(IntEnum):
-    """Whether a block may be shared: only PUBLIC may. UNCERTAIN is private until tier 3 decides."""
+    """Whether a block may be shared: only PUBLIC may."""
 
     PRIVATE = 0
     UNCERTAIN = 1

@@ -27,7 +27,7 @@ Slot = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 
 
 class GeneratePrompt(RequestMessage, frozen=True):
-    """Controller → service, at `open` and `shared`. `background`: only while no other request waits or runs."""
+    """Controller → service, at `open` and `shared`."""
 
     tenant: Name
     prompt: PromptTokens
@@ -35,7 +35,6 @@ class GeneratePrompt(RequestMessage, frozen=True):
     public: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
     salt: Salt = ""
     policy: PolicyName = "none"
-    background: bool = False
 
 
 class GeneratePartitioned(RequestMessage, frozen=True):

@@ -22,7 +22,7 @@ from cloister.process.blocking import BlockingEndpoint
 def request_of(message: wire.Generate) -> EngineRequest:
     head = message.request_id, message.tenant
     if isinstance(message, wire.GeneratePrompt):
-        narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
+        narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy}
         return EngineRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, wire.GenerateVariants) else (message.partition,)
     public = len(message.public)
