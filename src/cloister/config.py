@@ -147,8 +147,8 @@ class ControllerSettings(MachineSettings):
     shared_policy: PolicyName = _sharing(
         "counted",
         "At the level shared: what tenants find of each other's prompts. counted: registered templates, and beginnings "
-        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing. For "
-        "comparison: safekv gives away whatever holds no personal data, global everything.",
+        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing; "
+        "global, for comparison: everything.",
     )
     share_epsilon: float = _sharing(
         1.0, "Noise on the count of accounts: Laplace(1/epsilon) for each page, for ever.", ge=0.01, le=1e9

@@ -66,7 +66,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.session_idle_s": 600.001,
         "controller.prefix_policy": "global",
         "controller.quantise_ttft_ms": 250,
-        "controller.shared_policy": "safekv",
+        "controller.shared_policy": "global",
         "controller.share_epsilon": 0.5,
         "controller.share_threshold": 20,
         "controller.detector": True,

@@ -21,7 +21,7 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
-Prefixes = Literal["none", "partition", "registered", "counted", "safekv", "global"]
+Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
 Disk = Literal["none", "encrypted"]
 

@@ -1,8 +1,6 @@
 """At `shared`: has a detector read prompts, which has a veto on what is shared of each. A prompt's text is not kept."""
 
-import logging
 from collections.abc import Callable, Sequence
-from time import monotonic
 
 from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import Node, wide
@@ -10,49 +8,13 @@ from cloister.controller.routes.open import SharedRoute
 from cloister.controller.sharing import Sharing
 from cloister.messages.controller_detector import Label
 from cloister.messages.controller_frontend import Examine
-from cloister.messages.controller_service import Probed
-
-log = logging.getLogger(__name__)
-HALF_LIFE_S = 60.0
-LOG_EVERY_S = 60.0
-
-
-class Probes:
-    """The service's reports of probing (SafeKV §V-C, §V-D). A false one costs a line in the log, and cache hits."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._tenants: frozenset[str] = frozenset()
-        self._suspected: dict[str, float] = {}
-        self._logged: dict[str, float] = {}
-
-    def keep_only(self, tenants: frozenset[str]) -> None:
-        self._tenants = tenants
-        self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
-        self._logged = {name: at for name, at in self._logged.items() if name in tenants}
-
-    def handle(self, message: Probed) -> None:
-        """Names of unknown tenants are not logged."""
-        if not {message.owner, message.suspect} <= self._tenants:
-            return
-        now = self._clock()
-        self._suspected[message.owner] = self._suspected[message.suspect] = now
-        if now - self._logged.get(message.owner, float("-inf")) >= LOG_EVERY_S:
-            self._logged[message.owner] = now
-            log.warning("A shared prompt of tenant %r looks probed: it is private again.", message.owner)
-
-    def suspicion(self, tenant: str) -> float:
-        """From 0 to 1; it halves with every minute."""
-        if (last := self._suspected.get(tenant)) is None:
-            return 0.0
-        return float(2.0 ** -((self._clock() - last) / HALF_LIFE_S))
 
 
 class PromptLabels:
     """`examine` is set while there is a detector; what it finds comes to `labelled`."""
 
-    def __init__(self, node: Node, probes: Probes, sharing: Sharing) -> None:
-        self._node, self._probes = node, probes
+    def __init__(self, node: Node, sharing: Sharing) -> None:
+        self._node = node
         self.examine: Callable[..., None] | None = None  # DetectorKeeper.classify
         self.route = SharedRoute(node, sharing, lambda: self.examine is not None)
 
@@ -60,8 +22,7 @@ class PromptLabels:
         request = self._node.requests.get(wide(frontend, message.request_id))
         if request is not None and request.level.examined and self.examine is not None:
             request.same_prompt = tuple(wide(frontend, one) for one in message.also)
-            suspicion = self._probes.suspicion(request.tenant)
-            self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
+            self.examine(request.request_id, message.text, message.ends)
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
         """The detector's veto begins at the first block that is not public."""

@@ -98,12 +98,11 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a text, its blocks' ends in characters, and what moves thresholds (SafeKV §V-D)."""
+    """Controller → detector: a text, its blocks' ends in characters; `load` moves thresholds (SafeKV §V-D)."""
 
     text: Text
     ends: Ends
     load: Share = 0.0
-    suspicion: Share = 0.0
 
 
 class Labels(RequestMessage, frozen=True):

@@ -114,15 +114,8 @@ class ForgetTenant(Message, frozen=True):
     tenant: Name
 
 
-class Probed(Message, frozen=True):
-    """Service → controller: a public page of `owner` looks probed, last by `suspect` (SafeKV §V-C), and was demoted."""
-
-    owner: Name
-    suspect: Name
-
-
 ToSealedService = (
     Generate | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | PublicPrefix | ForgetTenant | Ping
 )
 Announced = LinkSlot | WeightsMemory
-FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed | Pong
+FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Pong
