@@ -168,7 +168,6 @@ DETECTION_SURFACE = {
     "__main__",
     "checksums",
     "classifier_folder",
-    "judge",
     "known_prefixes",
     "pipeline",
     "redaction",

@@ -21,10 +21,9 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
-Prefixes = Literal["none", "partition", "registered", "counted", "safekv", "global"]
+Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
 Disk = Literal["none", "encrypted"]
-Judge = Literal["none", "model"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +50,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     templates: Annotated[str, Meta(max_length=256)] = ""  # whose signature registers texts that tenants share
     disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
-    judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
     detector_model: Digest | None = (
         None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
     )
@@ -89,9 +87,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
-            "what the detector is not sure of stays private at shared"
-            if self.judge == "none"
-            else "the model may call public at shared what the detector is not sure of",
             "the detector is the release's"
             if self.detector_model is None
             else f"the detector's model is the operator's own: {self.detector_model.hex()}",
@@ -126,7 +121,6 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     shared: tuple[Prefixes, ...] | None = None
     veto: tuple[Veto, ...] | None = None
     disk: tuple[Disk, ...] | None = None
-    judge: tuple[Judge, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
@@ -139,7 +133,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

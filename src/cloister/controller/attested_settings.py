@@ -20,7 +20,6 @@ MATTERS = {
     "controller.detector": "whether what looks private may be shared when many sent it",
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
-    "controller.judge": "whether the model itself may call parts of prompts public at `shared`",
     "controller.detector_model": "what finds private text beside the rules; its files' hash counts, not its path",
     "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
@@ -53,7 +52,6 @@ IRRELEVANT = {
     "controller.templates": "texts that the templates' key signed",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",
     "controller.detector_key": "as controller.detector_rules",
-    "controller.judge_report": "the statement says whether the model judges",
     "controller.gpu_in_turns": "the statement names what is missing where it is not so",
     "controller.spare_vaults": "a spare vault has seen no prompt",
     "controller.max_vaults": _LIMIT,
@@ -114,7 +112,6 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         templates=controls.templates_key or "",
         first_token_ms=controls.quantise_ttft_ms,
         disk="encrypted" if settings.engine.cache_disk_bytes else "none",
-        judge="model" if controls.judge else "none",
         detector_model=None if model is None else digest_of_folder(model),
     )
 

@@ -14,7 +14,7 @@ from cloister_bench.sharing.families import CANDIDATES, Family, Trial, trials
 from cloister_bench.sharing.replay import Served
 from cloister_bench.sharing.world import PAGE, Reader, Setting
 
-HTTP_SETTINGS = ("counted", "partition", "safekv", "global", ALL_SHARED_NAME, NO_GRID_NAME)
+HTTP_SETTINGS = ("counted", "partition", "global", ALL_SHARED_NAME, NO_GRID_NAME)
 Rates = dict[str, list[float]]  # [trials, right] by signal
 Ask = Callable[[str, str], Awaitable[Answer]]  # a tenant's prompt
 

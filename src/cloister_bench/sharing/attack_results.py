@@ -63,7 +63,6 @@ TARGETS = (
     *(_small(f"{name}, gain", gain(name, "clock", but=BEYOND)) for name in ("registered", "partition", "none")),
     _small("counted, gain from a prompt marked by its account", gain("counted", "count", MARKING)),
     Target("global, least gain of the plain attacker", 0.7, gain("global", "count", "plain", least=True)),
-    Target("safekv, gain of the plain attacker", 0.2, gain("safekv", "count", "plain")),
     Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME, "clock")),
     Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, "time")),
     _small("grid off, T 0: gain by count", gain(by.NO_GRID_NAME, "count")),
@@ -143,7 +142,7 @@ def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
     axes[0].set(xlabel="identities of the attacker", ylabel="share of secrets found", ylim=(0, 1.05))
     families = list(dict.fromkeys(row["family"] for row in rows))
     series, errors = {}, {}
-    for policy, attacker in (("counted", voters(VOTERS)), ("safekv", "plain"), ("global", "plain")):
+    for policy, attacker in (("counted", voters(VOTERS)), ("global", "plain")):
         each = [documents.find(rows, family=one, policy=policy, attacker=attacker) or NOT_TRIED for one in families]
         series[f"{policy}, {attacker}"] = [row["clock"] for row in each]
         low, high = [row["clock"] - row["low"] for row in each], [row["high"] - row["clock"] for row in each]

@@ -21,7 +21,6 @@ from cloister.messages.controller_detector import Label
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 from cloister.messages.types import SamplingParams
 from cloister.prefix.base import Paging, PrefixKey
-from cloister.prefix.monitor import Monitor
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.templates import Template
 from cloister.prompts.tokenizer import Tokenizer
@@ -47,7 +46,7 @@ class Setting:
     @property
     def shows_all(self) -> bool:
         """No detector hides candidates from all looks."""
-        return not (self.policy == "safekv" or (self.policy == "counted" and self.veto))
+        return not (self.policy == "counted" and self.veto)
 
     def milliseconds(self, computed: int) -> float:
         """When a first token leaves; on a grid, at its next line."""
@@ -118,7 +117,7 @@ class World:
     def restart(self) -> None:
         """Of the service: its cache is empty, the controller's counts stay."""
         self._pool, self._held = BlockPool(self.blocks), deque[list[int]]()
-        self._cache = RadixCache(monitor=Monitor(clock=lambda: self.now))
+        self._cache = RadixCache()
         self._cache.attach(self._pool, PAGE)
 
     def vote(self, tenant: str, tokens: Tokens, passed: int, number: int = 0, public: int = 0) -> PublicPrefix:
