@@ -3,7 +3,7 @@ radix tree over a pool of empty blocks. Exact: an answer has what was found and 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -62,13 +62,12 @@ class Seen(NamedTuple):
 
 
 class Reader:
-    """Labels are kept: a prompt is asked many times. `findings`: in all prompts that were read, by rule or category."""
+    """Labels are kept: a prompt is asked many times."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self._pipeline = tokenizer, shipped_pipeline()
         self._pipeline.known_prefixes = (*SYSTEM_PROMPTS, *prefixes_of(tokenizer))
         self._known: dict[Tokens, int] = {}
-        self.findings: Counter[str] = Counter()
 
     def tokens(self, text: str) -> Tokens:
         return tuple(self.tokenizer.encode(text))
@@ -78,7 +77,6 @@ class Reader:
         if tokens not in self._known:
             text, ends = text_by_block(tokens, self.tokenizer, PAGE)
             examined = self._pipeline.examine(text, ends)
-            self.findings.update(one.rule or one.category.name.lower() for one in examined.findings)
             labels = [one.label for one in inherit(examined.verdicts)]
             clean = next((at for at, label in enumerate(labels) if label is not Label.PUBLIC), len(labels))
             self._known[tokens] = min(PAGE * clean, len(tokens))
