@@ -25,10 +25,10 @@ class DetectionOptions(Output):
 
 @settings_command(DetectionOptions)
 def bench_detection(options: DetectionOptions) -> None:
-    """Measure how well the detector separates private blocks from public ones, by tier, set, language and type; and its
+    """Measure how well the detector separates private blocks from public ones, by tier, set and language; and its
     speed.
 
-    Nothing is served: the texts are read where they lie and classified here. SafeKV's Figures 7 and 9.
+    Nothing is served: the texts are read where they lie and classified here.
 
     Example:
 
@@ -39,7 +39,7 @@ def bench_detection(options: DetectionOptions) -> None:
     from cloister.detection.redaction import shipped_redaction
     from cloister.obfuscation.candidates.medications import known_medications
     from cloister_bench.detection.data import read_sets
-    from cloister_bench.detection.measure import judge, latencies
+    from cloister_bench.detection.measure import examined, latencies
     from cloister_bench.detection.redaction_recall import RedactionRecall, clinical_samples
     from cloister_bench.detection.results import FIGURES, Plan, Results, tables
 
@@ -65,13 +65,10 @@ def bench_detection(options: DetectionOptions) -> None:
             if options.most is None or taken[sample.dataset] <= options.most:
                 marks.add(sample)
                 if not options.redaction and sample not in notes:
-                    results.texts.append(judge(pipeline, sample))
-                    results.blocks += results.texts[-1]
+                    results.blocks += examined(pipeline, sample)
         results.redaction, results.redaction_of_clean = marks.rows(), marks.clean()
-        long = "\n".join(sample.text for sample in samples)
-        size = 2304
-        pieces = [long[place : place + size] for place in range(0, min(len(long), 200 * size), size)]
-        results.latency_us = {} if options.redaction else latencies(pipeline, pieces)
+        whole = "\n".join(sample.text for sample in samples)
+        results.latency_us = {} if options.redaction else latencies(pipeline, whole)
         results.seconds = monotonic() - began
         save()
 

@@ -3,7 +3,6 @@
 """
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from cloister.detection.pipeline import Pipeline
 from cloister.detection.rules import RuleSet, shipped_rules
 from cloister.detection.tagger import Tagger
 from cloister_bench.detection.data import CALIBRATION, read_sets
-from cloister_bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
+from cloister_bench.detection.measure import examined, threshold_for
 from cloister_bench.suite.documents import wilson
 
 WANTED = {None: 0.985, "pupa": 0.90}  # private blocks held back: the lower end of the share's 95% interval
@@ -28,25 +27,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
     parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--most", type=int, default=1 << 30, help="texts of each set")
     arguments = parser.parse_args()
     with np.load(arguments.weights) as loaded:
         arrays = dict(loaded)
     pipeline = Pipeline(RuleSet(shipped_rules()), Tagger(arrays))
-    taken: Counter[str] = Counter()
-    blocks: list[Block] = []
-    for sample in read_sets(arguments.shared):
-        if sample.quarter == CALIBRATION and taken[sample.dataset] < arguments.most:
-            taken[sample.dataset] += 1
-            blocks += judge(pipeline, sample)
-    for wanted in (0.9, 0.95, 0.97, 0.98, 0.99):
-        at = threshold_for(blocks, wanted)
-
-        def held(block: Block, at: float = at) -> bool:
-            return bool(block.tier1 or block.score >= at)
-
-        found, cost = recall(blocks, held), over_isolated(blocks, held)
-        print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
+    samples = (sample for sample in read_sets(arguments.shared) if sample.quarter == CALIBRATION)
+    blocks = [block for sample in samples for block in examined(pipeline, sample)]
     public = 1.0
     for dataset, bound in WANTED.items():
         own = [block for block in blocks if dataset in (None, block.dataset)]
