@@ -1,11 +1,10 @@
 """Train tier 2 of detection: `python -m cloister_bench.tagger.train --shared DIR --out TAGGER.npz`.
 
-It trains on what it generates (seeded) and on the quarters 0 and 1 of the shared sets whose licences
-permit it: presidio (MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard
-(Apache-2.0), awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), paragraphs of Wikipedia (CC BY-SA:
-WikiText-2, XQuAD, Natural Questions) for their common words, and a novel in the public domain. Quarter 2 is for
-`calibrate`, which comes next, quarter 3 for tests; what has eight words in a row in common with either is
-left out. Nothing is trained on pii_anon or MT-Bench.
+It trains on what it generates (seeded) and on quarters 0 and 1 of the shared sets whose licences permit it: presidio
+(MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard (Apache-2.0),
+awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and paragraphs of Wikipedia (WikiText-2, CC
+BY-SA) for their common words. Quarter 2 is for `calibrate`, which comes next, quarter 3 for tests; what has eight words
+in a row in common with either is left out. Nothing is trained on pii_anon or MT-Bench.
 
 Several nets are trained at once; the tagger takes the mean of their logits. Half a minute on a GPU with cores that
 generate, hours on two cores. Needs torch; what it writes needs numpy alone.
