@@ -5,7 +5,7 @@ import typer
 from cloister.cli.options import FriendlyGroup
 from cloister_bench.cli.compact import bench_compact
 from cloister_bench.cli.detection import bench_detection
-from cloister_bench.cli.gpu import bench_gpu, bench_gpu_all
+from cloister_bench.cli.gpu import bench_gpu
 from cloister_bench.cli.levels import bench_levels
 from cloister_bench.cli.mpc import bench_mpc
 from cloister_bench.cli.obfuscation import bench_obfuscation
@@ -28,4 +28,3 @@ bench.command("sharing-attack")(bench_sharing_attack)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("compact")(bench_compact)
 bench.command("gpu")(bench_gpu)
-bench.command("gpu-all")(bench_gpu_all)

@@ -12,7 +12,6 @@ from cloister_bench.gpu.mps import pipe_folder
 
 if TYPE_CHECKING:
     import torch
-    from transformers import LlamaConfig
 
     from cloister.models.fused import FusedDecoder
 
@@ -44,22 +43,16 @@ def step_bytes(users: int, context: int, config: PlainConfig = SHAPE) -> int:
     return 2 * (config.num_hidden_layers * layer + config.vocab_size * hidden) + users * context * token
 
 
-def for_transformers(config: PlainConfig = SHAPE) -> LlamaConfig:
-    from transformers import LlamaConfig
-
-    known = {name: value for name, value in asdict(config).items() if name not in ("model_type", "sliding_window")}
-    return LlamaConfig(**known)
-
-
 class RandomWeights(Mapping[str, "torch.Tensor"]):
     """Each is made on the GPU when it is looked up."""
 
     def __init__(self, config: PlainConfig = SHAPE) -> None:
         import torch
-        from transformers import LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM
 
+        known = {name: value for name, value in asdict(config).items() if name not in ("model_type", "sliding_window")}
         with torch.device("meta"):
-            named = LlamaForCausalLM(for_transformers(config)).named_parameters()
+            named = LlamaForCausalLM(LlamaConfig(**known)).named_parameters()
         self._shapes = {name: tuple(each.shape) for name, each in named}
 
     def __getitem__(self, name: str) -> torch.Tensor:

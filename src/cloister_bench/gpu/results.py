@@ -8,7 +8,7 @@ from functools import partial
 
 from cloister.levels import OBFUSCATED, OPEN, PARTITIONED
 from cloister_bench.gpu.model import DEFAULT_PROCESSES, step_bytes
-from cloister_bench.gpu.plan import PARTS, Plan
+from cloister_bench.gpu.trials import MODULES
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import (
     Cell,
@@ -24,28 +24,20 @@ from cloister_bench.suite.documents import (
     value_of,
 )
 
-ROWS = (*PARTS, "memory", "not offered")
+ROWS = ("steps", "requests", "obfuscated")
 STEP_TARGETS = {64: 1.05, 2048: 1.08}  # partitioned over open, by the prompt's tokens
 MEAN_ANSWERED = 40  # of an answer's tokens while steps are timed: what the floor counts beside the prompt
 
 _request = partial(value_of, "requests", "ratio", design=PARTITIONED, users=32, processes=DEFAULT_PROCESSES)
 
 
+def _process_mb(document: Document) -> float | None:
+    return next((row["mb"] for row in document["steps"] if "mb" in row and row["processes"] == DEFAULT_PROCESSES), None)
+
+
 def _step(users: int, prompt: int) -> Callable[[Document], float | None]:
     having = {"design": PARTITIONED, "processes": min(users, DEFAULT_PROCESSES)}
     return value_of("steps", "ratio", users=users, prompt=prompt, **having)
-
-
-def _generate(users: int) -> Callable[[Document], float | None]:
-    """Over the better of generate's, compiled or not."""
-
-    def measured(document: Document) -> float | None:
-        load = {"users": users, "prompt": 64, "answer": 64}
-        theirs = [row["tokens_per_s"] for row in document["transformers"] if load.items() <= row.items()]
-        ours = value_of("requests", "tokens_per_s", design=OPEN, **load)(document)
-        return ours / max(theirs) if ours and theirs else None
-
-    return measured
 
 
 TARGETS = (
@@ -67,7 +59,6 @@ TARGETS = (
         )
         for users in (1, 8)
     ),
-    *(Target(f"open over transformers' generate, {users} × 64/64", 1.5, _generate(users)) for users in (8, 32)),
     *(
         Target(
             f"obfuscated, λ = {fakes}, {users} × 64, over λ = 0",
@@ -77,38 +68,39 @@ TARGETS = (
         )
         for fakes, users, target in ((8, 8, 1.08), (64, 1, 1.07))
     ),
-    Target(
-        "one of eight attention processes beside its users' KV, MB",
-        250.0,
-        value_of("memory", "mb", processes=DEFAULT_PROCESSES),
-        "at most",
-    ),
+    Target("one of eight attention processes beside its users' KV, MB", 250.0, _process_mb, "at most"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`minutes`: no trial begins later."""
+
+    parts: tuple[str, ...] = tuple(MODULES)
+    minutes: float = 25.0
 
 
 @dataclass
 class Results(documents.Results):
+    """`trials`: what each noted, by its name."""
+
     plan: Plan
-    rows: list[Row] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # not begun for lack of time
+    trials: dict[str, Row] = field(default_factory=dict)
     targets = TARGETS
 
-    def add(self, row: Row) -> None:
-        if row["part"] not in ROWS:
-            raise ValueError("a row of no known part")
-        if row not in self.rows:
-            self.rows.append(row)
-
     def numbers(self) -> Document:
-        found: Document = {part.replace(" ", "_"): [] for part in ROWS}
-        rate = next((row["bytes_per_second"] for row in self.rows if row["part"] == "floor"), None)
-        for row in self.rows:
-            plain = {name: value for name, value in row.items() if name != "part"}
-            found[row["part"].replace(" ", "_")].append(_rounded(_beside_the_floor(plain, rate)))
-        return found
+        rate = self.trials.get("steps", {}).get("bytes_per_second")
+        return {
+            name: [_rounded(_beside_the_floor(row, rate)) for row in self.trials.get(name, {}).get(name, ())]
+            for name in ROWS
+        }
 
     def remarks(self) -> Document:
-        return {"left_out": self.left_out, "seconds": round(self.seconds, 1)}
+        about = {
+            name: {key: one for key, one in found.items() if name not in ROWS or key != name}
+            for name, found in self.trials.items()
+        }
+        return {"trials": about, "seconds": round(self.seconds, 1)}
 
 
 def _beside_the_floor(row: Row, rate: float | None) -> Row:
@@ -134,16 +126,15 @@ def _bits(rows: list[Row]) -> str:
 
 def _steps(document: Document) -> Table:
     rows = []
-    for users, prompt in dict.fromkeys((row["users"], row["prompt"]) for row in document["steps"]):
+    for users, prompt in dict.fromkeys((row["users"], row["prompt"]) for row in document["steps"] if not row["silent"]):
         here = [row for row in document["steps"] if (row["users"], row["prompt"]) == (users, prompt)]
         beside = find(here, design=OPEN) or {}
-        asked = {row["processes"]: row["ratio"] for row in here if row["design"] == PARTITIONED}
+        asked = {row["processes"]: row["ratio"] for row in here if row.get("design") == PARTITIONED}
         default, one = (asked.get(min(users, count)) for count in (DEFAULT_PROCESSES, 1))
         numbers = (beside.get("ms"), beside.get("to_floor"), default, one)
         rows.append([f"{users} × {prompt}", *map(number, numbers), _bits(here)])
-    said = dict.fromkeys(f"{row['what']}: not offered ({row['reason']})" for row in document["not_offered"])
     heads = ("users × prompt", "open, ms", "to the floor", "partitioned: 8 processes", "1", "bits")
-    return Table("A decode step, over open's", heads, rows, caption="; ".join(said) or None)
+    return Table("A decode step, over open's", heads, rows)
 
 
 def _requests(document: Document) -> Table:
@@ -154,14 +145,13 @@ def _requests(document: Document) -> Table:
         "of open's": lambda row: row.get("ratio"),
         "first token, ms": "ttft_ms",
     }
-    rows = (*document["requests"], *document["transformers"])
-    return Table.of("Whole requests, without HTTP", rows, columns, labels=2)
+    return Table.of("Whole requests, without HTTP", document["requests"], columns, labels=2)
 
 
 def _obfuscated(document: Document) -> Table:
     columns: dict[str, str | Cell] = {"users": "users", "λ": "lambda", "ms": "ms", "over λ = 0": "ratio"}
     columns["bits"] = lambda row: _bits([row])
-    return Table.of(f"A decode step of {OBFUSCATED}", document["obfuscated"], columns)
+    return Table.of(f"A decode step of {OBFUSCATED}", [row for row in document["obfuscated"] if "ms" in row], columns)
 
 
 def _partitioned_steps(document: Document) -> list[Row]:
@@ -169,7 +159,8 @@ def _partitioned_steps(document: Document) -> list[Row]:
         count = row["processes"]
         return "eight attention processes" if count == min(row["users"], DEFAULT_PROCESSES) else "one"
 
-    return [{**row, "setting": setting(row)} for row in document["steps"] if row["design"] == PARTITIONED]
+    asked = [row for row in document["steps"] if row.get("design") == PARTITIONED and not row["silent"]]
+    return [{**row, "setting": setting(row)} for row in asked]
 
 
 FIGURES = {

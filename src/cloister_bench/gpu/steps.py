@@ -142,7 +142,7 @@ def measure_steps(
                 answerer.expose(0, range(cache.blocks), start=0, end=prompt, rotation=prompt)
             yield from _asking(decoder, partition.asker, users, right, open_ms, count, silent=silent)
             if partition.process_bytes is not None:
-                yield {"part": "memory", "processes": count, "mb": partition.process_bytes / 1e6}
+                yield {"processes": count, "mb": partition.process_bytes / 1e6}
 
 
 def _asking(

@@ -17,17 +17,20 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_gpu_there_is_one_clear_error_and_no_file(run: Run, tmp_path: Path) -> None:
     numbers = tmp_path / "gpu.json"
-    result = run("bench", "gpu", "--json", str(numbers))
+    result = run("bench", "gpu", "--parts", "check,steps", "--json", str(numbers))
     assert result.exit_code == 2 and not numbers.exists()
     assert "This machine has no NVIDIA GPU." in result.stderr
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("arguments", [("--parts", "weather"), ("--minutes", "0")])
-def test_wrong_use_is_said(run: Run, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--parts", "weather"), "no part 'weather'"), (("--minutes", "0"), "0.1"), ((), "--model or --like")],
+)
+def test_wrong_use_is_said(run: Run, arguments: tuple[str, ...], said: str) -> None:
     result = run("bench", "gpu", *arguments)
-    assert result.exit_code in (1, 2) and result.stderr and "Traceback" not in result.output
+    assert result.exit_code in (1, 2) and said in result.stderr and "Traceback" not in result.output
 
 
 def test_help_has_examples(run: Run) -> None:
-    assert "cloister bench gpu --json gpu.json --minutes 7" in run("bench", "gpu", "--help").stdout
+    assert "cloister bench gpu --parts check,steps" in run("bench", "gpu", "--help").stdout

@@ -1,4 +1,4 @@
-"""One trial of a GPU machine, right or wrong; `cloister bench gpu-all` runs all of them.
+"""One trial of a GPU machine; `cloister bench gpu` runs all of them.
 
 python -m cloister_bench.gpu.trials check --json FILE
 python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER_OR_GGUF
@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-MODULES = {"check": "check", "partition": "check", "serve": "serve", "weights": "weights"}
+from cloister_bench.gpu.trials import MODULES
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cloister_bench.gpu.trials.__main__ import MODULES
+from cloister_bench.gpu.trials import MODULES
 
 AS_IF_INSTALLED = (
     "import importlib, sys; from unittest.mock import MagicMock;"
