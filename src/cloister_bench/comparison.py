@@ -28,7 +28,7 @@ class Comparison(documents.Results):
         return {"base": self.base, "runs": runs}
 
     def remarks(self) -> Document:
-        return {"cores": len(os.sched_getaffinity(0)), "seconds": round(self.seconds, 1)}
+        return {"cores": len(os.sched_getaffinity(0))}
 
 
 def tables(document: Document) -> list[Table]:

@@ -74,7 +74,7 @@ class Results(documents.Results):
         }
 
     def remarks(self) -> Document:
-        return {"blocks": len(self.blocks), "seconds": round(self.seconds, 1)}
+        return {"blocks": len(self.blocks)}
 
     def _rates(self, blocks: Sequence[Block]) -> Row:
         return {tier: rates(blocks, partial(_held, held, self.plan.public_below)) for tier, held in TIERS.items()}

@@ -100,7 +100,7 @@ class Results(documents.Results):
             name: {key: one for key, one in found.items() if name not in ROWS or key != name}
             for name, found in self.trials.items()
         }
-        return {"trials": about, "seconds": round(self.seconds, 1)}
+        return {"trials": about}
 
 
 def _beside_the_floor(row: Row, rate: float | None) -> Row:

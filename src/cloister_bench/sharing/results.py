@@ -50,9 +50,6 @@ class Results(documents.Results):
     def numbers(self) -> Document:
         return {"offline": [self._row(where, policy) for where, policy in self.found]}
 
-    def remarks(self) -> Document:
-        return {"seconds": round(self.seconds, 1)}
-
     def _shares(self, where: Where, policy: str) -> list[float]:
         return [one / all for one, all in zip(self.found.get((where, policy), ()), self.tokens[where], strict=False)]
 
