@@ -169,7 +169,6 @@ DETECTION_SURFACE = {
     "__main__",
     "checksums",
     "classifier_folder",
-    "judge",
     "known_prefixes",
     "pipeline",
     "redaction",

@@ -155,8 +155,8 @@ class ControllerSettings(MachineSettings):
     shared_policy: PolicyName = _sharing(
         "counted",
         "At the level shared: what tenants find of each other's prompts. counted: registered templates, and beginnings "
-        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing. For "
-        "comparison: safekv gives away whatever holds no personal data, global everything.",
+        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing; "
+        "global, for comparison: everything.",
     )
     share_epsilon: float = _sharing(
         1.0, "Noise on the count of accounts: Laplace(1/epsilon) for each page, for ever.", ge=0.01, le=1e9
@@ -185,12 +185,6 @@ class ControllerSettings(MachineSettings):
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
     detector_model: Path | None = _sharing(
         None, "A Hugging Face folder for token classification as tier 2.", metavar="FOLDER", show_default="ours"
-    )
-    judge: bool = _sharing(
-        False, "Where the detector is unsure, ask the idle model, if it was measured.", name="--judge/--no-judge"
-    )
-    judge_report: Path | None = _sharing(
-        None, "Its measurement, by `cloister bench detection --judge`.", show_default="beside the model"
     )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")

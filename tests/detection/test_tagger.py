@@ -139,9 +139,9 @@ def test_the_shipped_tagger_tells_people_from_things() -> None:
     assert CATEGORIES[tags.classes[2]] is Category.NAME
 
 
-def test_thresholds_fall_with_load_and_suspicion_and_never_rise() -> None:
+def test_thresholds_fall_with_load_and_never_rise() -> None:
     calibration = Calibration(0.3, 0.8)
-    assert lowered(calibration) == pytest.approx(calibration)
-    for load, suspicion in ((1.0, 0.0), (0.0, 0.3), (0.0, 1.0)):
-        moved = lowered(calibration, load, suspicion)
+    assert lowered(calibration, 0.0) == pytest.approx(calibration)
+    for load in (0.3, 1.0):
+        moved = lowered(calibration, load)
         assert moved.public < calibration.public and moved.public <= moved.private < calibration.private

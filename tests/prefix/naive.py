@@ -22,7 +22,6 @@ class Page:
     block: int
     parent: Page | None
     children: list[Page] = field(default_factory=list)
-    barred: bool = False
 
     def below(self) -> Iterator[Page]:
         for child in self.children:
@@ -122,26 +121,9 @@ class NaiveCache:
             if page.owner != PUBLIC:
                 assert page.parent is not None
                 twins = [other for other in page.parent.children if other.tokens == page.tokens]
-                if page.barred or page.parent.owner != PUBLIC or any(other.owner == PUBLIC for other in twins):
+                if page.parent.owner != PUBLIC or any(other.owner == PUBLIC for other in twins):
                     return
                 page.owner = PUBLIC
-
-    def demote(self, page: Page, *, barred: bool = False) -> None:
-        """Each holder has the page for itself from now on, and what it could reach below it."""
-        assert page.parent is not None
-        for heir in page.holders:
-            self.leave_to(heir, page.parent, page, barred)
-        page.leave()
-
-    def leave_to(self, heir: Who, parent: Page, page: Page, barred: bool) -> None:
-        alike = (own for own in parent.children if own.owner == heir and own.tokens == page.tokens)
-        if (own := next(alike, None)) is None:
-            own = Page(page.tokens, heir, [heir], page.block, parent)
-            parent.children.append(own)
-        own.barred |= barred if page.owner == PUBLIC else page.barred
-        for child in sorted(page.children, key=lambda child: child.owner == PUBLIC):  # its own come first
-            if heir in child.holders:
-                self.leave_to(heir, own, child, barred)
 
     def forget(self, tenant: str) -> None:
         self.waiting = {one: key for one, key in self.waiting.items() if key.tenant != tenant}

@@ -53,7 +53,7 @@ def test_with_a_tenants_last_node_its_record_and_key_go_at_once(no_collector: No
     pool, cache = BlockPool(8), RadixCache()
     cache.attach(pool, PAGE_TOKENS)
     for tenant in "ab":  # the first page becomes both tenants', the second is each tenant's own
-        key = key_of(pages(1, 2), tenant, policy="safekv")
+        key = key_of(pages(1, 2), tenant, policy="counted")
         cache.prefetch(key, 2)
         cache.label(key.request_id, PAGE_TOKENS)
         found = cache.lookup(key, 2).blocks

@@ -21,10 +21,9 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
-Prefixes = Literal["none", "partition", "registered", "counted", "safekv", "global"]
+Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
 Disk = Literal["none", "encrypted"]
-Judge = Literal["none", "model"]
 Verified = Literal["off", "sample", "late", "all"]
 
 
@@ -54,7 +53,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     verified: Verified = "off"  # what a vault computes again of its answers (docs/threat-model.md)
     verified_ppm: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # of requests
-    judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
     detector_model: Digest | None = (
         None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
     )
@@ -93,9 +91,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             if self.first_token_ms
             else "first tokens leave when they are made",
             self._about_verified(),
-            "what the detector is not sure of stays private at shared"
-            if self.judge == "none"
-            else "the model may call public at shared what the detector is not sure of",
             "the detector is the release's"
             if self.detector_model is None
             else f"the detector's model is the operator's own: {self.detector_model.hex()}",
@@ -139,7 +134,6 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     shared: tuple[Prefixes, ...] | None = None
     veto: tuple[Veto, ...] | None = None
     disk: tuple[Disk, ...] | None = None
-    judge: tuple[Judge, ...] | None = None
     verified: tuple[Verified, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
@@ -153,7 +147,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge", "verified"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "verified"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

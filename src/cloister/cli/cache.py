@@ -40,8 +40,7 @@ def explain(
 ) -> None:
     """Show what each tier of detection finds in a text, and which of its blocks other tenants may share.
 
-    Runs here, without a server; nothing is kept. Tier 3, the serving model, judges what is uncertain on a server that
-    has it: until then it is private.
+    Runs here, without a server; nothing is kept. What is uncertain is private.
 
     Examples:
       cloister cache explain "My name is Ada and I live in Linz."

@@ -113,7 +113,7 @@ class DetectorKeeper:
         if self.up.is_set() and self._handle is not None:
             self._handle.send(wire.KnowOpenings(openings))
 
-    def classify(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float = 0.0) -> None:
+    def classify(self, request_id: int, text: str, ends: Sequence[int]) -> None:
         """`ends`: where each block ends in the text, in characters. The answer comes later."""
         blocks = len(ends)
         full = len(self._pending) >= MAX_PENDING or self._pending_characters + len(text) > MAX_PENDING_CHARACTERS
@@ -126,7 +126,7 @@ class DetectorKeeper:
             self._heard = monotonic()
         self._pending[request_id] = (blocks, len(text))
         self._pending_characters += len(text)
-        self._handle.send(wire.Classify(request_id, text, tuple(ends), self.load, min(max(suspicion, 0.0), 1.0)))
+        self._handle.send(wire.Classify(request_id, text, tuple(ends), self.load))
 
     async def close(self) -> None:
         await self.supervisor.close()

@@ -40,7 +40,7 @@ class Sharing:
     @property
     def waits(self) -> bool:
         """Whether that label depends on what a detector finds in the text."""
-        return self.policy == "safekv" or (self.policy == "counted" and self.vetoed)
+        return self.policy == "counted" and self.vetoed
 
     def admit(self, keys: Sequence[KeyEntry]) -> None:
         """An account is a trust group, or a tenant without one: its keys have one vote."""
@@ -55,8 +55,6 @@ class Sharing:
 
     def label(self, order: GeneratePrompt, passed: int, *, final: bool = True) -> PublicPrefix:
         """`passed`: the first tokens in which the detector found nothing private."""
-        if self.policy == "safekv":
-            return PublicPrefix(order.request_id, passed, final=final)
         size, account = self._page_tokens(), self._accounts.get(order.tenant, order.tenant)
         paging = Paging(order.public, len(order.prompt), size)
         pages = page_digests(self._secret, paging.pack(order.prompt), size * TOKEN_BYTES)

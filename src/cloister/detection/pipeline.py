@@ -54,10 +54,10 @@ class Pipeline:
         self.calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
         self.known_prefixes: tuple[str, ...] = SYSTEM_PROMPTS
 
-    def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
+    def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0) -> Examined:
         """Label each block separately; `inherit` adds what follows from the blocks before it."""
         folded = fold(text)
-        calibration = lowered(self.calibration, load, suspicion)
+        calibration = lowered(self.calibration, load)
         findings = [
             Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
             for match in self.rules.find(folded.text)

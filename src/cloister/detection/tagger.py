@@ -20,13 +20,12 @@ from cloister.detection.words import BUCKETS, FEATURES, Words, split
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category
 
-LOAD, SUSPICION = 0.7, 2.0  # how far each moves a threshold, in logits, at its fullest
+LOAD = 0.7  # how far it moves a threshold, in logits, at its fullest
 
 
-def lowered(calibration: Calibration, load: float = 0.0, suspicion: float = 0.0) -> Calibration:
-    """`load` and `suspicion` from 0 to 1."""
-    shift = LOAD * load + SUSPICION * suspicion
-    public, private = (_moved(each, -shift) for each in calibration)
+def lowered(calibration: Calibration, load: float) -> Calibration:
+    """`load` from 0 to 1."""
+    public, private = (_moved(each, -LOAD * load) for each in calibration)
     return Calibration(public, max(public, private))
 
 
@@ -54,7 +53,7 @@ class Tags(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Scores below `public` are public, from `private` on private; tier 3 judges those between."""
+    """Scores below `public` are public, from `private` on private; those between are uncertain."""
 
     public: float
     private: float

@@ -17,7 +17,7 @@ Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]
 
 
 class Label(IntEnum):
-    """Whether a block may be shared: only PUBLIC may. UNCERTAIN is private until tier 3 decides."""
+    """Whether a block may be shared: only PUBLIC may."""
 
     PRIVATE = 0
     UNCERTAIN = 1
@@ -98,12 +98,11 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a text, its blocks' ends in characters, and what moves thresholds (SafeKV §V-D)."""
+    """Controller → detector: a text, its blocks' ends in characters; `load` moves thresholds (SafeKV §V-D)."""
 
     text: Text
     ends: Ends
     load: Share = 0.0
-    suspicion: Share = 0.0
 
 
 class Labels(RequestMessage, frozen=True):

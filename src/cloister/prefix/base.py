@@ -101,9 +101,8 @@ NOTHING = Found()
 
 @dataclass(slots=True)
 class Counts:
-    """Demoted nodes, evicted pages, evicted pages that went to a lower tier, pages that came back."""
+    """Evicted pages, evicted pages that went to a lower tier, pages that came back."""
 
-    demotions: int = 0
     evictions: int = 0
     offloads: int = 0
     recalls: int = 0

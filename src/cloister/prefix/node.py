@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     from cloister.prefix.base import PrefixKey
-    from cloister.prefix.monitor import Watched
     from cloister.prefix.policy import Policy
 
 _SLACK = 32
@@ -126,8 +125,6 @@ class Node:
     shared_rights: list[Namespace] | None = None  # None: the right to this node is its namespace's alone
     epoch: int = 0  # of its last use
     compressed: bool = False  # several turns of one conversation (SafeKV §VI-B1)
-    # of a public node a record; of a private one, until when it may not become public again
-    watched: Watched | float | None = None
     serial: int | None = None  # in the eviction queue of its tenant
 
     def __repr__(self) -> str:
@@ -148,7 +145,7 @@ class Node:
 
     @property
     def rights(self) -> tuple[Namespace, ...]:
-        """The namespaces that keep the node if it becomes private again, or if others are forgotten; oldest first."""
+        """The namespaces that keep the node if others are forgotten; oldest first."""
         return (self.namespace,) if self.shared_rights is None else tuple(self.shared_rights)
 
     def has_right(self, namespace: Namespace) -> bool:

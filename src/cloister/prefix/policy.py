@@ -13,7 +13,6 @@ class Policy:
     everything_public: bool = False  # all tenants see all that is computed
     # all tenants see what the controller labels public; unlabelled pages are private (SafeKV §V-D)
     labelled_public: bool = False
-    watched: bool = False  # whether a page that looks probed becomes private again (§V-C)
     blind: bool = False  # reports a tenant's own hits and registered ones; hits do not order public pages
 
     @property
@@ -29,6 +28,5 @@ POLICIES: dict[PolicyName, Policy] = {
         Policy("partition"),
         Policy("registered", labelled_public=True, blind=True),
         Policy("counted", labelled_public=True, blind=True),
-        Policy("safekv", labelled_public=True, watched=True),
     )
 }

@@ -1,14 +1,12 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
 A page without a label is private, and a late label costs hits only. A request finds and touches public pages inside its
 own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
-eviction or demotion."""
+eviction."""
 
 from collections.abc import Sequence
 
 from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage
-from cloister.prefix.inheritance import Inheritance
 from cloister.prefix.labels import Labels
-from cloister.prefix.monitor import Monitor, Watched
 from cloister.prefix.node import Namespace, Namespaces, Node
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
@@ -18,17 +16,12 @@ from cloister.prefix.tree_blocks import Offload, TreeBlocks
 
 
 class RadixCache(PrefixCache):
-    """`monitor` watches pages that were labelled public (§V-C), but not those that the policy makes public."""
-
     keeps_answers = True
     lookups_per_epoch = 32
 
-    def __init__(
-        self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
-    ) -> None:
+    def __init__(self, tier: Tier | None = None, storage: Storage | None = None) -> None:
         assert (tier is None) == (storage is None)
         self._tier, self._storage = tier, storage
-        self._monitor = monitor
         self._namespaces = Namespaces()
         self._labels = Labels()
         self._lookups = self._epoch = 0
@@ -41,7 +34,6 @@ class RadixCache(PrefixCache):
         offload = Offload(self.tree, self._tier, self._storage)
         self._blocks = TreeBlocks(pool, self.tree, offload, self._counts)
         self._recall = Recall(pool, self._blocks, offload, self._counts, self.evict)
-        self._inheritance = Inheritance(self.tree, self._blocks)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
@@ -52,7 +44,7 @@ class RadixCache(PrefixCache):
         viewer, creator = self._namespaces.of(key, policy)
         creator.tenant.last_request = viewer.tenant.last_request = self._epoch
         self._expect(key, policy)
-        path = self._allowed(self._visible(viewer, key, policy, most), key)
+        path = self._visible(viewer, key, policy, most)
         most = sum(pages for _, pages in path)
         if _is_lower(path):
             path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
@@ -113,7 +105,6 @@ class RadixCache(PrefixCache):
         shared = min(max(found, public), end) if parent.namespace is self.tree.public else found
         if found < shared:
             parent = self._add(parent, self.tree.public, creator, key, found, blocks[found:shared])
-            self._watch(parent, creator, policy)
         if shared < end:
             self._add(parent, viewer, creator, key, shared, blocks[shared:end])
 
@@ -125,11 +116,6 @@ class RadixCache(PrefixCache):
             key, pages = labelled
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
-    def demote(self, node: Node, barred_until: float | None = None) -> None:
-        """Each tenant with a right to the node keeps a part. A sequence that reads it keeps its blocks."""
-        if node.in_tree and node.namespace is self.tree.public:
-            self._inheritance.divide(node, barred_until)
-
     def forget(self, tenant: str) -> None:
         self._labels.forget(tenant)
         if self._namespaces.tenant(tenant) is None:  # without pages here, a call must not cost other tenants a walk
@@ -137,14 +123,11 @@ class RadixCache(PrefixCache):
         for node in list(self.tree.nodes()):
             if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
                 continue
-            others = [one for one in node.rights if one not in mine]
-            if not others:
+            if len(mine) == len(node.rights):
                 self._blocks.remove(node)
                 continue
             for one in mine:
                 node.drop_right(one)
-            if isinstance(node.watched, Watched):
-                node.watched.forget(tenant, others[0].tenant.name)
 
     @property
     def counts(self) -> Counts:
@@ -175,20 +158,6 @@ class RadixCache(PrefixCache):
         if policy.labelled_public and not key.salt:
             self._labels.expect(key)
 
-    def _allowed(self, path: Path, key: PrefixKey) -> Path:
-        """The part of a path that the monitor lets this tenant have. A node that looks probed is demoted."""
-        for at, (node, pages) in enumerate(path):
-            if self._monitor is None or not isinstance(watched := node.watched, Watched):
-                continue
-            if watched.owner != key.tenant:
-                node = self._blocks.split(node, pages)  # the monitor judges only pages that match
-                path[at] = node, pages
-            if self._monitor.hit(watched, key.tenant, key.request_id):
-                self._counts.demotions += 1
-                self.demote(node, self._monitor.barred_until())
-                return path[:at]
-        return path
-
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
         if key.salt:
             return 0
@@ -202,11 +171,10 @@ class RadixCache(PrefixCache):
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
             if node.namespace is self.tree.public:
                 continue
-            if not self.tree.may_publish(node) or self._is_barred(node):
+            if not self.tree.may_publish(node):
                 return
             head = self._blocks.split(node, matched)
             self.tree.publish(head)
-            self._watch(head, viewer, POLICIES[key.policy])
             self._blocks.order.push(head)
 
     def _add(
@@ -214,13 +182,6 @@ class RadixCache(PrefixCache):
     ) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
         return self._blocks.add(parent, namespace, creator, tokens, list(blocks), self._epoch)
-
-    def _watch(self, node: Node, creator: Namespace, policy: Policy) -> None:
-        if self._monitor is not None and policy.watched:
-            node.watched = self._monitor.watch(creator.tenant.name)
-
-    def _is_barred(self, node: Node) -> bool:
-        return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
 
 
 def _is_lower(path: Path) -> bool:

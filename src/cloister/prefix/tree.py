@@ -78,11 +78,9 @@ class Tree:
         above, at = self._leave(node), pages * self.page
         head = Node(node.namespace, node.tokens[:at], node.blocks[:pages], min(node.resident, pages))
         head.shared_rights = None if node.shared_rights is None else list(node.shared_rights)
-        head.epoch, head.compressed, head.watched = node.epoch, node.compressed, node.watched
+        head.epoch, head.compressed = node.epoch, node.compressed
         node.resident = max(0, node.resident - pages)
         node.tokens, node.blocks = node.tokens[at:], node.blocks[pages:]
-        if node.watched is not None and not isinstance(node.watched, float):
-            node.watched = node.watched.copy()
         self._attach(head, above)
         self._attach(node, head)
         return head
@@ -103,7 +101,7 @@ class Tree:
             higher = self._leave(above)
             node.resident = above.resident + (node.resident if above.resident == above.pages else 0)
             node.tokens, node.blocks = above.tokens + node.tokens, above.blocks + node.blocks
-            node.epoch, node.compressed, node.watched = above.epoch, True, above.watched
+            node.epoch, node.compressed = above.epoch, True
             self._attach(node, higher)
         return node
 
@@ -124,14 +122,14 @@ class Tree:
         node.add_right(owner)
         owner.tenant.pages -= node.resident
         self.public.tenant.pages += node.resident
-        node.namespace, node.compressed, node.watched = self.public, False, None
+        node.namespace, node.compressed = self.public, False
         self._attach(node, above)
 
     def remove(self, node: Node) -> None:
         """The node keeps no references: cycles would leave tokens in memory until the garbage collector runs."""
         self._leave(node)
         node.children, node.tokens, node.blocks, node.resident = {}, b"", [], 0
-        node.shared_rights = node.watched = None
+        node.shared_rights = None
 
     def nodes(self, below: Node | None = None) -> Iterator[Node]:
         waiting = [below] if below is not None else list(self.root.children.values())
@@ -168,5 +166,4 @@ class Tree:
 
     def _continues(self, node: Node, child: Node) -> bool:
         """Both are private and one namespace's; public nodes branch too often to be joined (§VI-B)."""
-        same = node.namespace is child.namespace is not self.public and node.rights == child.rights
-        return same and child.watched in (None, node.watched)
+        return node.namespace is child.namespace is not self.public and node.rights == child.rights

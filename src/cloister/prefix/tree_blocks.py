@@ -1,6 +1,5 @@
-"""The tree over the block pool: which blocks it holds, which it gives up for room. A block has one reference for each
-node that it is in. Several nodes share a block only after a demotion; each is another tenant's. The pool wipes a block
-when its last reference goes, so never while a sequence reads it."""
+"""The tree over the block pool: which blocks it holds, which it gives up for room. The pool
+wipes a block when its last reference goes, so never while a sequence reads it."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -170,15 +169,6 @@ class TreeBlocks:
         self._offload.discard(node.blocks[node.resident : node.resident + len(blocks)])
         self._pool.retain(blocks)
         self.take(node, blocks)
-
-    def inherit(self, parent: Node, heir: Namespace, tokens: bytes, blocks: list[int], epoch: int) -> Node:
-        """Shares another node's blocks in the pool; those in a lower tier are the new node's alone."""
-        node = self._tree.add(parent, heir, heir, tokens, blocks)
-        in_pool = [block for block in blocks if block >= 0]
-        self._retain(in_pool)
-        node.resident, node.epoch = len(in_pool), epoch
-        heir.tenant.pages += len(in_pool)
-        return node
 
     def split(self, node: Node, pages: int) -> Node:
         if pages == node.pages:

@@ -13,7 +13,6 @@ from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
 from cloister.prefix.disk import DiskTier
 from cloister.prefix.host import HostTier
-from cloister.prefix.monitor import Alert, Monitor
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import Tier
 from cloister.service.process import Service
@@ -29,8 +28,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
     if not decoder.device.survives_fork:
         rehearse_device(runner, settings)
     tier = tiers(cache, settings, disk, _model_of(decoder))
-    alerts: list[Alert] = []
-    prefix = RadixCache(tier, Monitor(on_alert=alerts.append), None if tier is None else cache)
+    prefix = RadixCache(tier, None if tier is None else cache)
     engine = PagedEngine(runner, settings, prefix)
     ready = Ready(
         version=VERSION,
@@ -40,7 +38,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
     )
-    return Service(engine, ready, alerts, lambda: decoder.device.lost, weights)
+    return Service(engine, ready, lambda: decoder.device.lost, weights)
 
 
 def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:

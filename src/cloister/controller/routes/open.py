@@ -81,14 +81,12 @@ class SharedRoute(OpenRoute):
             late = partial(self._serve, order.request_id, final=False)
             self._held[order.request_id] = order, loop.call_later(PATIENCE_S, late)
 
-    def labelled(self, request_id: int, passed: int, *, final: bool = True) -> None:
-        """A detector found nothing private in the first `passed` tokens. If not `final`, a judge may pass more."""
+    def labelled(self, request_id: int, passed: int) -> None:
+        """A detector found nothing private in the first `passed` tokens."""
         if request_id in self._held:
-            self._serve(request_id, passed, final=final)
-        elif (order := self._unlabelled.get(request_id)) is not None:
-            self.node.send(self._sharing.label(order, passed, final=final))
-        if final:
-            self._unlabelled.pop(request_id, None)
+            self._serve(request_id, passed)
+        elif (order := self._unlabelled.pop(request_id, None)) is not None:
+            self.node.send(self._sharing.label(order, passed))
 
     def serve_all_of(self, tenant: str) -> None:
         """Before ForgetTenant follows."""

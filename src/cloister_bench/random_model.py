@@ -8,14 +8,6 @@ from cloister.models.source import ModelFolder, open_folder
 
 NOISE = 1 << 20
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
-SIZES = {  # about 360 million parameters
-    "hidden_size": 960,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 15,
-    "num_key_value_heads": 5,
-    "intermediate_size": 2560,
-    "vocab_size": 49152,
-}
 
 
 def write_random_model(place: Path, sizes: Mapping[str, int], like: ModelFolder) -> ModelFolder:
