@@ -7,8 +7,8 @@ from pathlib import Path
 from cloister.config import Settings
 from cloister.errors import ModelUnsupported, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
+from cloister_mpc.config import PARTIES
 
-PARTIES = 3
 BYTES_PER_NUMBER = 16  # replicated sharing: each party holds two of a number's three shares, eight bytes each
 BYTES_BESIDE_WEIGHTS = 700 << 20
 """What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""

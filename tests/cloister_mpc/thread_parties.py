@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from spu import Runtime, libspu
 
-from cloister_mpc.shares import Dealer, Protocol, runtime_config
+from cloister_mpc.config import PARTIES
+from cloister_mpc.shares import Dealer, runtime_config
 
 T = TypeVar("T")
 
@@ -27,17 +28,17 @@ class Party(NamedTuple):
 
 
 class ThreadParties:
-    """As many parties as the protocol has (three with ABY3), each in a thread of its own."""
+    """Each in a thread of its own."""
 
-    def __init__(self, protocol: Protocol = "aby3", config: libspu.RuntimeConfig | None = None) -> None:
-        self.dealer = Dealer(protocol)
-        count = self.dealer.parties
+    def __init__(self, config: libspu.RuntimeConfig | None = None) -> None:
+        self.dealer = Dealer()
+        count = PARTIES
         self._pool = ThreadPoolExecutor(count)
         described = libspu.link.Desc()
         described.id = uuid4().hex  # links in memory are found by this name
         for rank in range(count):
             described.add_party(f"party{rank}", f"thread:{rank}")
-        config = config or runtime_config(protocol)
+        config = config or runtime_config()
 
         def open_party(rank: int) -> Party:
             link = libspu.link.create_mem(described, rank)

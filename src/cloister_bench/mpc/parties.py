@@ -67,7 +67,7 @@ class Parties:
     """Use it in a `with`: the processes end with the block."""
 
     def __init__(self) -> None:
-        self.count = PARTIES["aby3"]
+        self.count = PARTIES
         self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
         self._held: set[str] = set()
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -38,7 +38,7 @@ class Party:
         authority = config.path(config.authority)
         self._server_tls = server_tls(authority, own)
         limit = config.limits.weights_mib << 20
-        self.weights = WeightStore(config.path(place.shelf) if place.shelf else None, config.protocol, limit)
+        self.weights = WeightStore(config.path(place.shelf) if place.shelf else None, limit)
         self._epochs: Leader | Follower = (
             Follower(config, rank, client_tls(authority, own), self) if rank else Leader(config, self)
         )

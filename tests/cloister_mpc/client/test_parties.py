@@ -115,7 +115,7 @@ async def test_a_provider_may_not_open_generations_nor_a_client_deal_weights(loc
 
 
 async def test_foreign_keys_get_nowhere(local: LocalParties, tmp_path: Path) -> None:
-    foreign = make_keys(tmp_path / "foreign", 3)
+    foreign = make_keys(tmp_path / "foreign")
     with pytest.raises(CloisterError) as refused:
         await Parties.connect(local.config, foreign.client())
     assert refused.value.code in ("invalid_api_key", "party_lost")

@@ -24,7 +24,7 @@ class FakeWorkers:
 
 async def told(folder: Path, **place: Any) -> str:
     """The folder that an engine is told of, where the party's settings are these."""
-    config = make_local(folder, "cheetah")
+    config = make_local(folder)
     config = replace(config, party=tuple(replace(each, **place) for each in config.party))
     party, workers = Party(config, 0), FakeWorkers()
     party._workers = workers  # type: ignore[assignment]
