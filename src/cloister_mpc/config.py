@@ -13,6 +13,7 @@ from cloister_mpc.messages import VERSION, ShareHead
 
 T = TypeVar("T")
 PARTIES = 3
+KIND = "llama"  # model_type of the models that are computed on shares
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

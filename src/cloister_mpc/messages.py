@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from cloister.errors import CloisterError
 from cloister.messages.types import Digest, Message, SilentRepr
 
-VERSION = 2
+VERSION = 3
 CHUNK_BYTES = 1 << 20
 
 Token16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -28,8 +28,6 @@ Answer = Literal["token", "sampled", "logits"]
 
 RunKind = Literal["prefill", "step"]
 
-Bundle = Literal["lean", "tuned", "naive"]  # how non-linear functions are computed (functions.bundle)
-
 
 class _OfSession(Message, frozen=True):
     """`session` names a generation; it is the same at every party, drawn at random by the client."""
@@ -47,7 +45,6 @@ class GenerationSpec(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_tokens: Annotated[int, Meta(ge=1, le=2**20)]  # a bucket
     new_tokens: Annotated[int, Meta(ge=1, le=2**20)]
     cache: Json = b"{}"  # cache.plan.CachePlan
-    functions: Bundle = "lean"
     answer: Answer = "token"
 
 

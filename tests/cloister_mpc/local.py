@@ -34,11 +34,8 @@ SHAPE = ModelShape(
     hidden=8,
     inner=8,
     vocabulary=300,
-    positions=0,
     context=128,
     epsilon=1e-5,
-    activation="silu",
-    gated=True,
     biases=False,
     tied=True,
     rotation=(1.0, 0.01),
@@ -57,7 +54,6 @@ def weights(seed: int = 1) -> ModelWeights:
 
     outer = OuterWeights(
         embedding=rng.normal(size=(300, 8)).astype(np.float32),
-        places=np.zeros((0, 0), np.float32),
         gain=np.ones((8, 1), np.float32),
         head=np.zeros((0, 0), np.float32),
     )

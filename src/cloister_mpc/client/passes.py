@@ -86,18 +86,16 @@ class TokenPasses:
         self._session = session
         self._programs = programs
         self._layer_done = layer_done
-        self._prompt = 0
 
     async def prefill(self, prompt: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        self._prompt = len(prompt)
         columns = self._programs.outline.prompt_tokens
-        await self._deal(dealt(self._programs), prompt, columns, 0, noise)
+        await self._deal(dealt(self._programs), prompt, columns, noise)
         return await self._session.run("prefill", on_progress=self._program_done)
 
     async def step(self, at: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
         """Compute the answer's tokens from number `at` on, forgetting wrong guesses there; what follows each."""
         columns = len(tokens)
-        await self._deal(dealt(self._programs, columns), tokens, columns, self._prompt + at, noise)
+        await self._deal(dealt(self._programs, columns), tokens, columns, noise)
         return await self._session.run("step", at, columns, self._program_done)
 
     async def close(self) -> None:
@@ -109,10 +107,9 @@ class TokenPasses:
         needed: dict[str, tuple[tuple[int, ...], str]],
         tokens: Sequence[int],
         columns: int,
-        first: int,
         noise: NDArray[np.float32] | None,
     ) -> None:
-        values: dict[str, NDArray[np.generic]] = dict(one_hots(self._programs.shape, tokens, columns, first))
+        values: dict[str, NDArray[np.generic]] = dict(one_hots(self._programs.shape, tokens, columns))
         if noise is not None:
             values["noise"] = noise.astype(np.float32)
         for name, (dims, _) in needed.items():

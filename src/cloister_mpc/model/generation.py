@@ -76,7 +76,7 @@ class Generation:
         self._written = at + columns
 
     def close(self) -> None:
-        for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
+        for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "noise")}:
             self._runtime.del_var(variable)
         self._variables.clear()
 
@@ -92,9 +92,8 @@ class Generation:
 
     def _place(self, first: int, columns: int) -> None:
         cosine, sine = self._programs.shape.angles(first, columns)
-        if cosine.size:
-            self._publish("angles/cosine", cosine)
-            self._publish("angles/sine", sine)
+        self._publish("angles/cosine", cosine)
+        self._publish("angles/sine", sine)
 
     def _publish(self, name: str, value: np.ndarray | np.generic) -> None:  # type: ignore[type-arg]
         variable = f"{self._name}/{name}"

@@ -17,11 +17,11 @@ from spu.utils import frontend
 
 from cloister.errors import InvalidRequest
 from cloister_mpc.cache.base import Shuffles
-from cloister_mpc.cache.methods import Method, make_method
+from cloister_mpc.cache.methods import make_method
 from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.functions.bundle import BUNDLES
+from cloister_mpc.functions.bundle import LEAN, Functions
 from cloister_mpc.functions.ring import tracing_for_shares
-from cloister_mpc.messages import Answer, Bundle, GenerationSpec
+from cloister_mpc.messages import Answer, GenerationSpec
 from cloister_mpc.model.decoder import Angles, Decoder
 from cloister_mpc.model.program_store import Program as Program
 from cloister_mpc.model.program_store import ProgramStore
@@ -38,7 +38,6 @@ class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_tokens: Annotated[int, msgspec.Meta(ge=16, le=65_536, multiple_of=16)]  # a bucket (shape.bucket_of)
     new_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
     cache: CachePlan = CachePlan(method="full")
-    functions: Bundle = "lean"
     answer: Answer = "token"
 
 
@@ -59,15 +58,15 @@ class Programs:
         outline: Outline,
         like: "Programs | None" = None,
         store: ProgramStore | None = None,
-        make: Callable[[CachePlan, int, int], Method] = make_method,
+        functions: Functions = LEAN,
     ) -> None:
         """`like`: programs whose outline differs only in its answer: what both have in common is compiled once."""
         self.shape = shape
         self.outline = outline
-        self.decoder = Decoder(shape, BUNDLES[outline.functions])
-        self.method = make(outline.cache, outline.prompt_tokens, outline.new_tokens)
+        self.decoder = Decoder(shape, functions)
+        self.method = make_method(outline.cache, outline.prompt_tokens, outline.new_tokens)
         self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
-        self._store = store
+        self._store = store if functions is LEAN else None  # it does not tell functions apart
 
     def embed(self, columns: int) -> Program:
         shape = self.shape
@@ -75,11 +74,10 @@ class Programs:
             "outer": self._outer(),
             "coarse": _integers(shape.coarse, columns),
             "fine": _integers(FINE, columns),
-            "places": _integers(shape.positions, columns),
         }
 
-        def run(outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> Tree:
-            hidden, present = self.decoder.embed(outer, coarse, fine, places)
+        def run(outer: OuterWeights, coarse: Array, fine: Array) -> Tree:
+            hidden, present = self.decoder.embed(outer, coarse, fine)
             return {"hidden": hidden, "present": present}
 
         return self._program("embed", columns, run, lambda: inputs)
@@ -154,7 +152,6 @@ class Programs:
         shape = self.shape
         return OuterWeights(
             embedding=_floats(shape.vocabulary, shape.hidden),
-            places=_floats(shape.positions, shape.hidden),
             gain=_floats(shape.hidden, 1) if shape.tied else _floats(0, 0),
             head=_floats(0, 0) if shape.tied else _floats(shape.vocabulary, shape.hidden + shape.extra),
         )
@@ -165,7 +162,7 @@ class Programs:
         return LayerWeights(
             qkv=_floats(attended + 2 * shape.kv_heads * shape.head_size, shape.hidden + shape.extra),
             out=_floats(shape.hidden, attended + shape.extra),
-            up=_floats(shape.inner * (2 if shape.gated else 1), shape.hidden + shape.extra),
+            up=_floats(2 * shape.inner, shape.hidden + shape.extra),
             down=_floats(shape.hidden, shape.inner + shape.extra),
             offset=_floats(shape.heads, 1, 1),
         )
@@ -200,7 +197,7 @@ class Programs:
         """All that the program depends on beside the code. Programs around the layers do not depend on the cache."""
         outline = self.outline
         kept = None if key[0] in AROUND else (outline.prompt_tokens, outline.new_tokens, outline.cache)
-        return key, self.shape, outline.functions, kept
+        return key, self.shape, kept
 
 
 AROUND = ("embed", "rescale", "last", "head")
@@ -278,8 +275,6 @@ def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tup
     shape, method = programs.shape, programs.method
     wide = columns or programs.outline.prompt_tokens
     needed = {"coarse": ((shape.coarse, wide), "int32"), "fine": ((FINE, wide), "int32")}
-    if shape.positions:
-        needed["places"] = ((shape.positions, wide), "int32")
     if programs.outline.answer == "sampled":
         needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
     shuffles = method.choose_shuffles if columns else method.evict_shuffles

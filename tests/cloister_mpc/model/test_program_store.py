@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from cloister_mpc.cache.plan import CachePlan
+from cloister_mpc.functions.bundle import EXACT
 from cloister_mpc.model import program_store, programs
 from cloister_mpc.model.program_store import Program, ProgramStore, code_version, key_of
 from cloister_mpc.model.programs import AROUND, Outline, Programs
@@ -157,17 +158,22 @@ def test_all_that_a_program_depends_on_is_in_its_terms() -> None:
         "prompt": Outline(32, 4),
         "room": Outline(16, 8),
         "cache": Outline(16, 4, CachePlan(method="full", pinned_first=1)),
-        "functions": Outline(16, 4, functions="naive"),
     }
     for name in ("embed", "prompt", "step", "rescale", "last", "head"):
         key = (name, 2, "any")
         plain = key_of(Programs(SHAPE, outline)._terms(key))
         changed = {what for what, other in others.items() if key_of(Programs(SHAPE, other)._terms(key)) != plain}
-        assert changed == ({"functions"} if name in AROUND else set(others))
+        assert changed == (set() if name in AROUND else set(others))
         wider = program_store.msgspec.structs.replace(SHAPE, inner=SHAPE.inner + 1)
         assert key_of(Programs(wider, outline)._terms(key)) != plain
         assert key_of(Programs(SHAPE, outline)._terms((name, 3, "any"))) != plain
         assert key_of(Programs(SHAPE, outline)._terms((name, 2, "logits"))) != plain
+
+
+def test_other_functions_are_not_kept_beside_those_that_are_served(tmp_path: Path) -> None:
+    programs = Programs(SHAPE, Outline(16, 4), store=ProgramStore(tmp_path), functions=EXACT)
+    programs.rescale(1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_around_the_layers_programs_are_the_same_whatever_the_cache() -> None:
