@@ -74,7 +74,7 @@ def party(
 
       cloister mpc party --config parties.toml --rank 0
     """
-    read_config(config)  # what is wrong is said here, before the process is replaced
+    read_config(config)  # an error must come before the process is replaced
     require_packages()
     from cloister_mpc.party.party import become_party
 

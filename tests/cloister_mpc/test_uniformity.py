@@ -18,8 +18,8 @@ pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 from spu import libspu
 
 from cloister_mpc import shares
+from cloister_mpc.messages import GenerationSpec
 from cloister_mpc.model.generation import Generation
-from cloister_mpc.model.programs import Outline
 from cloister_mpc.model.shape import one_hots
 from cloister_mpc.shares import Dealer
 from tests.cloister_mpc.kept import kept_programs
@@ -56,7 +56,7 @@ def halves(content: bytes) -> tuple[Ring, Ring]:
 @pytest.fixture(scope="module")
 def held() -> Iterator[list[dict[str, bytes]]]:
     """Per party: every secret variable of a generation, after its prefill and after a step."""
-    programs = kept_programs(SHAPE, Outline(TOKENS, 4, PLAN, answer="logits"))
+    programs = kept_programs(SHAPE, GenerationSpec(TOKENS, 4, PLAN, answer="logits"))
     captured: list[dict[str, bytes]] = [{} for _ in range(3)]
     with ThreadParties() as threads:
         generations = [Generation(party.runtime, programs, threads.dealer, name="g") for party in threads.parties]

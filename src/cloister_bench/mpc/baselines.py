@@ -80,7 +80,7 @@ class H2O(Baseline):
             weights = softmax.weigh(scores(query, keys), offset) * visible_to(1, body, sees)
             present = jnp.concatenate([cache.values, cache.pinned_values], axis=1)[..., -1:]
             received = added_up(softmax, weights, weighted(weights, present), len(keys))[:, :body]
-            counted = cache.marks + received  # type: ignore[operator]
+            counted = cache.marks + received
             recent = jnp.arange(body) >= body - self.last + jnp.sum(sees)
             lowest = top(-counted - NEVER * (recent + 2 * (cache.values[..., -1] == 0)), 1)
             after = cache._replace(values=cache.values * (1 - lowest)[..., None], marks=counted)
@@ -99,8 +99,8 @@ class LongCache(Baseline):
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
         assert cache.marks is not None
-        alike = similarities(_directions(queries) if self.cosine else queries, cache.marks)
-        return jnp.repeat(top(alike, self.between), self.block, axis=1)
+        similarity = similarities(_directions(queries) if self.cosine else queries, cache.marks)
+        return jnp.repeat(top(similarity, self.between), self.block, axis=1)
 
     def attend(
         self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array

@@ -126,7 +126,7 @@ class Reader:
     def _run_layer(
         self, epsilon: Array, hidden: Array, weights: LayerWeights, cache: Cache, angles: Angles, shuffles: Shuffles
     ) -> Array:
-        """Each column chooses for itself, as it would have in a generation."""
+        """Each column makes its choice, as it would in a generation."""
         decoder, method, softmax = self._model.decoder, self._method, self._softmax
         new = decoder.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, method.first_free, new.keys, new.values)

@@ -10,7 +10,8 @@ from cloister_bench.mpc.plan import PARTS, VARIANTS, Part
 from cloister_bench.mpc.quality import QualityRow
 from cloister_bench.mpc.results import Results
 from cloister_bench.suite.measurement import Measurement, Watcher
-from cloister_mpc.model.programs import Outline, Program, Programs
+from cloister_mpc.messages import GenerationSpec
+from cloister_mpc.model.programs import Program, Programs
 from cloister_mpc.model.shape import ModelShape
 
 Judge = Callable[[Callable[[str], None]], list[QualityRow]]
@@ -55,7 +56,7 @@ class Bench(Measurement[Results]):
 
     def _programs(self, name: str, seq: int) -> Programs:
         cache, functions = VARIANTS[name]
-        return Programs(self._shape, Outline(seq, self._plan.new_tokens, cache), functions=functions)
+        return Programs(self._shape, GenerationSpec(seq, self._plan.new_tokens, cache), functions=functions)
 
     def _quality(self) -> None:
         self._watcher.begin("quality", 1)

@@ -15,7 +15,7 @@ from cloister_mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
 from cloister_mpc.client.parties import Parties, PartySession
 from cloister_mpc.config import PartiesConfig, read_config
 from cloister_mpc.messages import Answer, GenerationSpec
-from cloister_mpc.model.programs import Programs, dealt, outline_of, programs_for
+from cloister_mpc.model.programs import Programs, dealt, programs_for
 from cloister_mpc.model.shape import ModelShape, bucket_of, one_hots, permutations
 
 
@@ -69,9 +69,8 @@ class ModelAtParties:
         self, prompt_tokens: int, new_tokens: int, kind: Answer, layer_done: Callable[[int], None]
     ) -> "TokenPasses":
         parties = await self.connect(patience_s=30.0)
-        cache = msgspec.json.encode(self._cache)
-        spec = GenerationSpec(bucket_of(prompt_tokens), new_tokens, cache, answer=kind)
-        programs = programs_for(self.shape, outline_of(spec))
+        spec = GenerationSpec(bucket_of(prompt_tokens), new_tokens, self._cache, kind)
+        programs = programs_for(self.shape, spec)
         return TokenPasses(await parties.open(spec), programs, layer_done)
 
     async def close(self) -> None:
@@ -88,7 +87,7 @@ class TokenPasses:
         self._layer_done = layer_done
 
     async def prefill(self, prompt: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        columns = self._programs.outline.prompt_tokens
+        columns = self._programs.spec.prompt_tokens
         await self._deal(dealt(self._programs), prompt, columns, noise)
         return await self._session.run("prefill", on_progress=self._program_done)
 

@@ -40,7 +40,7 @@ class Generation:
         return f"{self._name}/answer"
 
     def prefill(self) -> None:
-        programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
+        programs, shape, columns = self._programs, self._programs.shape, self._programs.spec.prompt_tokens
         self._done = 0
         self._place(-columns, columns)
         for number, scale in enumerate(shape.scales):
@@ -59,7 +59,7 @@ class Generation:
         programs, shape = self._programs, self._programs.shape
         if not 0 <= at <= self._written:
             raise GenerationError(f"Position {at} does not follow what was computed so far.")
-        if columns < 1 or at + columns > programs.outline.new_tokens:
+        if columns < 1 or at + columns > programs.spec.new_tokens:
             raise GenerationError(
                 f"There is no room for {columns} tokens at position {at}.",
                 hint="Ask for room when the prompt is shared.",

@@ -87,11 +87,11 @@ class Engine:
 
     def open(self, order: messages.Open) -> None:
         from cloister_mpc.model.generation import Generation
-        from cloister_mpc.model.programs import outline_of, programs_for
+        from cloister_mpc.model.programs import programs_for
 
         if self._shape is None:
             raise InvalidRequest("No model's weights are here.")
-        programs = programs_for(self._shape, outline_of(order.spec), self._store)
+        programs = programs_for(self._shape, order.spec, self._store)
         name = f"s/{order.session.hex()}"
 
         def report(done: int, total: int) -> None:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import LEAN
+from cloister_mpc.messages import GenerationSpec
 from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.generation import Generation, GenerationError
-from cloister_mpc.model.programs import Outline, dealt
+from cloister_mpc.model.programs import dealt
 from cloister_mpc.model.shape import one_hots, permutations
 from tests.cloister_mpc.kept import kept_programs
 from tests.cloister_mpc.model.plain_generation import PlainGeneration
@@ -21,7 +22,7 @@ from tests.cloister_mpc.model.tiny import TinyModel, some_tokens, tiny_model
 from tests.cloister_mpc.thread_parties import ThreadParties
 
 PROMPT = some_tokens(23, seed=1)
-SHORT = Outline(prompt_tokens=32, new_tokens=4, answer="logits")
+SHORT = GenerationSpec(prompt_tokens=32, new_tokens=4, answer="logits")
 MPCACHE = CachePlan(
     method="mpcache", budget=0.5, at_least=0, static_keep=0.75, cluster=4, pinned_first=4, pinned_last=4
 )
@@ -49,9 +50,9 @@ def holding(model: TinyModel) -> Iterator[ThreadParties]:
 class Client:
     """Deals, has all parties run a pass, and puts the answer together."""
 
-    def __init__(self, threads: ThreadParties, model: TinyModel, outline: Outline, name: str) -> None:
+    def __init__(self, threads: ThreadParties, model: TinyModel, spec: GenerationSpec, name: str) -> None:
         self.threads, self.model, self.name = threads, model, name
-        self.programs = kept_programs(model.shape, outline)
+        self.programs = kept_programs(model.shape, spec)
         self.parties = [
             Generation(party.runtime, self.programs, threads.dealer, name=name) for party in threads.parties
         ]
@@ -68,7 +69,7 @@ class Client:
 
     def _deal(self, tokens: list[int], columns: int | None) -> None:
         wanted = dealt(self.programs, columns)
-        hots = one_hots(self.model.shape, tokens, columns or self.programs.outline.prompt_tokens)
+        hots = one_hots(self.model.shape, tokens, columns or self.programs.spec.prompt_tokens)
         shuffles = {name: permutations(*sizes[:2]) for name, (sizes, _) in wanted.items() if "shuffles" in name}
         values = hots | shuffles
         assert {name: (value.shape, str(value.dtype)) for name, value in values.items()} == wanted
@@ -91,16 +92,16 @@ def test_logits_are_the_plain_models(threads: ThreadParties, model: TinyModel) -
 
 
 def test_the_likeliest_token_is_found_inside(threads: ThreadParties, model: TinyModel) -> None:
-    client = Client(threads, model, Outline(prompt_tokens=32, new_tokens=4), "token")
+    client = Client(threads, model, GenerationSpec(prompt_tokens=32, new_tokens=4), "token")
     first = int(client.prefill(PROMPT)[0])
     expected = model.logits(PROMPT)[-1]
     assert expected[first] > expected.max() - 0.2
 
 
 def test_selection_on_shares_reads_what_its_twin_reads(threads: ThreadParties, model: TinyModel) -> None:
-    outline = Outline(prompt_tokens=32, new_tokens=2, cache=MPCACHE, answer="logits")
+    spec = GenerationSpec(prompt_tokens=32, new_tokens=2, cache=MPCACHE, answer="logits")
     prompt = some_tokens(29, seed=3)
-    client = Client(threads, model, outline, "selecting")
+    client = Client(threads, model, spec, "selecting")
     assert any("shuffles" in name for name in dealt(client.programs, 1))
     twin = PlainGeneration(PlainModel(model.shape, model.weights, LEAN), MPCACHE, len(prompt), 2)
     expected = [twin.prefill(prompt), twin.step(0, [9])[0]]
@@ -111,7 +112,7 @@ def test_selection_on_shares_reads_what_its_twin_reads(threads: ThreadParties, m
         threads.each(lambda party: client.parties[party.rank].step(1))
 
 
-def test_outlines_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
+def test_specs_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
     token, logits = (kept_programs(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
     assert token.prompt() is logits.prompt()
     assert token.head(1).code != logits.head(1).code
