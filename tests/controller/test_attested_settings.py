@@ -72,7 +72,6 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.detector_model": make_classifier(tmp_path / "classifier"),
-        "engine.cache_disk_bytes": 1 << 20,
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",
         "mpc.parties": parties_file(tmp_path),

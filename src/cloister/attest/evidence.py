@@ -23,7 +23,6 @@ Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
 Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
-Disk = Literal["none", "encrypted"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +47,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     share_threshold: Annotated[int, Meta(ge=0, le=100)] = 0
     veto: Veto = "none"  # whether a detector keeps private what many sent
     templates: Annotated[str, Meta(max_length=256)] = ""  # whose signature registers texts that tenants share
-    disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     detector_model: Digest | None = (
         None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
@@ -83,7 +81,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             self._about_mpc(),
             f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
             self._about_sharing(),
-            "they are not put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
@@ -120,7 +117,6 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     prefixes: tuple[Prefixes, ...] | None = None
     shared: tuple[Prefixes, ...] | None = None
     veto: tuple[Veto, ...] | None = None
-    disk: tuple[Disk, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
@@ -133,7 +129,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)
