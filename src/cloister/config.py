@@ -173,9 +173,6 @@ class ControllerSettings(MachineSettings):
     )
     detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
-    detector_model: Path | None = _sharing(
-        None, "A Hugging Face folder for token classification as tier 2.", metavar="FOLDER", show_default="ours"
-    )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 

@@ -35,7 +35,7 @@ SERVE_OPTIONS = """
     host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout max-vaults gpu-in-turns attention-processes
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
-    templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key detector-model
+    templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
     vault-host vault-host-key vault-host-policy attester gpu-evidence release
     sealed-weights provider-key mpc mpc-parties mpc-context mpc-drafts mpc-cache allow-degraded-sandbox
 """

@@ -6,7 +6,6 @@ from math import ceil
 from cloister.attest.evidence import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
 from cloister.controller.external_level import load_level
-from cloister.detection.classifier_folder import digest_of_folder
 from cloister.levels import MPC
 
 MATTERS = {
@@ -20,7 +19,6 @@ MATTERS = {
     "controller.detector": "whether what looks private may be shared when many sent it",
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
-    "controller.detector_model": "what finds private text beside the rules; its files' hash counts, not its path",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
     "mpc.parties": "who gets shares of prompts; what the file says counts, not its path",
@@ -90,9 +88,8 @@ HOST_IRRELEVANT = {
 
 
 def attested_settings(settings: Settings) -> AttestedSettings:
-    """Reads the parties' file and the detector's model: SetupError if one is unusable."""
+    """Reads the parties' file: SetupError if it is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
-    model = controls.detector_model
     mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
         sandbox="degraded" if controls.allow_degraded_sandbox else "whole",
@@ -108,7 +105,6 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         veto="detector" if controls.detector else "none",
         templates=controls.templates_key or "",
         first_token_ms=controls.quantise_ttft_ms,
-        detector_model=None if model is None else digest_of_folder(model),
     )
 
 

@@ -62,8 +62,6 @@ class Calibration(NamedTuple):
 class Tagger:
     """`arrays` as `cloister_bench.tagger.train` writes them."""
 
-    folds = True
-
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         if not _fit(arrays):
             raise SetupError(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
-from cloister.messages.types import Digest, Message, Openings, Path, RequestMessage, SilentRepr
+from cloister.messages.types import Message, Openings, RequestMessage, SilentRepr
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
@@ -54,14 +54,11 @@ class Category(IntEnum):
 
 
 class StartDetector(Message, frozen=True):
-    """Controller → detector, first; `rules`: the operator's, verified, in addition to those shipped. `model`: a folder
-    of this digest, in the place of tier 2."""
+    """Controller → detector, first; `rules`: the operator's, verified, in addition to those shipped."""
 
     version: int
     rules: RulesText = ""
     allow_degraded: bool = False
-    model: Path | None = None
-    model_digest: Digest | None = None
 
 
 class DetectorReady(Message, frozen=True):
