@@ -117,7 +117,6 @@ async def test_too_much_at_once_is_held_back(answers: Answers, monkeypatch: pyte
     await answers.up()
     monkeypatch.setattr(module, "MAX_PENDING", 1)
     answers.keeper.classify(1, "hang", (4,))
-    assert answers.keeper.load == 1.0
     answers.keeper.classify(2, "public", (6,))
     assert await answers.of(2) == (HELD_BACK,)
     await answers.keeper.close()

@@ -440,16 +440,14 @@ def test_pages_below_another_tokens_hash_are_not_found(cache: RadixCache, pool: 
         assert finds(cache, pool, key_of(pages(*wrong))) < 3
 
 
-def test_after_a_label_that_is_not_final_another_says_more_but_never_less(cache: RadixCache, pool: BlockPool) -> None:
+def test_a_second_label_changes_nothing(cache: RadixCache, pool: BlockPool) -> None:
     key = key_of(pages(1, 2, 3), "a", policy="counted", number=5)
     cache.lookup(key, 3)
-    cache.label(5, PAGE_TOKENS, final=False)
+    cache.label(5, PAGE_TOKENS)
     cache.insert(key, pool.allocate(3))
-    shown = [finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3)]
-    for public, final in ((2, False), (0, True), (3, True)):
-        cache.label(5, public * PAGE_TOKENS, final=final)
-        shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3))
-    assert shown == [1, 2, 2, 2], "and after the final one nothing"
+    for public in (2, 0, 3):
+        cache.label(5, public * PAGE_TOKENS)
+        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3) == 1
 
 
 def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone(

@@ -86,11 +86,6 @@ class DetectorKeeper:
     def pid(self) -> int | None:
         return self._handle.pid if self._handle is not None else None
 
-    @property
-    def load(self) -> float:
-        """From 0 to 1: it moves the thresholds (SafeKV §V-D)."""
-        return min(1.0, len(self._pending) / MAX_PENDING)
-
     def start(self) -> None:
         self.supervisor.keep()
         if self._watching is None:
@@ -114,7 +109,7 @@ class DetectorKeeper:
             self._heard = monotonic()
         self._pending[request_id] = (blocks, len(text))
         self._pending_characters += len(text)
-        self._handle.send(wire.Classify(request_id, text, tuple(ends), self.load))
+        self._handle.send(wire.Classify(request_id, text, tuple(ends)))
 
     async def close(self) -> None:
         await self.supervisor.close()

@@ -53,7 +53,7 @@ class Sharing:
     def register(self, templates: Iterable[Template]) -> None:
         self._templates.replace(templates, self._page_tokens())
 
-    def label(self, order: GeneratePrompt, passed: int, *, final: bool = True) -> PublicPrefix:
+    def label(self, order: GeneratePrompt, passed: int) -> PublicPrefix:
         """`passed`: the first tokens in which the detector found nothing private."""
         size, account = self._page_tokens(), self._accounts.get(order.tenant, order.tenant)
         paging = Paging(order.public, len(order.prompt), size)
@@ -61,7 +61,7 @@ class Sharing:
         public = registered = self._templates.covers(account, pages)
         if self.policy == "counted":
             public += self._evidence.count(account, pages[registered : paging.pages(passed)])
-        return PublicPrefix(order.request_id, paging.positions(public), paging.positions(registered), final)
+        return PublicPrefix(order.request_id, paging.positions(public), paging.positions(registered))
 
 
 def shared_secret(path: Path | None = None) -> bytes:

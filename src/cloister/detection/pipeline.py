@@ -13,7 +13,7 @@ import numpy as np
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, lowered, shipped_tagger
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
 
 
@@ -50,10 +50,9 @@ class Pipeline:
         self.calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
         self.known_prefixes: tuple[str, ...] = SYSTEM_PROMPTS
 
-    def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0) -> Examined:
+    def examine(self, text: str, ends: Sequence[int]) -> Examined:
         """Label each block separately; `inherit` adds what follows from the blocks before it."""
         folded = fold(text)
-        calibration = lowered(self.calibration, load)
         findings = [
             Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
             for match in self.rules.find(folded.text)
@@ -61,7 +60,7 @@ class Pipeline:
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self.tagger is not None:
             known = known_until(text, self.known_prefixes)
-            findings += _tagged(self.tagger.tag(folded.text), folded, ends, calibration, verdicts, known)
+            findings += _tagged(self.tagger.tag(folded.text), folded, ends, self.calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):

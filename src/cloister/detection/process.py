@@ -99,7 +99,7 @@ class Labeller:
             raise ProtocolError("Blocks do not follow one another.")
         if ends and ends[-1] != len(message.text):
             raise ProtocolError("Blocks do not cover their text.")
-        examined = self._pipeline.examine(message.text, ends, load=message.load)
+        examined = self._pipeline.examine(message.text, ends)
         verdicts = inherit(examined.verdicts)
         return Labels(
             message.request_id,

@@ -12,7 +12,6 @@ MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
 MAX_RULES_BYTES = 60_000  # a signed note holds little more
 RulesText = Annotated[str, Meta(max_length=MAX_RULES_BYTES)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]
 
 
@@ -95,11 +94,10 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a text, its blocks' ends in characters; `load` moves thresholds (SafeKV §V-D)."""
+    """Controller → detector: a text, its blocks' ends in characters."""
 
     text: Text
     ends: Ends
-    load: Share = 0.0
 
 
 class Labels(RequestMessage, frozen=True):

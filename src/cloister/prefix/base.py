@@ -132,9 +132,9 @@ class PrefixCache:
             self.evict(count - self.pool.free)
         return self.pool.free >= count
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration. A label
-        that is not `final` may rise. The request finds other tenants' public pages up to this number only."""
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration.
+        The request finds other tenants' public pages up to this number only. A second label changes nothing."""
         return None
 
     def forget(self, tenant: str) -> None:

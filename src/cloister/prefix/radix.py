@@ -71,8 +71,6 @@ class RadixCache(PrefixCache):
         if public and viewer is not self.tree.public:
             self._publish(viewer, key, public)
         path = self._claimed(self._visible(viewer, key, policy, len(blocks)), creator)
-        if len(blocks) * self._page == len(key.tokens):
-            self._labels.complete(key)
         found = sum(pages for _, pages in path)
         end = self._blocks.first_kept(blocks, found)
         if found == end:
@@ -87,8 +85,8 @@ class RadixCache(PrefixCache):
     def evict(self, count: int) -> None:
         self._blocks.evict(count, self._namespaces.tenants)
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        if (labelled := self._labels.add(request_id, public_tokens, registered, final=final)) is not None:
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        if (labelled := self._labels.add(request_id, public_tokens, registered)) is not None:
             key, pages = labelled
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
