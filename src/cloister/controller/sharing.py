@@ -26,7 +26,7 @@ class Sharing:
         self, settings: ControllerSettings, page_tokens: Callable[[], int], secret: bytes | None = None
     ) -> None:
         self.policy, self.vetoed = settings.shared_policy, settings.detector
-        self._secret = secret or (shared_secret() if POLICIES[self.policy].blind else secrets.token_bytes(SECRET_BYTES))
+        self._secret = secret or (shared_secret() if self.labels else secrets.token_bytes(SECRET_BYTES))
         self._evidence = Evidence(self._secret, settings.share_epsilon, settings.share_threshold)
         self._templates = Templates(self._secret)
         self._page_tokens = page_tokens

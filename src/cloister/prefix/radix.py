@@ -39,17 +39,17 @@ class RadixCache(PrefixCache):
         creator.tenant.last_request = viewer.tenant.last_request = self._epoch
         self.expect(key)
         path = self._visible(viewer, key, policy, most)
-        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.blind else most
+        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.labelled_public else most
         blocks: list[int] = []
         public = 0
         for node, pages in self._claimed(path, creator):
             is_public = node.namespace is self.tree.public
-            if not (is_public and policy.blind):  # public pages leave in the order in which they came
+            if not (is_public and policy.labelled_public):  # public pages leave in the order in which they came
                 node.epoch = self._epoch
             blocks += node.blocks[:pages]
             public += pages if is_public else 0
         self.pool.retain(blocks)
-        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.blind else public)
+        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.labelled_public else public)
 
     def expect(self, key: PrefixKey) -> None:
         if POLICIES[key.policy].labelled_public and not key.salt:
