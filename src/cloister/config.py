@@ -90,8 +90,6 @@ class EngineSettings(_Frozen):
     kernels: KernelChoice = option("auto", "Which kernels compute.")
     threads: int = option(0, "Compute threads; 0: every core.", ge=0)
     kv_cache_mib: int = option(1024, "Memory for the KV cache.", ge=1)
-    cache_disk_bytes: int = option(0, "Disk space for encrypted KV blocks beyond the KV cache; 0: none.", ge=0)
-    cache_host_bytes: int = option(0, "Host memory for KV blocks that a GPU's KV cache has no room for; 0: none.", ge=0)
     max_running: int = option(64, "Sequences decoded at once.", ge=1)
     chunk_tokens: int = option(512, "Tokens in one step at most; fewer while several tenants are active.", ge=1)
     max_context: int = option(0, "Longest prompt plus answer; 0: what the model allows.", ge=0)
@@ -183,9 +181,6 @@ class ControllerSettings(MachineSettings):
     )
     detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
-    detector_model: Path | None = _sharing(
-        None, "A Hugging Face folder for token classification as tier 2.", metavar="FOLDER", show_default="ours"
-    )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 

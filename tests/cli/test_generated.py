@@ -26,16 +26,16 @@ INTERNAL = {
     "gateway.max_connections_of_one",
 }
 """Limits of `cloister serve` that tests set and operators do not."""
-_SERVICE = "kv_cache_mib cache_disk_bytes cache_host_bytes max_running max_waiting max_waiting_per_tenant"
+_SERVICE = "kv_cache_mib max_running max_waiting max_waiting_per_tenant"
 _SERVICE_LINKS = "attention_processes link_deadline_ms"
 HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE} {_SERVICE_LINKS}".split())}
 """A vault host has no service: these are the service's."""
 
 SERVE_OPTIONS = """
-    host port model served-model-name dtype weights keys threads kernels kv-cache-mib cache-disk-bytes cache-host-bytes
+    host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout max-vaults gpu-in-turns attention-processes
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
-    templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key detector-model
+    templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
     vault-host vault-host-key vault-host-policy attester gpu-evidence release
     sealed-weights provider-key mpc mpc-parties mpc-context mpc-drafts mpc-cache allow-degraded-sandbox
 """

@@ -130,9 +130,6 @@ async def test_a_request_whose_text_is_not_read_finds_nothing_of_others(
     assert submit.policy == "counted"
     if why != "salt":
         assert (await node.service.next(LabelTokens)).public_tokens == 0
-    if why == "late":
-        node.relay.labels.labelled(submit.request_id, (PUBLIC,))
-        assert (await node.service.next(LabelTokens)) == LabelTokens(submit.request_id, SERVING.block_tokens)
     if why == "forgotten":
         assert await node.service.next(ForgetTenant) == ForgetTenant("ann"), "after what it has to forget"
 
@@ -172,15 +169,3 @@ async def test_without_a_detector_a_request_is_labelled_at_once(policy: PolicyNa
         assert submit.policy == policy
         assert (await node.service.next(LabelTokens)) == LabelTokens(submit.request_id, public)
     node.close()
-
-
-async def test_of_a_forgotten_tenant_no_prompt_waits_for_a_late_label(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_route, "PATIENCE_S", 0.01)
-    node.relay.labels.examine = lambda request_id, text, ends: None
-    examine(node, 1)
-    await node.service.next(Generate)
-    assert node.relay.labels.route._unlabelled
-    node.send(EndSession("ann", "any", private=True))
-    assert not node.relay.labels.route._unlabelled

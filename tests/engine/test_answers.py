@@ -127,12 +127,12 @@ def test_nobody_else_finds_an_answer_however_much_is_labelled(engine: PagedEngin
     """A label speaks of a prompt: it ends with it, whether it comes before, while or after the answer is kept."""
     first = turn(1, FIRST, policy="counted")
     engine.submit(first)
-    engine.label(1, 8, final=False)
+    engine.label(1, 8)
     said: list[int] = []
     while not engine.only_spare:
         said += [token for message in engine.step() for token in message.tokens]
     engine.step()
-    engine.label(1, 1000, final=False)
+    engine.label(1, 1000)
     drain(engine)
     engine.label(1, 1000)
     public = {node.tokens for node in cache.tree.nodes() if node.namespace is cache.tree.public}

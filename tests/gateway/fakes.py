@@ -196,7 +196,7 @@ class FakeBackend(Backend):
         return Stats(
             running=self.open, waiting=3, blocks_total=128, blocks_free=100, vaults=2, up=self.up,
             levels=self.levels_now, reuse={"counted": Reuse(120, 30, 4321)},
-            evictions=250, offloads=199, recalls=7,
+            evictions=250,
         )  # fmt: skip
 
     async def view(self, request_id: int) -> View:

@@ -40,8 +40,6 @@ class NaiveCache:
         self.root = Page(b"", PUBLIC, [PUBLIC], -1, None)
         self.size = page_bytes
         self.waiting: dict[int, PrefixKey] = {}
-        self.labelled: set[PrefixKey] = set()
-        self.complete: set[PrefixKey] = set()
         self.public: dict[PrefixKey, int] = {}
 
     def cut(self, key: PrefixKey) -> list[bytes]:
@@ -91,9 +89,6 @@ class NaiveCache:
         rest = self.cut(key)[: len(blocks)]
         way = self.search(self.root, rest, viewer, public)
         self.claim(key, way)
-        if self.waiting.get(key.request_id) is key and len(blocks) == len(self.cut(key)):
-            self.complete.add(key)
-            self.settle(key)
         page = way[-1] if way else self.root
         held = {each.block for each in self.root.below()}
         for at in range(len(way), len(blocks)):
@@ -105,16 +100,10 @@ class NaiveCache:
             page = new
 
     def label(self, request_id: int, pages: int) -> None:
-        key = self.waiting.get(request_id)
-        if key is not None and key not in self.labelled:
+        key = self.waiting.pop(request_id, None)
+        if key is not None:
             pages = self.public[key] = min(pages, len(self.cut(key)))
-            self.labelled.add(key)
-            self.settle(key)
             self.publish(self.whose(key)[0], self.cut(key)[:pages])
-
-    def settle(self, key: PrefixKey) -> None:
-        if key in self.labelled & self.complete:
-            del self.waiting[key.request_id]
 
     def publish(self, viewer: Who, tokens: list[bytes]) -> None:
         for page in self.search(self.root, tokens, viewer, len(tokens)):

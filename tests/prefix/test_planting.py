@@ -42,7 +42,7 @@ class World:
         paging = Paging(marked, len(tokens), PAGE)
         key = PrefixKey(next(self._numbers), tenant, "", policy, paging, paging.pack(tokens))
         pages = paging.pages(len(tokens))
-        self.cache.prefetch(key, pages)
+        self.cache.expect(key)
         self.cache.label(key.request_id, passed)
         found = self.cache.lookup(key, pages).blocks
         if self.pool.free < pages - len(found):

@@ -33,7 +33,7 @@ class Machine(RuleBasedStateMachine):
 
     def expect(self, key: PrefixKey, passed: int | None) -> None:
         """A request comes, and with it what a detector passed of it, if it was in time."""
-        self.cache.prefetch(key, len(key.tokens) // SIZE - 1)
+        self.cache.expect(key)
         self.naive.expect(key)
         if passed is not None:
             self.label(key.request_id, passed)
@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         assert self.pool.free - free <= count
         if self.pool.free - free < count:
             for node in self.cache.tree.nodes():
-                assert not node.is_edge or node.blocks[-1] in used, "an idle block was not given up"
+                assert node.children or node.blocks[-1] in used, "an idle block was not given up"
         for page in gone:
             assert page.block not in used or before[page.block] > 1
             assert all(below in gone for below in page.children)
@@ -140,8 +140,8 @@ class Machine(RuleBasedStateMachine):
             assert node.parent is not None
             if node.parent.namespace is self.cache.tree.public and node.parent != self.cache.tree.root:
                 assert set(node.rights) <= set(node.parent.rights), "a right to a page is one to all before it"
-            assert node.resident == len(node.blocks) == len(node.tokens) // SIZE > 0
-            assert not node.is_edge or node.namespace.tenant.queue._nodes.get(node.serial) is node
+            assert len(node.blocks) == len(node.tokens) // SIZE > 0
+            assert node.children or node.namespace.tenant.queue._nodes.get(node.serial) is node
 
     def rows(self) -> list[Row]:
         names = {owner: name for name, owner in self.cache._namespaces._namespaces.items()} | {
@@ -209,7 +209,7 @@ def finds(cache: RadixCache, pool: BlockPool, key: PrefixKey, passed: int | None
 
 
 def _expect(cache: RadixCache, key: PrefixKey, passed: int | None) -> None:
-    cache.prefetch(key, len(key.tokens) // SIZE)
+    cache.expect(key)
     if passed is not None:
         cache.label(key.request_id, passed * PAGE_TOKENS)
 
@@ -440,16 +440,14 @@ def test_pages_below_another_tokens_hash_are_not_found(cache: RadixCache, pool: 
         assert finds(cache, pool, key_of(pages(*wrong))) < 3
 
 
-def test_after_a_label_that_is_not_final_another_says_more_but_never_less(cache: RadixCache, pool: BlockPool) -> None:
+def test_a_second_label_changes_nothing(cache: RadixCache, pool: BlockPool) -> None:
     key = key_of(pages(1, 2, 3), "a", policy="counted", number=5)
     cache.lookup(key, 3)
-    cache.label(5, PAGE_TOKENS, final=False)
+    cache.label(5, PAGE_TOKENS)
     cache.insert(key, pool.allocate(3))
-    shown = [finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3)]
-    for public, final in ((2, False), (0, True), (3, True)):
-        cache.label(5, public * PAGE_TOKENS, final=final)
-        shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3))
-    assert shown == [1, 2, 2, 2], "and after the final one nothing"
+    for public in (2, 0, 3):
+        cache.label(5, public * PAGE_TOKENS)
+        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3) == 1
 
 
 def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone(
@@ -459,7 +457,7 @@ def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone
     keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
     for tenant, shown in (("b", 0), ("b", 3), ("a", 3)):
         key = key_of(pages(1, 2, 3), tenant, policy="counted")
-        cache.prefetch(key, 3)
+        cache.expect(key)
         cache.label(key.request_id, 3 * PAGE_TOKENS)
         for _ in range(2):  # a request that has to wait looks up again, and is shown the same
             found = cache.lookup(key, 3)
@@ -470,7 +468,7 @@ def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone
 def test_registered_pages_are_shown_to_the_tenants_they_are_registered_for(cache: RadixCache, pool: BlockPool) -> None:
     keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
     key = key_of(pages(1, 2, 3), "b", policy="counted")
-    cache.prefetch(key, 3)
+    cache.expect(key)
     cache.label(key.request_id, 3 * PAGE_TOKENS, 2 * PAGE_TOKENS)
     found = cache.lookup(key, 3)
     assert (len(found.blocks), found.shown) == (3, 2)
@@ -497,7 +495,7 @@ def test_usage_shows_a_tenants_own_copy_whatever_others_published(cache: RadixCa
     for published in (2, 3):
         keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=published)
         key = key_of(pages(1, 2, 3), "b", policy="counted")
-        cache.prefetch(key, 3)
+        cache.expect(key)
         cache.label(key.request_id, 3 * PAGE_TOKENS)
         found = cache.lookup(key, 3)
         assert found.shown == 2 and len(found.blocks) == published

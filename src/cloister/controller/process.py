@@ -104,7 +104,7 @@ class Controller:
         await self.offer.rehearse_first()
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
-            await self._detector.start_first()
+            self._detector.start()
             self.relay.labels.examine = self._detector.classify
         if self._templates:
             self._templates.start(self.relay.sharing)

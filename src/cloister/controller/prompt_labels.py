@@ -34,5 +34,5 @@ class PromptLabels:
             for other in map(self._node.requests.get, request.same_prompt):
                 if other is not None and other.tenant == request.tenant and other.shown == request.shown:
                     other.labels = request.labels
-                    self.route.labelled(other.request_id, public)
-        self.route.labelled(request_id, public)
+                    self.route.serve(other.request_id, public)
+        self.route.serve(request_id, public)

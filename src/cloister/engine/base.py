@@ -85,6 +85,6 @@ class Engine(ABC):
         """Descriptors of the links' memory, where that is the device's. The caller closes them."""
         return []
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
         """The first `public_tokens` tokens of a prompt are public (prefix.base). An engine may ignore it."""
         return None

@@ -183,8 +183,8 @@ class PagedEngine(Engine):
             self._asker.detach(link)
         return failed
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        self._prefix.label(request_id, public_tokens, registered, final=final)
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        self._prefix.label(request_id, public_tokens, registered)
 
     def forget(self, tenant: str) -> None:
         for sequence in self._all:

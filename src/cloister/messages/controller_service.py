@@ -107,7 +107,6 @@ class PublicPrefix(RequestMessage, frozen=True):
 
     public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
     registered: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
-    final: bool = True
 
 
 class ForgetTenant(Message, frozen=True):

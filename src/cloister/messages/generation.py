@@ -106,8 +106,6 @@ class Stats(Message, frozen=True):
     seconds: dict[Phase, float] = field(default_factory=dict)
     reuse: dict[PolicyName, Reuse] = field(default_factory=dict)
     evictions: int = 0
-    offloads: int = 0
-    recalls: int = 0
     levels: tuple[LevelName, ...] = ()
     vault_ready_ms: float | None = None
     vault_wait_ms: float | None = None

@@ -5,23 +5,19 @@ eviction."""
 
 from collections.abc import Sequence
 
-from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage
+from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey
 from cloister.prefix.labels import Labels
 from cloister.prefix.node import Namespace, Namespaces, Node
 from cloister.prefix.policy import POLICIES, Policy
-from cloister.prefix.recall import Recall
-from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
-from cloister.prefix.tree_blocks import Offload, TreeBlocks
+from cloister.prefix.tree_blocks import TreeBlocks
 
 
 class RadixCache(PrefixCache):
     keeps_answers = True
     lookups_per_epoch = 32
 
-    def __init__(self, tier: Tier | None = None, storage: Storage | None = None) -> None:
-        assert (tier is None) == (storage is None)
-        self._tier, self._storage = tier, storage
+    def __init__(self) -> None:
         self._namespaces = Namespaces()
         self._labels = Labels()
         self._lookups = self._epoch = 0
@@ -31,9 +27,7 @@ class RadixCache(PrefixCache):
         super().attach(pool, page_tokens)
         self._page = page_tokens * TOKEN_BYTES
         self.tree = Tree(self._page, self._namespaces.public)
-        offload = Offload(self.tree, self._tier, self._storage)
-        self._blocks = TreeBlocks(pool, self.tree, offload, self._counts)
-        self._recall = Recall(pool, self._blocks, offload, self._counts, self.evict)
+        self._blocks = TreeBlocks(pool, self.tree, self._counts)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
@@ -43,46 +37,30 @@ class RadixCache(PrefixCache):
         self._epoch = self._lookups // self.lookups_per_epoch
         viewer, creator = self._namespaces.of(key, policy)
         creator.tenant.last_request = viewer.tenant.last_request = self._epoch
-        self._expect(key, policy)
+        self.expect(key)
         path = self._visible(viewer, key, policy, most)
-        most = sum(pages for _, pages in path)
-        if _is_lower(path):
-            path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
-        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.blind else most
-        path = self._claimed(path, creator)
+        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.labelled_public else most
         blocks: list[int] = []
-        public, coming = 0, False
-        for node, pages in path:
-            coming = node.resident < pages
-            pages = min(pages, node.resident)
+        public = 0
+        for node, pages in self._claimed(path, creator):
             is_public = node.namespace is self.tree.public
-            if pages and not (is_public and policy.blind):  # public pages leave in the order in which they came
+            if not (is_public and policy.labelled_public):  # public pages leave in the order in which they came
                 node.epoch = self._epoch
             blocks += node.blocks[:pages]
             public += pages if is_public else 0
-            if coming:
-                break
         self.pool.retain(blocks)
-        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.blind else public, coming)
+        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.labelled_public else public)
 
-    def prefetch(self, key: PrefixKey, most: int) -> None:
-        policy = POLICIES[key.policy]
-        self._expect(key, policy)
-        if self._tier is not None and policy.reuses:
-            path = self._visible(self._namespaces.of(key, policy)[0], key, policy, most)
-            if _is_lower(path):
-                self._recall.fetch(path)
+    def expect(self, key: PrefixKey) -> None:
+        if POLICIES[key.policy].labelled_public and not key.salt:
+            self._labels.expect(key)
 
     def resume(self, key: PrefixKey) -> Sequence[int]:
         policy = POLICIES[key.policy]
         path = self._visible(self._namespaces.of(key, policy)[0], key, policy, len(key.tokens) // self._page)
         blocks = [block for node, pages in path for block in node.blocks[:pages]]
-        blocks = blocks[: next((at for at, block in enumerate(blocks) if block < 0), len(blocks))]
         self.pool.retain(blocks)
         return blocks
-
-    def settle(self, seconds: float) -> bool:
-        return self._tier is None or self._tier.settle(seconds)
 
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         policy = POLICIES[key.policy]
@@ -93,10 +71,6 @@ class RadixCache(PrefixCache):
         if public and viewer is not self.tree.public:
             self._publish(viewer, key, public)
         path = self._claimed(self._visible(viewer, key, policy, len(blocks)), creator)
-        if len(blocks) * self._page == len(key.tokens):
-            self._labels.complete(key)
-        if not self._blocks.refill(path, blocks):
-            return
         found = sum(pages for _, pages in path)
         end = self._blocks.first_kept(blocks, found)
         if found == end:
@@ -111,8 +85,8 @@ class RadixCache(PrefixCache):
     def evict(self, count: int) -> None:
         self._blocks.evict(count, self._namespaces.tenants)
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        if (labelled := self._labels.add(request_id, public_tokens, registered, final=final)) is not None:
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        if (labelled := self._labels.add(request_id, public_tokens, registered)) is not None:
             key, pages = labelled
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
 
@@ -154,10 +128,6 @@ class RadixCache(PrefixCache):
                 node.add_right(creator)
         return path
 
-    def _expect(self, key: PrefixKey, policy: Policy) -> None:
-        if policy.labelled_public and not key.salt:
-            self._labels.expect(key)
-
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
         if key.salt:
             return 0
@@ -182,8 +152,3 @@ class RadixCache(PrefixCache):
     ) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
         return self._blocks.add(parent, namespace, creator, tokens, list(blocks), self._epoch)
-
-
-def _is_lower(path: Path) -> bool:
-    """Whether a page of a path is not in the pool; then the path's last page is not."""
-    return bool(path) and path[-1][0].resident < path[-1][1]

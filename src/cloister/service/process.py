@@ -99,7 +99,7 @@ class Service:
             case Ping():
                 self._replies.append(Pong())
             case wire.PublicPrefix():
-                self._engine.label(message.request_id, message.public_tokens, message.registered, final=message.final)
+                self._engine.label(message.request_id, message.public_tokens, message.registered)
             case wire.ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
             case wire.AttachLink(link=link, slot=int(slot)):

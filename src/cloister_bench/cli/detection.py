@@ -17,9 +17,6 @@ class DetectionOptions(Output):
     )
     quarter: int = option(3, "Which quarter of each set; only 3 was never seen by the tagger.", ge=0, le=3)
     most: int | None = option(None, "Texts of each set at most.", ge=1, show_default="all")
-    detector_model: Path | None = option(
-        None, "Tier 2 in the tagger's place, as `cloister serve` takes it.", metavar="FOLDER", show_default="ours"
-    )
     redaction: bool = option(False, "Measure `auto_redact` alone: which secrets it marks, by category.")
 
 
@@ -35,7 +32,7 @@ def bench_detection(options: DetectionOptions) -> None:
       cloister bench detection --data ../shared --json detection.json --plot-dir plots
       cloister bench detection --data ../shared --redaction --json redaction.json
     """
-    from cloister.detection.pipeline import pipeline_of
+    from cloister.detection.pipeline import shipped_pipeline
     from cloister.detection.redaction import shipped_redaction
     from cloister.obfuscation.candidates.medications import known_medications
     from cloister_bench.detection.data import read_sets
@@ -47,10 +44,10 @@ def bench_detection(options: DetectionOptions) -> None:
         raise SetupError(
             "The texts to measure on are not known.", hint="Name the folder that has data/pii: --data DIR."
         )
-    pipeline = pipeline_of("", options.detector_model)
+    pipeline = shipped_pipeline()
     calibration = pipeline.calibration
     plan = Plan(options.quarter, public_below=calibration.public, private_from=calibration.private)
-    results = Results(plan, "rules and tagger" if options.detector_model is None else "rules and another model")
+    results = Results(plan, "rules and tagger")
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         began = monotonic()

@@ -130,10 +130,10 @@ class World:
         paging, number = Paging(public, len(tokens), PAGE), next(self._numbers)
         key = PrefixKey(number, tenant, "", self.setting.policy, paging, paging.pack(tokens))
         most = paging.pages(len(tokens) - 1)  # a prompt's last token is always computed
-        self._cache.prefetch(key, most)
+        self._cache.expect(key)
         if self._sharing.labels:
             label = self.vote(tenant, tokens, self.reader.passed(prompt), number, public)
-            self._cache.label(number, label.public_tokens, label.registered, final=label.final)
+            self._cache.label(number, label.public_tokens, label.registered)
         found, whole = self._cache.lookup(key, most), paging.pages(len(tokens))
         blocks = [*found.blocks, *self._room((-(-len(tokens) // PAGE) if self.running else whole) - len(found.blocks))]
         self._cache.insert(key, blocks[:whole])
