@@ -197,7 +197,11 @@ def test_a_zip_code_is_one_of_its_town() -> None:
 
 def test_a_medication_keeps_its_class() -> None:
     assert {"losartan", "enalapril"} <= {*check(Category.MEDICATION, "lisinopril").values}
-    assert pool(Category.MEDICATION, "metformin 500 mg") is None, "few others have this dose"
+    for dosed in ("Lisinopril 10mg", "metoprolol 25 mg twice daily", "Sertraline 50mg", "albuterol inhaler"):
+        check(Category.MEDICATION, dosed, fewest=8)
+    assert pool(Category.MEDICATION, "Lisinopril 75mg") is None, "nobody sells this"
+    found = pool(Category.MEDICATION, "Lisinopril 10mg")
+    assert found is not None and not {"Losartan 10mg", "Atenolol 10mg"} & {*found.values}, "not sold in this dose"
 
 
 @pytest.mark.parametrize("category", VOCABULARIES)
