@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,9 @@ def names() -> None:
                     first[name] = each
                     groups.setdefault((kind, each, gender), []).append(name.capitalize())
                 elif at_home(first.get(name, each), each, kind) and spellings.count(name) >= min(2, len(homes[each])):
-                    label = " ".join(filter(None, ("given name" if kind == "given" else kind, each, gender)))
+                    label = " ".join(
+                        filter(None, ("also given name" if kind == "given" else "also surname", each, gender))
+                    )
                     also.setdefault(label, []).append(spelt(name, {}))
                 for word in spellings:
                     if word in seen or home(word, europe) != each:
@@ -213,21 +216,25 @@ def geonames(file: str) -> Any:
 
 
 def places() -> None:
-    """American towns from 1,000 people, others from 15,000; of one name the largest. Folded spellings are listed, too."""
+    """Towns of Europe and the USA from 1,000 people, others from 15,000; of one name the largest; folded, too."""
     countries = geonames("countries.json")
     large = geonames("cities15000.json").values()
-    small = (each for each in geonames("cities1000.json").values() if each["countrycode"] == "US")
+    europe = {code for code, each in countries.items() if each["continentcode"] == "EU" and code not in ("RU", "UA")}
+    small = (each for each in geonames("cities1000.json").values() if each["countrycode"] in {"US", *europe})
     found = sorted(
         {each["geonameid"]: each for each in (*small, *large)}.values(), key=lambda each: -each["population"]
     )
     many = Counter(each["countrycode"] for each in found)
     states = mimesis("en", "address")["state"]
     groups: dict[str, list[str]] = {}
+    nations: dict[str, list[str]] = {}
     for each in sorted(countries.values(), key=lambda each: -each["population"]):
         continent = CONTINENTS.get(each["continentcode"], "the world") if " " not in each["name"] else "the world"
         if each["name"] not in states["name"]:
-            groups.setdefault(f"country in {continent}", []).append(each["name"])
-    seen = {word for words in groups.values() for word in words} | {*states["name"]}
+            nations.setdefault(f"country in {continent}", []).append(each["name"])
+    nations["country in the world"].append("Czech Republic")
+    nations["country in Europe"].append("Netherlands")
+    seen = {word for words in nations.values() for word in words} | {*states["name"]}
     towns: list[str] = []
     for each in found:
         code, name = each["countrycode"], each["name"].replace("‘", "'").replace("’", "'")
@@ -252,7 +259,7 @@ def places() -> None:
             if plain not in seen and plain.isascii():
                 seen.add(plain)
                 groups.setdefault(label, []).append(plain)
-    write("places", (("state of the United States", states["name"]), *cells(groups)))
+    write("places", (("state of the United States", states["name"]), *halves(nations), *cells(groups)))
     write("states", [("state", states["name"]), ("abbreviation", states["abbr"])])
     write("towns", cells({"town in the United States": list(dict.fromkeys(towns))}))
     import zipcodes
@@ -263,6 +270,14 @@ def places() -> None:
         if each["active"] and each["zip_code_type"] == "STANDARD":
             codes.setdefault(town, []).append(each["zip_code"])
     write("zips", codes.items())
+
+
+def halves(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """Whole groups, the largest first, cut evenly where they have more than a cell: none is left over."""
+    for label, words in groups.items():
+        parts = -(-len(words) // LARGEST)
+        ends = [at * len(words) // parts for at in range(parts + 1)]
+        yield from ((label, words[start:end]) for start, end in pairwise(ends))
 
 
 def unaccented(word: str) -> str:
@@ -279,13 +294,23 @@ def mimesis(locale: str, file: str) -> Any:
 
 
 def organisations() -> None:
-    """Streets and companies as mimesis lists them: in no order of frequency, so by the alphabet."""
+    """Streets and companies as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
+    `heads`: words of their names that are no surname, given name or place."""
+    from pytickersymbols import PyTickerSymbols
+
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
     write("streets", cells({"street": sorted(dict.fromkeys(streets))}))
     finance = mimesis("en", "finance")
-    companies = [INSTEAD.get(name, name) for name in sorted(set(finance["company"]["name"]))]
-    groups = {"company": companies, "bank": sorted(set(finance["banks"]))}
-    write("companies", cells(groups))
+    traded = {re.sub(r" \(.*| - .*", "", each["name"]) for each in PyTickerSymbols().get_all_stocks()}
+    companies = sorted({INSTEAD.get(name, name) for name in finance["company"]["name"]} | traded)
+    write("companies", cells({"company": companies, "bank": sorted(set(finance["banks"]))}))
+    taken = {
+        word
+        for name in ("given", "surname", "places")
+        for word in re.split("[|\n]", (DATA / f"{name}.txt").read_text())
+    }
+    words = Counter(word for name in companies for word in re.findall(r"(?<!\S)[A-Z][a-z]{2,}(?!\S)", name))
+    write("heads", cells({"word of companies": sorted(words.keys() - taken, key=lambda word: (-words[word], word))}))
 
 
 def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:

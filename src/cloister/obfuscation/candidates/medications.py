@@ -1,5 +1,5 @@
-"""Medications of one class, generic or brand names apart, with a dose those that are sold in it. The classes are those of
-the WHO's ATC (second level, small ones joined). Lists kept by hand: data/medications.txt, strengths.txt (mg, tablets)."""
+"""Medications of one class, generic or brand names apart; with a dose those that are sold in it. Classes are of the
+WHO's ATC (second level, small ones joined). Lists kept by hand: data/medications.txt, data/strengths.txt (mg)."""
 
 import re
 

@@ -27,7 +27,7 @@ LISTS = {"given": Cells("given"), "surname": Cells("surname"), "single": Cells("
 _CULTURES = "spanish french german italian portuguese slavic dutch nordic turkish south-asian east-asian american"
 CULTURES = tuple(_CULTURES.split())
 ALSO = {
-    (kind, culture): Cells("origins", f"{label} {culture}")
+    (kind, culture): Cells("origins", f"also {label} {culture}")
     for kind, label in (("given", "given name"), ("surname", "surname"))
     for culture in CULTURES
 }  # names that more people have of another culture
@@ -103,25 +103,31 @@ def person_slots(words: Sequence[str], kinds: Sequence[str]) -> list[Slot] | Non
         _initial(word) if kind == "initial" else LISTS[kind].slot(word) for word, kind in zip(words, kinds, strict=True)
     ]
     known = [slot for slot in slots if slot is not None]
-    if len(known) < len(slots):
-        return None
-    own = [_culture(slot) for slot in known if not slot.free]
-    if len(own) < 2 or len({*own}) == 1:
-        return known
+    return _of_one_culture(known, words, kinds) if len(known) == len(slots) else None
+
+
+def _of_one_culture(own: list[Slot], words: Sequence[str], kinds: Sequence[str]) -> list[Slot]:
+    cultures = [_culture(slot) for slot in own if not slot.free]
+    if len(cultures) < 2 or len({*cultures}) == 1:
+        return own
     for culture in CULTURES:
         shared = [
             slot if slot.free or _culture(slot) == culture else ALSO[kind, culture].slot(word)
-            for slot, word, kind in zip(known, words, kinds, strict=True)
+            for slot, word, kind in zip(own, words, kinds, strict=True)
         ]
         if None not in shared:
             return [slot for slot in shared if slot is not None]
-    return known
+    return own
 
 
 def alike(slots: Sequence[Slot], member: Sequence[str], kinds: Sequence[str]) -> bool:
-    """Whether this member's own pool would be that of the slots: each name is of one culture alone."""
-    read = person_slots(member, kinds)
-    return read is not None and all(one.values == other.values for one, other in zip(slots, read, strict=True))
+    """Whether the words of a member, one of each slot, get these slots again."""
+    own = [
+        LISTS[kind].slot(word) if slot.kind.startswith("also") else slot
+        for slot, word, kind in zip(slots, member, kinds, strict=True)
+    ]
+    read = _of_one_culture([slot for slot in own if slot is not None], member, kinds) if None not in own else ()
+    return [one.values for one in read] == [one.values for one in slots]
 
 
 def _culture(slot: Slot) -> str:
@@ -137,4 +143,4 @@ def _initial(token: str) -> Slot:
 
 
 def _shown(slots: list[Slot]) -> str:
-    return " + ".join(dict.fromkeys(slot.kind for slot in slots if slot.kind)) or "initials"
+    return " + ".join(dict.fromkeys(slot.kind for slot in slots if slot.kind)).replace("also ", "") or "initials"

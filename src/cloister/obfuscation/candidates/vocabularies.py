@@ -21,7 +21,7 @@ _LISTS = (
     *names.LISTS.values(),
     *names.ALSO.values(),
     *(places.PLACES, places.TOWNS, places.ZIPS, places.STREETS, places.STATES),
-    *(organisations.COMPANIES, medications.MEDICATIONS, medications.STRENGTHS, ids.AREAS),
+    *(organisations.COMPANIES, organisations.HEADS, medications.MEDICATIONS, medications.STRENGTHS, ids.AREAS),
 )
 
 
