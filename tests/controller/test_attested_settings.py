@@ -74,6 +74,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.judge": True,
         "controller.detector_model": make_classifier(tmp_path / "classifier"),
         "engine.cache_disk_bytes": 1 << 20,
+        "gateway.beat_ms": 150,
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",
         "mpc.parties": parties_file(tmp_path),

@@ -51,6 +51,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     templates: Annotated[str, Meta(max_length=256)] = ""  # whose signature registers texts that tenants share
     disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
+    beat_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0  # of streams over plain HTTP, which it pads, too
     judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
     detector_model: Digest | None = (
         None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
@@ -89,6 +90,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
+            f"streams' events leave every {self.beat_ms} ms, in one size"
+            if self.beat_ms
+            else "events of streams over plain HTTP leave when they are made",
             "what the detector is not sure of stays private at shared"
             if self.judge == "none"
             else "the model may call public at shared what the detector is not sure of",
@@ -131,6 +135,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
+    min_beat_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
 
     def relaxations(self) -> tuple[str, ...]:
@@ -158,6 +163,9 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             step = settings.first_token_ms
             reason = f"first tokens leave on a grid of {step} ms, and the policy wants {least}"
             found.check("setting first token", step >= least, reason, f"{step} ms")
+        if (least := self.min_beat_ms) is not None:
+            reason = f"streams have a beat of {settings.beat_ms} ms, and the policy wants {least}"
+            found.check("setting beat", settings.beat_ms >= least, reason, f"{settings.beat_ms} ms")
 
 
 VERSION = 3
