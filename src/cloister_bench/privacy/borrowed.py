@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from cloister.errors import SetupError
 from cloister.levels import OBFUSCATED, OPEN
-from cloister_bench.privacy.rows import Row, Victim, row, share_row
+from cloister_bench.privacy.rows import Victim, row
 from cloister_bench.sharing.attackers import Rates, add_rates, attack_family, attacked
 from cloister_bench.sharing.families import CANDIDATES, read_families
 from cloister_bench.sharing.world import Reader, Setting
+from cloister_bench.suite.documents import Row, rate_of
 
-SHARED = "shared"
-POLICIES = {"counted": SHARED, "partition": OPEN, "global": SHARED}
+POLICIES = {"counted": "shared", "partition": OPEN, "global": "shared"}
 BEYOND = ("12 voters", "sent by 20", "marking")  # more accounts than are promised for; one's own account
 METHODS = {"exchangeable": "λ = 7, default", "gqs": "λ = 7, GQS (Alg. 1)"}
 
@@ -35,8 +35,8 @@ def cache_timing(victim: Victim) -> Iterator[Row]:
         of, *_, right = mine[best]
         setting = f"{policy}, best of {len(mine)}: {best}"
         more = {"guessing": 1 / CANDIDATES}
-        yield share_row(
-            "cache timing", level, setting, right, int(of), baseline, f"secrets, one of {CANDIDATES}", **more
+        yield row(
+            "cache timing", level, setting, rate_of(right, int(of)), baseline, f"secrets, one of {CANDIDATES}", **more
         )
 
 

@@ -38,16 +38,16 @@ def _of_stream(stream: Traffic, common: npt.NDArray[np.int64]) -> list[float]:
 def crossed_auc(streams: Sequence[Traffic], kinds: Sequence[int], groups: Sequence[int]) -> tuple[float, float, float]:
     """With its 95% interval (Hanley and McNeil 1982). No group is in both halves of a fold."""
     x, y, group = features(streams), np.array(kinds, float), np.array(groups)
-    scores = np.zeros(len(y))
+    scores, parts = np.zeros(len(y)), []
     for fold in range(FOLDS):
         held = group % FOLDS == fold
         scores[held] = _ranked(_logistic(x[~held], y[~held], x[held])) + _ranked(_stumps(x[~held], y[~held], x[held]))
-    parts = [(auc(scores[group % FOLDS == fold], y[group % FOLDS == fold])) for fold in range(FOLDS)]
+        parts.append(auc(scores[held], y[held]))
     area, ones = float(np.mean(parts)), int(y.sum())
     zeros, both, twice = len(y) - ones, area / (2 - area), 2 * area * area / (1 + area)
     spread = area * (1 - area) + (ones - 1) * (both - area * area) + (zeros - 1) * (twice - area * area)
     reach = 1.96 * sqrt(max(0.0, spread / (ones * zeros)))
-    return area, max(0.0, area - reach), min(1.0, area + reach)
+    return round(area, 4), round(max(0.0, area - reach), 4), round(min(1.0, area + reach), 4)
 
 
 def auc(scores: Floats, kinds: Floats) -> float:
@@ -64,13 +64,14 @@ def _logistic(x: Floats, y: Floats, test: Floats) -> Floats:
     middle, spread = x.mean(0), x.std(0) + 1e-9
     spread[x.std(0) < 1e-9] = np.inf  # what never differs says nothing
     train, held = (np.c_[np.ones(len(each)), (each - middle) / spread] for each in (x, test))
-    weights = np.zeros(train.shape[1])
+    weights: Floats = np.zeros(train.shape[1])
     for _ in range(25):  # Newton's method
         p = 1 / (1 + np.exp(-np.clip(train @ weights, -30, 30)))
         slope = train.T @ (p - y) + RIDGE * weights
         curve = (train * (p * (1 - p))[:, None]).T @ train + RIDGE * np.eye(len(weights))
         weights -= np.linalg.solve(curve, slope)
-    return np.clip(held, -4, 4) @ weights
+    scores: Floats = np.clip(held, -4, 4) @ weights
+    return scores
 
 
 def _stumps(x: Floats, y: Floats, test: Floats) -> Floats:

@@ -8,7 +8,8 @@ from typing import Any
 from cloister.levels import ISOLATED, PARTITIONED
 from cloister_bench.privacy.network import Network, continued
 from cloister_bench.privacy.reconstruction import Hidden, Search, seen_by_service
-from cloister_bench.privacy.rows import Row, Victim, share_row
+from cloister_bench.privacy.rows import Victim, row
+from cloister_bench.suite.documents import Row, rate_of
 
 TEXTS = (
     "My daughter Lena Fischer was diagnosed with epilepsy in March and takes 500 mg of levetiracetam twice a day; "
@@ -51,7 +52,7 @@ def attack(victim: Victim) -> Iterator[Row]:
                     known += right(search.run_with_keys(), one.secret)
                     prior += right(search.prior, one.secret)
                     of += len(one.secret)
-                more = {"layer": layer, "tokens": count, "dtype": "bf16" if bf16 else "fp32", "prior": prior / of}
+                more = {"layer": layer, "tokens": count, "dtype": "bf16" if bf16 else "fp32", "guessing": prior / of}
                 setting = f"contributions of layer {layer}, {more['dtype']}, {count} tokens"
-                yield share_row("reconstruction", PARTITIONED, setting, found, of, known / of, "tokens", **more)
-    yield share_row("reconstruction", ISOLATED, "the service sees no contributions", 0, 0, None, "tokens")
+                yield row("reconstruction", PARTITIONED, setting, rate_of(found, of), known / of, "tokens", **more)
+    yield row("reconstruction", ISOLATED, "the service sees no contributions", rate_of(0, 0), None, "tokens")

@@ -23,8 +23,8 @@ class Network:
 
     def __init__(self, model: Any, *, bf16: bool = False) -> None:
         self._model, self._bf16 = model.model, bf16
-        self.layers, self.embeddings = len(model.model.layers), model.model.embed_tokens.weight.detach()
-        self._head = model.lm_head.weight.detach()
+        self.embeddings: torch.Tensor = model.model.embed_tokens.weight.detach()
+        self.layers, self._head = len(model.model.layers), model.lm_head.weight.detach()
         self.vocabulary, config = len(self.embeddings), model.config
         self._dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
@@ -52,9 +52,9 @@ class Network:
 
     def turned(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """[…, positions, dim] by their positions' angles; a negative position turns back."""
-        cosine, sine = self._model.rotary_emb(rows, places[None])
+        angles: tuple[torch.Tensor, torch.Tensor] = self._model.rotary_emb(rows, places[None])
         one, other = rows.chunk(2, -1)
-        return rows * cosine + torch.cat((-other, one), -1) * sine
+        return rows * angles[0] + torch.cat((-other, one), -1) * angles[1]
 
     def run(self, x: torch.Tensor, until: int, past: Past | None = None) -> tuple[torch.Tensor, list[Projected]]:
         """Through the layers below `until`; what each was given, after what `past` has of the beginning."""

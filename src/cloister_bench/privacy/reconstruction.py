@@ -89,7 +89,7 @@ class Search:
             spread.diagonal().add_(RIDGE * float(spread.diagonal().mean()))
             self._white = torch.linalg.inv(torch.linalg.cholesky(spread)).float()
             every = self._candidates(None, [], middle)
-            self._sizes = torch.cat([self._size(each) for each in every.split(4096)])
+            self._sizes = torch.cat([self._size(each) for each in torch.split(every, 4096)])
 
     def _size(self, rows: torch.Tensor) -> torch.Tensor:
         """[…] of rows […, equations]. Deeper, a wrong beginning disturbs what follows: large differences count."""
@@ -107,11 +107,15 @@ class Search:
         if tokens is None:
             assert self._words is not None
             keys = self._net.turned(self._words.k, torch.tensor([place]))
-            pairs = zip(keys.split(4096), self._words.v.split(4096), strict=True)
+            pairs = zip(torch.split(keys, 4096), torch.split(self._words.v, 4096), strict=True)
             return torch.cat([self._columns(*pair)[:, 0] for pair in pairs])
         hidden, _ = self._net.run(self._net.embed(tokens)[:, None], self._seen.layer, past)
         parts = self._net.project(hidden, self._seen.layer, place)
         return self._columns(parts.k, parts.v)[:, 0]
+
+    def _beyond(self, past: Past, tokens: Sequence[int]) -> Past:
+        _, given = self._net.run(self._net.embed(torch.tensor([tokens])), self._seen.layer, past)
+        return joined(past, given)
 
     def _guessed(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, positions, equations] of embedded secrets with what follows them."""
@@ -148,7 +152,7 @@ class Search:
             if self._seen.layer:
                 some = torch.cat((self.likely(guess), self.steep(guess)), 1)
             for at in range(self._count):
-                guess[at] = self._best(guess, at, None if some is None else some[at].unique())
+                guess[at] = self._best(guess, at, None if some is None else some[at])
             guess = self._moved(guess)
             if guess == before:
                 break
@@ -163,8 +167,7 @@ class Search:
             rest = rest - (self._count - 1 - at) * self._mean
             some = self.likely(guess[: at + 1])[-1] if self._seen.layer else None
             guess[at] = self._nearest(rest, at, some, past, 1)[0]
-            _, given = self._net.run(self._net.embed(torch.tensor([guess[at : at + 1]])), self._seen.layer, past)
-            past = joined(past, given)
+            past = self._beyond(past, guess[at : at + 1])
         return guess
 
     def _nearest(self, rest: torch.Tensor, at: int, tokens: torch.Tensor | None, past: Past, most: int) -> list[int]:
@@ -179,10 +182,7 @@ class Search:
         return [int(token) for token in tokens[gains.topk(min(most, len(gains))).indices]]
 
     def _best(self, guess: list[int], at: int, candidates: torch.Tensor | None) -> int:
-        past: Past = self._past
-        if at and self._seen.layer:
-            _, given = self._net.run(self._net.embed(torch.tensor([guess[:at]])), self._seen.layer, past)
-            past = joined(past, given)
+        past = self._beyond(self._past, guess[:at]) if at else self._past
         columns = self._guessed(self._net.embed(torch.tensor([[*guess, *self._after]])))[0]
         rest = self._target - columns.sum(0) + columns[at]
         tried = [*self._nearest(rest, at, candidates, past, TRIED), guess[at]]
@@ -200,7 +200,7 @@ class Search:
                 moved.insert(other, moved.pop(one))
                 rows += [moved] if one < other else [moved, exchanged]
             x = self._net.embed(torch.tensor([[*row, *self._after] for row in rows]))
-            losses = torch.cat([self.loss(some) for some in x.split(64)])
+            losses = torch.cat([self.loss(some) for some in torch.split(x, 64)])
             if float(losses.min()) >= least:
                 return guess
             least, guess = float(losses.min()), rows[int(losses.argmin())]
@@ -213,7 +213,7 @@ class Search:
         for at in range(self._count):
             wanted = torch.cat((self._seen.keys[:, start + at], self._seen.values[:, start + at]), -1).flatten()
             best, token = float("inf"), 0
-            for some in self.likely([*guess, 0], self._net.vocabulary)[-1].split(LIKELY):
+            for some in torch.split(self.likely([*guess, 0], self._net.vocabulary)[-1], LIKELY):
                 hidden, _ = self._net.run(self._net.embed(some)[:, None], self._seen.layer, past)
                 parts = self._net.project(hidden, self._seen.layer, start + at)
                 found = torch.cat((parts.k[:, :, 0], parts.v[:, :, 0]), -1).flatten(1)
@@ -223,6 +223,5 @@ class Search:
                 if best < EXACT:
                     break
             guess.append(token)
-            _, given = self._net.run(self._net.embed(torch.tensor([[token]])), self._seen.layer, past)
-            past = joined(past, given) if past else past
+            past = self._beyond(past, [token])
         return guess

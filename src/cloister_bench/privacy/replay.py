@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from starlette.types import Message
 
-from cloister.backend.base import Backend, Job, OpenJob
+from cloister.backend.base import Backend, OpenJob
 from cloister.backend.stream import Mailbox, TokenStream
 from cloister.channel.stream import StreamSealer
 from cloister.gateway.answer import ChatReply, StreamedAnswer
@@ -49,51 +50,20 @@ class StillLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-class _Pieces:
-    """A tokenizer whose tokens are the numbers of an answer's pieces."""
-
-    def __init__(self, recorded: Recorded) -> None:
-        self._texts = [text for _, text in recorded]
-
-    def stream(self) -> _Pieces:
-        return self
-
-    def push(self, tokens: Sequence[int]) -> str:
-        return "".join(self._texts[token] for token in tokens)
-
-    def finish(self) -> str:
-        return ""
-
-
-class _Replayed:
-    """The part of a Backend that one answer asks for."""
-
-    def __init__(self, recorded: Recorded, waits_s: float) -> None:
-        self._recorded, self._waits_s = recorded, waits_s
-
-    async def generate_all(self, tenant: str, job: Job, params: Sequence[SamplingParams]) -> list[TokenStream]:
-        loop, box = asyncio.get_running_loop(), Mailbox(self._waits_s)
-        for number, (at, _) in enumerate(self._recorded):
-            last = number == len(self._recorded) - 1
-            loop.call_at(at, box.put, Tokens(1, (number,), finish="stop" if last else None))
-        return [TokenStream(1, 1, box, lambda: None)]
-
-
 def traffic_of(recorded: Recorded, way: Way) -> Traffic:
     with asyncio.Runner(loop_factory=StillLoop) as runner:
         return runner.run(_play(recorded, way))
 
 
 async def _play(recorded: Recorded, way: Way) -> Traffic:
-    loop, seen = asyncio.get_running_loop(), Traffic()
+    loop, seen, heads = asyncio.get_running_loop(), Traffic(), 0
     sealer = StreamSealer(bytearray(32), bytes(32)) if way.sealed else None
-    words: Any = _Pieces(recorded)
-    choice = Choice(0, SamplingParams(max_tokens=len(recorded)), words, StopStrings([]))
-    backend = cast(Backend, _Replayed(recorded, way.waits_s))
-    watched = WatchedAnswer("answer", "tenant", "open")
-    generation = Generation(backend, watched, [choice], [OpenJob((0,))], WatchedAnswers(), Metrics())
-    reply = ChatReply("model", 0, words, include_usage=False)
-    heads = 0
+    box = Mailbox(way.waits_s)
+    for number, (at, _) in enumerate(recorded, 1):
+        loop.call_at(at, box.put, Tokens(1, (number - 1,), finish="stop" if number == len(recorded) else None))
+
+    async def generate_all(*_: object) -> list[TokenStream]:
+        return [TokenStream(1, 1, box, lambda: None)]
 
     async def receive() -> Message:
         await asyncio.sleep(FOREVER_S)
@@ -104,12 +74,17 @@ async def _play(recorded: Recorded, way: Way) -> Traffic:
         if message["type"] == "http.response.start":
             heads = 0 if sealer is None else len(sealer.head(b""))
             return
-        body: bytes = message.get("body", b"")
-        more, size = message.get("more_body", False), len(body)
+        size, more = len(message["body"]), message.get("more_body", False)
         if sealer is not None:
-            size = heads + len(sealer.data(body)) + (0 if more else len(sealer.end()))
-            heads = 0
+            size, heads = heads + len(sealer.data(message["body"])) + (0 if more else len(sealer.end())), 0
         seen.append((round(loop.time(), 6), size))  # floats' last digits would tell when a token came
 
+    # A token is the number of a piece of text; of a backend one call is asked for.
+    words: Any = SimpleNamespace(push=lambda tokens: "".join(recorded[one][1] for one in tokens), finish=lambda: "")
+    words.stream, backend = lambda: words, cast(Backend, SimpleNamespace(generate_all=generate_all))
+    choice = Choice(0, SamplingParams(max_tokens=len(recorded)), words, StopStrings([]))
+    watched = WatchedAnswer("answer", "tenant", "open")
+    generation = Generation(backend, watched, [choice], [OpenJob((0,))], WatchedAnswers(), Metrics())
+    reply = ChatReply("model", 0, words, include_usage=False)
     await StreamedAnswer(generation, reply, FOREVER_S, {}, way.beat_s)({"type": "http"}, receive, send)
     return seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 from cloister_bench.privacy import borrowed, contributions, stealing, traffic
@@ -23,23 +24,21 @@ ATTACKS: dict[str, Attack] = {
 }
 QUICK = Plan((0, 1), (4,), prompts=1, steps=12, secrets=4, trials=4, streams=20, seed=1)
 FULL = Plan((0, 1, 2, 4, 8, 16, 29), (6, 12), prompts=1, steps=20, secrets=24, trials=20, streams=320, seed=1)
-ON_BEAT = "plain stream, --beat"
 
 
-def _worst(attack: str, **having: object) -> Callable[[Document], float | None]:
-    def measured(document: Document) -> float | None:
-        found = [one["gets"] for one in document["rows"] if one["attack"] == attack and having.items() <= one.items()]
-        return max((each for each in found if each is not None), default=None)
-
-    return measured
+def _most(setting: str) -> Callable[[Document], float | None]:
+    return lambda document: (documents.find(document["rows"], attack="traffic", setting=setting) or {}).get("gets")
 
 
 def _baseline(attack: str) -> Callable[[Document], float | None]:
     def measured(document: Document) -> float | None:
-        found = [one["baseline"] for one in document["rows"] if one["attack"] == attack]
-        return min((each for each in found if each is not None), default=None)
+        every = [one["baseline"] for one in document["rows"] if one["attack"] == attack]
+        return min((each for each in every if each is not None), default=None)
 
     return measured
+
+
+BASELINES = {"reconstruction": 0.9, "stealing": 0.8, "cache timing": 0.9, "distinguisher": 0.3, "traffic": 0.7}
 
 
 @dataclass
@@ -47,12 +46,9 @@ class Results(documents.Results):
     plan: Plan
     rows: list[Row] = field(default_factory=list)
     targets = (
-        Target("sealed streams, AUC", traffic.TARGET, _worst("traffic", setting="sealed"), "at most"),
-        Target("plain streams with --beat, AUC", traffic.TARGET, _worst("traffic", setting=ON_BEAT), "at most"),
-        *(Target(f"baseline: {one}", least, _baseline(one)) for one, least in (
-            ("reconstruction", 0.9), ("stealing", 0.8), ("cache timing", 0.9), ("distinguisher", 0.3), ("traffic", 0.7)
-        )),
-    )  # fmt: skip
+        *(Target(f"{one}, AUC", traffic.TARGET, _most(one), "at most") for one in ("sealed", "plain stream, --beat")),
+        *(Target(f"baseline: {one}", least, _baseline(one)) for one, least in BASELINES.items()),
+    )
 
     def numbers(self) -> Document:
         return {"rows": self.rows}
@@ -62,45 +58,34 @@ class Results(documents.Results):
 
 
 COLUMNS: dict[str, str | documents.Cell] = {
-    **{name: name for name in ("attack", "level", "setting", "unit")},
-    "of": "of",
+    **{name: name for name in ("attack", "level", "setting", "unit", "of")},
     "gets": lambda one: documents.rate_cell({**one, "share": one["gets"]}),
-    "guessing": lambda one: one.get("guessing", one.get("prior", 0.5 if one["attack"] == "traffic" else None)),
+    "guessing": lambda one: one.get("guessing"),
     "baseline": "baseline",
 }
 
 
 def tables(document: Document) -> list[Table]:
-    return [
-        Table.of("What our best attacker gets", document["rows"], COLUMNS, 4),
-        documents.targets_table(document["targets"]),
-    ]
+    found = Table.of("What our best attacker gets", document["rows"], COLUMNS, 4)
+    return [found, documents.targets_table(document["targets"])]
 
 
 def draw(document: Document, axes: tuple[Axes, ...]) -> str:
     rows: list[Row] = document["rows"]
-    deep = [one for one in rows if "layer" in one]
-    for dtype in ("fp32", "bf16"):
-        shortest = [
-            one for one in deep if one["dtype"] == dtype and one["tokens"] == min(each["tokens"] for each in deep)
-        ]
-        for key, style in (("gets", "o-"), ("baseline", "s:")):
-            points = [(str(one["layer"]), one[key]) for one in shortest]
-            if points:
-                axes[0].plot(
-                    *zip(*points, strict=True),
-                    style,
-                    label=f"{dtype}, {'contributions' if key == 'gets' else 'keys known'}",
-                )
+    deep = [one for one in rows if one.get("tokens") == document["plan"]["tokens"][0]]
+    for dtype, (key, style) in product(("fp32", "bf16"), (("gets", "o-"), ("baseline", "s:"))):
+        points = [(str(one["layer"]), one[key]) for one in deep if one["dtype"] == dtype]
+        if points:
+            label = f"{dtype}, {'contributions' if key == 'gets' else 'keys known'}"
+            axes[0].plot(*zip(*points, strict=True), style, label=label)
     axes[0].set(xlabel="layer whose contributions are seen", ylabel="share of tokens recovered", ylim=(-0.05, 1.05))
     others = [one for one in rows if "layer" not in one and one["gets"] is not None]
     names = [f"{one['attack']}, {one['level']}\n{one['setting']}" for one in others]
     axes[1].barh(names, [one["gets"] for one in others], label="attacker")
     axes[1].plot([one["baseline"] for one in others], names, "k|", markersize=14, label="baseline")
     axes[1].invert_yaxis()
-    axes[1].tick_params(axis="y", labelsize="x-small")
     for panel in axes:
-        panel.grid(alpha=0.3)
+        panel.tick_params(labelsize="x-small")
         panel.legend(fontsize="x-small")
     return "what our best attacker gets"
 

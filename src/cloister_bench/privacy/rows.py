@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloister_bench.suite.documents import Row, rate_of
+from cloister_bench.suite.documents import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,6 @@ Attack = Callable[[Victim], Iterable[Row]]  # rows as they are found
 
 
 def row(attack: str, level: str, setting: str, gets: Row, baseline: float | None, unit: str, **more: Any) -> Row:
-    """`gets`: a share with its interval (`rate_of`, or the same keys)."""
+    """`gets`: a share with its interval, as `rate_of` makes it."""
     found = {"attack": attack, "level": level, "setting": setting, "gets": gets["share"], "baseline": baseline}
-    return {**found, "unit": unit, "of": gets["of"], "low": gets["low"], "high": gets["high"], **more}
-
-
-def share_row(
-    attack: str, level: str, setting: str, hits: float, of: int, baseline: float | None, unit: str, **more: Any
-) -> Row:
-    return row(attack, level, setting, rate_of(hits, of), baseline, unit, **more)
+    return {**found, "unit": unit, **{name: gets[name] for name in ("of", "low", "high")}, **more}

@@ -10,22 +10,18 @@ import torch
 
 from cloister.levels import ISOLATED, PARTITIONED
 from cloister_bench.privacy.network import Network, continued
-from cloister_bench.privacy.rows import Row, Victim, share_row
+from cloister_bench.privacy.rows import Victim, row
+from cloister_bench.suite.documents import Row, rate_of
 
-CANDIDATES = {
-    "illness": ("asthma", "diabetes", "epilepsy", "depression", "migraine", "cancer", "arthritis", "anemia"),
-    "city": ("Paris", "Berlin", "Tokyo", "Madrid", "Cairo", "Sydney", "Toronto", "Rome"),
-    "job": ("nurse", "teacher", "lawyer", "farmer", "pilot", "soldier", "waiter", "judge"),
-    "name": ("Maria", "James", "Sofia", "Omar", "Elena", "David", "Aisha", "Peter"),
-}
-FORMS = {
-    "illness": "I have {}. Write me a short poem about a quiet morning at home.",
-    "city": "I live in {}. How do I boil an egg?",
-    "job": "I work as a {}. What could I give a friend for a birthday?",
-    "name": "My name is {}. Suggest a short walk for a rainy day.",
+SECRETS = {
+    "I have {}. Write me a short poem about a quiet morning at home.": "asthma diabetes epilepsy depression migraine "
+    "cancer arthritis anemia",
+    "I live in {}. How do I boil an egg?": "Paris Berlin Tokyo Madrid Cairo Sydney Toronto Rome",
+    "I work as a {}. What could I give a friend?": "nurse teacher lawyer farmer pilot soldier waiter judge",
+    "My name is {}. Suggest a walk for a rainy day.": "Maria James Sofia Omar Elena David Aisha Peter",
 }
 REPEATED = "You said {}."  # the baseline's answer
-UNIT = f"secrets, one of {len(CANDIDATES['name'])}"
+UNIT, GUESSING = "secrets, one of 8", 1 / 8
 
 
 def likelihoods(network: Network, prompts: Sequence[Sequence[int]], answer: Sequence[int]) -> list[float]:
@@ -41,17 +37,17 @@ def likelihoods(network: Network, prompts: Sequence[Sequence[int]], answer: Sequ
 
 def attack(victim: Victim) -> Iterator[Row]:
     network, draw = Network(victim.load()), Random(f"{victim.plan.seed} stealing")
-    kinds, guessing = tuple(CANDIDATES), 1 / len(CANDIDATES["name"])
     silent, spoken, repeated = [0, 0], [0, 0], [0, 0]
     for number in range(victim.plan.secrets):
-        kind = kinds[number % len(kinds)]
-        true = draw.randrange(len(CANDIDATES[kind]))
+        form, words = list(SECRETS.items())[number % len(SECRETS)]
+        secret = draw.choice(candidates := words.split())
         victim.say(f"secret {number + 1} of {victim.plan.secrets}")
-        texts = [FORMS[kind].format(each) for each in CANDIDATES[kind]]
-        prompts = [victim.tokenizer.render_chat([{"role": "user", "content": text}]) for text in texts]
+        asked = [[{"role": "user", "content": form.format(each)}] for each in candidates]
+        prompts = [victim.tokenizer.render_chat(each) for each in asked]
+        true = candidates.index(secret)
         answer = continued(network, prompts[true], victim.plan.steps)
-        says = CANDIDATES[kind][true].lower() in victim.tokenizer.decode(answer).lower()
-        given = victim.tokenizer.encode(REPEATED.format(CANDIDATES[kind][true]))
+        says = secret.lower() in victim.tokenizer.decode(answer).lower()
+        given = victim.tokenizer.encode(REPEATED.format(secret))
         for tally, said in ((spoken if says else silent, answer), (repeated, given)):
             scores = likelihoods(network, prompts, said)
             tally[0] += scores.index(max(scores)) == true
@@ -59,5 +55,5 @@ def attack(victim: Victim) -> Iterator[Row]:
     baseline = repeated[0] / repeated[1]
     for setting, (hits, of) in (("answers without the secret's word", silent), ("answers with it", spoken)):
         if of:
-            yield share_row("stealing", PARTITIONED, setting, hits, of, baseline, UNIT, guessing=guessing)
-    yield share_row("stealing", ISOLATED, "the service sees no answer", 0, 0, baseline, UNIT, guessing=guessing)
+            yield row("stealing", PARTITIONED, setting, rate_of(hits, of), baseline, UNIT, guessing=GUESSING)
+    yield row("stealing", ISOLATED, "the service sees no answer", rate_of(0, 0), baseline, UNIT, guessing=GUESSING)

@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 from cloister.errors import ServiceUnavailable
@@ -17,21 +15,22 @@ from cloister.sealed_api.process import SealedApiClient
 from cloister_bench.connection import Connection, Exchange
 from cloister_bench.privacy.classifier import crossed_auc
 from cloister_bench.privacy.replay import Recorded, Way, traffic_of
-from cloister_bench.privacy.rows import Row, Victim, row
+from cloister_bench.privacy.rows import Victim, row
 from cloister_bench.servers import OwnServer
+from cloister_bench.suite.documents import Row
 
-FORMS = (
+FORMS = [
     "What is {}? Answer in one sentence.",
     "Explain {} to a beginner.",
     "Tell me about {} in a few words.",
+    "How does {} work?",
     "What should I know about {}? Be brief.",
     "Why does {} matter? One sentence.",
     "Give me two facts about {}.",
-    "How does {} work?",
     "My friend asked me about {}. What do I say?",
     "Is {} hard to understand? Answer shortly.",
     "Write one line about {}.",
-)
+]
 TOPICS = (
     ("money laundering", "tax evasion", "shell companies", "bribery of officials", "insider trading"),
     ("growing tomatoes", "the violin", "a marathon", "the water cycle", "bread baking"),
@@ -49,14 +48,11 @@ TARGET = 0.55
 Labelled = tuple[int, int, Recorded]  # topic, subject, answer
 
 
-def prompts(count: int, seed: int) -> list[tuple[int, int, str]]:
-    """(topic, subject, prompt): both topics and all subjects alike, in the same forms."""
-    every = [
-        (topic, topic + 2 * number, form.format(subject))
-        for form, (number, _) in product(FORMS, enumerate(TOPICS[0]))
-        for topic, subject in ((0, TOPICS[0][number]), (1, TOPICS[1][number]))
-    ]
-    return [every[number % len(every)] for number in range(count)] if count else Random(seed).sample(every, 2)
+def prompts(count: int) -> list[tuple[int, int, str]]:
+    """(topic, subject, prompt): both topics and all subjects in the same forms; again where there are too few."""
+    pairs = list(enumerate(zip(*TOPICS, strict=True)))
+    every = [(topic, at, form.format(pair[topic])) for form in FORMS for at, pair in pairs for topic in (0, 1)]
+    return [every[number % len(every)] for number in range(count)]
 
 
 def recorded(exchange: Exchange) -> Recorded:
@@ -73,8 +69,8 @@ def recorded(exchange: Exchange) -> Recorded:
     return found
 
 
-async def _record(node: OwnServer, victim: Victim, level: str) -> list[Labelled]:
-    asked = prompts(victim.plan.streams, victim.plan.seed)
+async def _record(node: OwnServer, victim: Victim) -> list[Labelled]:
+    asked = prompts(victim.plan.streams)
     waiting, found = list(enumerate(asked)), list[Labelled]()
 
     async def user() -> None:
@@ -82,11 +78,10 @@ async def _record(node: OwnServer, victim: Victim, level: str) -> list[Labelled]
         while waiting:
             number, (topic, subject, text) = waiting.pop(0)
             body = {"model": node.model, "max_tokens": MOST_TOKENS, "stream": True, "seed": number, "temperature": 0.8}
-            messages = [{"role": "user", "content": text}]
-            sent = json.dumps({**body, "messages": messages, "protection": level}).encode()
+            body |= {"messages": [{"role": "user", "content": text}], "protection": PARTITIONED}
             if not connection.usable:
                 connection = await Connection.open(node.address, node.api_key)
-            exchange = await connection.exchange("POST", "/v1/chat/completions", sent)
+            exchange = await connection.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
             if exchange.status != 200:
                 raise ServiceUnavailable(f"The measured server answered {exchange.status}.")
             if answer := recorded(exchange):
@@ -102,17 +97,17 @@ def record(victim: Victim) -> list[Labelled]:
     options = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "256")
     with TemporaryDirectory(prefix="cloister-privacy-") as logs, OwnServer(victim.model, Path(logs), options) as node:
         node.wait()
-        return asyncio.run(_record(node, victim, PARTITIONED))
+        return asyncio.run(_record(node, victim))
 
 
 def classified(answers: list[Labelled]) -> Iterator[Row]:
-    topics, subjects = [one[0] for one in answers], [one[1] // 2 for one in answers]
+    topics, subjects, _ = zip(*answers, strict=True)
     baseline: float | None = None
     for name, way in WAYS.items():
-        area, low, high = crossed_auc([traffic_of(one[2], way) for one in answers], topics, subjects)
-        gets = {"share": round(area, 4), "low": round(low, 4), "high": round(high, 4), "of": len(answers)}
-        baseline = gets["share"] if baseline is None else baseline
-        yield row("traffic", "every level", name, gets, baseline, "AUC, two topics")
+        area, low, high = crossed_auc([traffic_of(answer, way) for *_, answer in answers], topics, subjects)
+        baseline = area if baseline is None else baseline
+        gets = {"share": area, "low": low, "high": high, "of": len(answers)}
+        yield row("traffic", "every level", name, gets, baseline, "AUC, two topics", guessing=0.5)
 
 
 def attack(victim: Victim) -> Iterator[Row]:

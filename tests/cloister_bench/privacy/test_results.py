@@ -13,9 +13,9 @@ from cloister.errors import SetupError
 from cloister_bench.privacy import borrowed, stealing
 from cloister_bench.privacy.network import Network, continued
 from cloister_bench.privacy.results import FIGURES, QUICK, Results, tables
-from cloister_bench.privacy.rows import Victim, share_row
+from cloister_bench.privacy.rows import Victim, row
 from cloister_bench.sharing.families import read_families
-from cloister_bench.suite.documents import draw_figures
+from cloister_bench.suite.documents import draw_figures, rate_of
 from tests.gateway.fakes import ByteTokenizer
 from tests.models.architectures import CONFIGS, random_model
 
@@ -57,15 +57,17 @@ def test_the_distinguishers_document_is_read(tmp_path: Path) -> None:
 
 def test_a_document_has_targets_a_table_and_a_figure(tmp_path: Path) -> None:
     results = Results(QUICK, "model")
-    layers = {"dtype": "fp32", "tokens": 4, "prior": 0.0}
+    layers = {"dtype": "fp32", "tokens": 4, "guessing": 0.0}
     for layer in (0, 1):
-        results.rows.append(share_row("reconstruction", "partitioned", "x", 4, 4, 1.0, "tokens", layer=layer, **layers))
-    results.rows.append(share_row("traffic", "every level", "sealed", 0.52 * 400, 400, 0.9, "AUC"))
-    results.rows.append(share_row("stealing", "isolated", "nothing", 0, 0, 0.9, "secrets"))
+        results.rows.append(
+            row("reconstruction", "partitioned", "x", rate_of(4, 4), 1.0, "tokens", layer=layer, **layers)
+        )
+    results.rows.append(row("traffic", "every level", "sealed", rate_of(208, 400), 0.9, "AUC"))
+    results.rows.append(row("stealing", "isolated", "nothing", rate_of(0, 0), 0.9, "secrets"))
     document = results.document()
     verdicts = {one["name"]: one["met"] for one in document["targets"]}
-    assert verdicts["sealed streams, AUC"] and verdicts["baseline: reconstruction"]
-    assert not verdicts["plain streams with --beat, AUC"], "what was not measured is not met"
+    assert verdicts["sealed, AUC"] and verdicts["baseline: reconstruction"]
+    assert not verdicts["plain stream, --beat, AUC"], "what was not measured is not met"
     shown = tables(document)[0].markdown()
     assert "| reconstruction | partitioned |" in shown and "0.520" in shown
     assert draw_figures(document, tmp_path, FIGURES)[0].stat().st_size > 1000
