@@ -31,7 +31,7 @@ def bench_privacy(options: PrivacyOptions) -> None:
     """Attack this node's levels as a provider, a tenant or an observer would, with the model's own weights.
 
     Prompts are reconstructed from attention contributions at several layers, guessed from answers, timed in the cache,
-    told from made-up ones, and their topics from the sizes and moments of streams. Each attack has a baseline that
+    found among made-up ones, and their topics in the sizes and moments of streams. Each attack has a baseline that
     must succeed: an attack that fails everywhere shows nothing.
 
     Examples:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cloister_bench.privacy.replay import Traffic
 
-FIRST = 40  # events whose sizes and gaps are features of their own
+FIRST = 40  # events whose sizes and gaps are features each
 SIZES = 24  # most frequent sizes, counted
 FOLDS, ROUNDS, RATE, CUTS, RIDGE = 5, 60, 0.2, 12, 3.0
 Floats = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ def _ranked(scores: Floats) -> Floats:
 
 def _logistic(x: Floats, y: Floats, test: Floats) -> Floats:
     middle, spread = x.mean(0), x.std(0) + 1e-9
-    spread[x.std(0) < 1e-9] = np.inf  # what never differs says nothing
+    spread[x.std(0) < 1e-9] = np.inf  # what never differs counts for nothing
     train, held = (np.c_[np.ones(len(each)), (each - middle) / spread] for each in (x, test))
     weights: Floats = np.zeros(train.shape[1])
     for _ in range(25):  # Newton's method

@@ -14,7 +14,7 @@ from cloister_bench.suite.documents import Row, rate_of
 TEXTS = (
     "My daughter Lena Fischer was diagnosed with epilepsy in March and takes 500 mg of levetiracetam twice a day; "
     "may she swim alone, and what should her teacher know?",
-    "Our merger with Halden Logistics closes on 14 May at 31 euros a share and nobody outside the board knows; draft "
+    "Our merger with Halden Logistics closes on 14 May at 31 euros a share and only the board knows; draft "
     "a short note to the bank about the bridge loan.",
     "The password of the backup server is Tulip-7731-Kestrel and the key safe behind the kitchen opens with 4408; "
     "write down how my brother gets in next week.",
