@@ -79,6 +79,11 @@ class GatewaySettings(_Frozen):
         None, "What users call the model.", min_length=1, max_length=256, metavar="NAME", show_default="its own name"
     )
     request_timeout_s: float = option(600.0, "Seconds one request may take.", ge=0.1, name="request-timeout")
+    beat_ms: int = option(
+        0,
+        "Events of a stream leave on this beat, all of one size; 0: at once. Sealed streams always have a beat.",
+        **{"ge": 0, "le": 10_000, "name": "beat", "metavar": "MS"},
+    )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")

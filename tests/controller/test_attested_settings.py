@@ -71,6 +71,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.verify": "all",
+        "gateway.beat_ms": 150,
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",
         "mpc.parties": parties_file(tmp_path),

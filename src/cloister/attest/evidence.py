@@ -51,6 +51,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     verified: Verified = "off"  # what a vault computes again of its answers (docs/threat-model.md)
     verified_ppm: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # of requests
+    beat_ms: Annotated[int, Meta(ge=0, le=10_000)] = 0  # of streams over plain HTTP, which it pads, too
 
     @property
     def vaults(self) -> Vaults:
@@ -83,6 +84,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             if self.first_token_ms
             else "first tokens leave when they are made",
             self._about_verified(),
+            f"streams' events leave every {self.beat_ms} ms, in one size"
+            if self.beat_ms
+            else "events of streams over plain HTTP leave when they are made",
         )
 
     def _about_sharing(self) -> str:
@@ -126,6 +130,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
+    min_beat_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
 
     def relaxations(self) -> tuple[str, ...]:
@@ -150,6 +155,9 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             step = settings.first_token_ms
             reason = f"first tokens leave on a grid of {step} ms, and the policy wants {least}"
             found.check("setting first token", step >= least, reason, f"{step} ms")
+        if (least := self.min_beat_ms) is not None:
+            reason = f"streams have a beat of {settings.beat_ms} ms, and the policy wants {least}"
+            found.check("setting beat", settings.beat_ms >= least, reason, f"{settings.beat_ms} ms")
 
 
 VERSION = 3

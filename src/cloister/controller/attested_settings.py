@@ -21,6 +21,7 @@ MATTERS = {
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
     "controller.verify": "whether a service that was taken over can put other users' words into an answer",
+    "gateway.beat_ms": "whether sizes and moments of a stream's events tell an observer what an answer is about",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
     "mpc.parties": "who gets shares of prompts; what the file says counts, not its path",
@@ -110,6 +111,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         first_token_ms=controls.quantise_ttft_ms,
         verified=verify.name,
         verified_ppm=round(verify.share * 1_000_000),
+        beat_ms=settings.gateway.beat_ms,
     )
 
 

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cloister.errors import CloisterError, RequestTimeout
-from cloister.gateway.choice import Delta, Finish, ScoredToken
+from cloister.gateway.beat import Beat, padded
+from cloister.gateway.choice import Choice, Delta, Finish, ScoredToken
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.messages.generation import Progress
@@ -275,15 +276,18 @@ class StreamedAnswer(Answer):
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, reply: Reply, deadline: float, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, generation: Generation, reply: Reply, deadline: float, headers: Mapping[str, str], beat_s: float = 0.0
+    ) -> None:
         unbuffered = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(generation, reply, deadline, {**headers, **unbuffered})
         self._started = False
+        self._beat = Beat(beat_s)
 
     async def generate(self, send: Send) -> None:
         generation, reply = self._generation, self._reply
         while not generation.done:
-            concerned = await generation.news()
+            concerned = await self._news()
             pieces = [self._events(index, delta) for index, delta in generation.taken(concerned)]
             if not self._started:
                 self._started = True
@@ -294,8 +298,18 @@ class StreamedAnswer(Answer):
                 if reply.include_usage:
                     pieces.append(reply.usage_event(usage_of(generation)))
                 pieces.append(DONE)
-            if events := b"".join(pieces):
+            events = padded(b"".join(pieces)) if self._beat else b"".join(pieces)
+            if events:
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
+
+    async def _news(self) -> list[Choice]:
+        """On a beat, once there is a first token: possibly none, and then padding is sent."""
+        if not self._beat:
+            return await self._generation.news()
+        if not self._started:
+            await self._generation.arrival()
+        await self._beat.wait()
+        return self._generation.read()
 
     def _events(self, index: int, delta: Delta) -> bytes:
         """Where one of several streams is real, all have an event whenever one has: an observer sees no difference."""
@@ -311,6 +325,7 @@ class StreamedAnswer(Answer):
         if not isinstance(error, CloisterError):
             log_unexpected(error)
         event = b"data: %b\n\n" % msgspec.json.encode(describe(error)[1])
+        event = padded(event) if self._beat else event
         # A client that reads nothing must not hold the connection beyond the deadline.
         with suppress(TimeoutError):
             async with asyncio.timeout(_ERROR_EVENT_S):

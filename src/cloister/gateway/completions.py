@@ -120,7 +120,9 @@ async def _answer(request: Request, call: CallContext, endpoint: Endpoint) -> An
     headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
     if hiding is not None:
         headers[SUBSTITUTES_HEADER] = "kept" if session.keep else "fresh"
-    return (StreamedAnswer if body.stream else Answer)(generation, reply, call.deadline, headers)
+    if not body.stream:
+        return Answer(generation, reply, call.deadline, headers)
+    return StreamedAnswer(generation, reply, call.deadline, headers, api.settings.beat_ms / 1000)
 
 
 def _body(raw: bytes, endpoint: Endpoint, sealed: schema.SealedRequest | None, model: str) -> Body:

@@ -158,9 +158,17 @@ class Generation:
 
     async def news(self) -> list[Choice]:
         """Raises the backend's error, or ClientGone."""
+        await self.arrival()
+        return self.read()
+
+    async def arrival(self) -> None:
+        """Wait until there is something to read."""
         if not self._mail:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
+
+    def read(self) -> list[Choice]:
+        """The choices that have something new, possibly none. Raises as `news` does."""
         mail, self._mail = self._mail, []
         concerned: list[Choice] = []
         for choice, message in mail:

@@ -142,7 +142,7 @@ SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</
 
 async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:
     serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS))
-    local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1"})
+    local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1", "beat_ms": min(settings.beat_ms, 1)})
     app = create_api(_RehearsalBackend(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
         key, enc = bytearray(32), bytes(32)

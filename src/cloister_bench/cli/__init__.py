@@ -10,6 +10,7 @@ from cloister_bench.cli.levels import bench_levels
 from cloister_bench.cli.mpc import bench_mpc
 from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.peers import bench_peers
+from cloister_bench.cli.privacy import bench_privacy
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.sharing_attack import bench_sharing_attack
 
@@ -26,5 +27,6 @@ bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)
 bench.command("sharing-attack")(bench_sharing_attack)
 bench.command("obfuscation")(bench_obfuscation)
+bench.command("privacy")(bench_privacy)
 bench.command("compact")(bench_compact)
 bench.command("gpu")(bench_gpu)

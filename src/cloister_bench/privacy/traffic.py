@@ -1,0 +1,114 @@
+"""(g) The topic of streamed answers, from sizes and moments (McDonald and Bar Or, "Whisper Leak", 2025). Answers are
+recorded once from a node, token by token; what leaves on other ways is the node's own code on the recorded moments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cloister.errors import ServiceUnavailable
+from cloister.levels import PARTITIONED
+from cloister.sealed_api.process import SealedApiClient
+from cloister_bench.connection import Connection, Exchange
+from cloister_bench.privacy.classifier import crossed_auc
+from cloister_bench.privacy.replay import Recorded, Way, traffic_of
+from cloister_bench.privacy.rows import Victim, row
+from cloister_bench.servers import OwnServer
+from cloister_bench.suite.documents import Row
+
+FORMS = [
+    "What is {}? Answer in one sentence.",
+    "Explain {} to a beginner.",
+    "Tell me about {} in a few words.",
+    "How does {} work?",
+    "What should I know about {}? Be brief.",
+    "Why does {} matter? One sentence.",
+    "Give me two facts about {}.",
+    "My friend asked me about {}. What do I say?",
+    "Is {} hard to understand? Answer shortly.",
+    "Write one line about {}.",
+]
+TOPICS = (
+    ("money laundering", "tax evasion", "shell companies", "bribery of officials", "insider trading"),
+    ("growing tomatoes", "the violin", "a marathon", "the water cycle", "bread baking"),
+)
+USERS = 8
+MOST_TOKENS = 64
+BEAT_S = SealedApiClient.beat_s
+WAYS = {
+    "plain stream": Way(),
+    "sealed, beat off": Way(sealed=True),
+    "sealed": Way(sealed=True, waits_s=BEAT_S),
+    "plain stream, --beat": Way(beat_s=BEAT_S),
+}
+TARGET = 0.55
+Labelled = tuple[int, int, Recorded]  # topic, subject, answer
+
+
+def prompts(count: int) -> list[tuple[int, int, str]]:
+    """(topic, subject, prompt): both topics and all subjects in the same forms; again where there are too few."""
+    pairs = list(enumerate(zip(*TOPICS, strict=True)))
+    every = [(topic, at, form.format(pair[topic])) for form in FORMS for at, pair in pairs for topic in (0, 1)]
+    return [every[number % len(every)] for number in range(count)]
+
+
+def recorded(exchange: Exchange) -> Recorded:
+    """Text and its moment, one for each event."""
+    found: list[tuple[float, str]] = []
+    held = b""
+    for at, piece in exchange.arrivals:
+        *lines, held = (held + piece).split(b"\n\n")
+        for line in lines:
+            if line.startswith(b"data: {"):
+                choices = json.loads(line[6:]).get("choices", ())
+                text = "".join(choice["delta"].get("content") or "" for choice in choices)
+                found += [(at - exchange.sent, text)] if text else []
+    return found
+
+
+async def _record(node: OwnServer, victim: Victim) -> list[Labelled]:
+    asked = prompts(victim.plan.streams)
+    waiting, found = list(enumerate(asked)), list[Labelled]()
+
+    async def user() -> None:
+        connection = await Connection.open(node.address, node.api_key)
+        while waiting:
+            number, (topic, subject, text) = waiting.pop(0)
+            body = {"model": node.model, "max_tokens": MOST_TOKENS, "stream": True, "seed": number, "temperature": 0.8}
+            body |= {"messages": [{"role": "user", "content": text}], "protection": PARTITIONED}
+            if not connection.usable:
+                connection = await Connection.open(node.address, node.api_key)
+            exchange = await connection.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
+            if exchange.status != 200:
+                raise ServiceUnavailable(f"The measured server answered {exchange.status}.")
+            if answer := recorded(exchange):
+                found.append((topic, subject, answer))
+            victim.say(f"recording, {len(found)} of {len(asked)}")
+        connection.close()
+
+    await asyncio.gather(*(user() for _ in range(USERS)))
+    return found
+
+
+def record(victim: Victim) -> list[Labelled]:
+    options = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "256")
+    with TemporaryDirectory(prefix="cloister-privacy-") as logs, OwnServer(victim.model, Path(logs), options) as node:
+        node.wait()
+        return asyncio.run(_record(node, victim))
+
+
+def classified(answers: list[Labelled]) -> Iterator[Row]:
+    topics, subjects, _ = zip(*answers, strict=True)
+    baseline: float | None = None
+    for name, way in WAYS.items():
+        area, low, high = crossed_auc([traffic_of(answer, way) for *_, answer in answers], topics, subjects)
+        baseline = area if baseline is None else baseline
+        gets = {"share": area, "low": low, "high": high, "of": len(answers)}
+        yield row("traffic", "every level", name, gets, baseline, "AUC, two topics", guessing=0.5)
+
+
+def attack(victim: Victim) -> Iterator[Row]:
+    yield from classified(record(victim))
