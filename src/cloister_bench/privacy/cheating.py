@@ -1,0 +1,275 @@
+"""A→B through a service that cheats: bits of one tenant's answer that another reads out of its own, by channel and by
+`--verify`. A real node; its service alone is patched (cheating_node.py). With `off` the attacks must succeed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from math import log2
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import Any
+
+import httpx2
+
+from cloister.config import ControllerSettings
+from cloister.errors import ServiceUnavailable
+from cloister.keys import add_line, key_line, new_key
+from cloister.models.source import find_model
+from cloister.prompts.tokenizer import Tokenizer
+from cloister_bench.privacy import cheating_code as code
+from cloister_bench.privacy.cheating_code import BYSTANDER, VICTIM, Payload, Symbol
+from cloister_bench.privacy.cheating_node import HERE
+from cloister_bench.servers import OwnServer
+from cloister_bench.streamed import events
+from cloister_bench.suite.documents import wilson
+
+Row = dict[str, Any]
+Progress = Callable[[str], None]
+SETTINGS = ("off", "late", "sample:0.1", "all")
+BITS, QUERIES = "bits per 1,000 tokens", "extra queries answered per 1,000 tokens"
+OPERATOR = "operator"
+VICTIM_TOKENS = 8
+PATIENCE_S, RETRY_S, APART_S = 120.0, 0.25, 0.3
+RESAMPLES = 2000
+BIAS_BITS = 0.72  # 1 / (2 ln 2): what chance alone adds to an estimate of one rate (Miller and Madow 1955)
+_QUESTION = "My case has the number {number}. What should I write to the office about it?"
+_PROMPT = "Here is what you should know first. " * 12 + "Continue. ({number})"
+
+
+@dataclass
+class Answer:
+    """What a user saw: each token's place in the alphabet (None: not there), its scores, and when it came."""
+
+    places: list[int | None] = field(default_factory=list)
+    scores: list[tuple[float, list[tuple[int | None, float]]]] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)
+    cached: int = 0
+    error: str = ""
+    ended_at: float = 0.0
+
+
+def _tokens(answers: list[Answer]) -> Iterator[Symbol]:
+    for position, place in enumerate(answers[0].places):
+        if position and place is not None and place < 1 << code.TOKEN_BITS:
+            yield Symbol(position * code.TOKEN_BITS, code.TOKEN_BITS, place)
+
+
+def _parities(answers: list[Answer]) -> Iterator[Symbol]:
+    for position, place in enumerate(answers[0].places):
+        if position and place is not None:
+            yield Symbol(position, 1, place % 2)
+
+
+def _scores(answers: list[Answer]) -> Iterator[Symbol]:
+    for position, (own, top) in enumerate(answers[0].scores):
+        if position:
+            yield from code.read_scores(position, own, top)
+
+
+def _count(answers: list[Answer]) -> Iterator[Symbol]:
+    if not answers[0].error:
+        yield Symbol(0, code.COUNT_BITS, answers[0].cached % (1 << code.COUNT_BITS))
+
+
+def _end(answers: list[Answer], *, failed: bool) -> Iterator[Symbol]:
+    if bool(answers[0].error) is failed:
+        yield Symbol(0, code.END_BITS, max(0, len(answers[0].places) - code.FIRST_END) % (1 << code.END_BITS))
+
+
+def _delays(answers: list[Answer]) -> Iterator[Symbol]:
+    gaps = [later - earlier for earlier, later in pairwise(answers[0].moments)]
+    usual = quantiles(gaps, n=4)[0] if len(gaps) > 3 else 0.0
+    for position, gap in enumerate(gaps, 1):
+        yield Symbol(position, 1, int(gap > usual + code.DELAY_S / 2))
+
+
+def _order(answers: list[Answer]) -> Iterator[Symbol]:
+    if not any(one.error for one in answers):
+        yield Symbol(0, 1, int(answers[1].ended_at < answers[0].ended_at))
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """`read`: what the receiver makes of its `answers`, asked for at the same time, of `asked` tokens each."""
+
+    name: str
+    asked: int
+    read: Callable[[list[Answer]], Iterator[Symbol]]
+    answers: int = 1
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+ATTACKS = (
+    Attack("tokens", 64, _tokens),
+    Attack("plausible", 64, _parities),
+    Attack("sampled", 64, _parities, body={"temperature": 1.0}),
+    Attack("logprobs", 16, _scores, body={"top_logprobs": code.TOPS}),
+    Attack("usage", 18, _count),
+    Attack("length", 18, partial(_end, failed=False)),
+    Attack("timing", 64, _delays),
+    Attack("order", 18, _order, answers=2),
+    Attack("aborts", 18, partial(_end, failed=True)),
+    Attack("restarts", 18, partial(_end, failed=True)),
+    Attack("queries", 18, lambda _: iter(())),
+)
+
+
+class CheatingNode(OwnServer):
+    """Each tenant has a key, and a tenant's name is the channel that the service uses for it."""
+
+    def __init__(self, folder: Path, setting: str, model: str | None, arguments: Sequence[str]) -> None:
+        source, plan, keys = find_model(model), folder / "alphabet.json", folder / "keys.toml"
+        tokenizer = Tokenizer(source)
+        self.alphabet = alphabet_of(tokenizer)
+        self._place = {tokenizer.token_bytes(token): place for place, token in enumerate(self.alphabet)}
+        plan.write_text(json.dumps(self.alphabet))
+        self.keys = {name: new_key() for name in (VICTIM, BYSTANDER, OPERATOR, *(one.name for one in ATTACKS))}
+        for name, key in self.keys.items():
+            add_line(keys, key_line(key, name, operator=name == OPERATOR))
+        verify = ["--verify", setting] if "verify" in ControllerSettings.model_fields else []
+        given = ["--keys", str(keys), "--mpc", "off", "--no-detector", *verify, *arguments]
+        super().__init__(source.path, folder, given, self.keys[OPERATOR])
+        self._command[2] = HERE
+        self._environment[code.PLAN] = str(plan)
+
+    def ask(self, tenant: str, prompt: str, level: str, tokens: int, **more: Any) -> Answer:
+        """As any client of OpenAI's API would; while the service restarts, again."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
+        body |= {"temperature": 0, "logprobs": True, "stream": True, "stream_options": {"include_usage": True}}
+        body |= {"ignore_eos": True, "protection": level, **more}
+        headers, answer, begun = {"Authorization": f"Bearer {self.keys[tenant]}"}, Answer(), perf_counter()
+        with httpx2.Client(base_url=str(self.address), headers=headers, timeout=PATIENCE_S) as http:
+            while True:
+                try:
+                    for event in events(http, "/v1/chat/completions", body):
+                        self._note(answer, event)
+                except (ServiceUnavailable, httpx2.HTTPError) as reason:
+                    answer.error = str(reason)
+                answer.ended_at = perf_counter()
+                if "503" not in answer.error or answer.ended_at - begun > PATIENCE_S:
+                    return answer
+                answer.error = ""
+                sleep(RETRY_S)
+
+    def _note(self, answer: Answer, event: dict[str, Any]) -> None:
+        if usage := event.get("usage"):
+            answer.cached = usage["prompt_tokens_details"]["cached_tokens"]
+        for choice in event.get("choices", ()):
+            for scored in (choice.get("logprobs") or {}).get("content", ()):
+                answer.places.append(self._place.get(bytes(scored["bytes"])))
+                top = [(self._place.get(bytes(each["bytes"])), each["logprob"]) for each in scored["top_logprobs"]]
+                answer.scores.append((scored["logprob"], top))
+                answer.moments.append(perf_counter())
+
+
+def alphabet_of(tokenizer: Tokenizer) -> list[int]:
+    """Tokens that a reader of the API can tell apart; as many even places as odd ones."""
+    spelled: dict[bytes, list[int]] = {}
+    for token in range(tokenizer.vocabulary):
+        if token not in tokenizer.special and tokenizer.token_bytes(token):
+            spelled.setdefault(tokenizer.token_bytes(token), []).append(token)
+    alone = sorted(tokens[0] for tokens in spelled.values() if len(tokens) == 1)
+    return alone[: len(alone) // 2 * 2]
+
+
+@dataclass
+class Trial:
+    bits: int
+    wrong: int
+    tokens: int
+    failed: bool
+
+
+def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Trial | None:
+    """The victim asks, then the receiver. None where the victim's answer cannot be known from outside."""
+    victim = node.ask(VICTIM, _QUESTION.format(number=7919 * number + 1), level, VICTIM_TOKENS)
+    if victim.error or None in victim.places:
+        return None
+    payload = Payload([node.alphabet[place] for place in victim.places if place is not None])
+
+    def receive(place: int) -> Answer:
+        sleep(APART_S * place)
+        return node.ask(attack.name, _PROMPT.format(number=number), level, attack.asked, **attack.body)
+
+    with ThreadPoolExecutor(attack.answers) as together:
+        answers = list(together.map(receive, range(attack.answers)))
+    asked, failed = attack.asked * attack.answers, any(one.error for one in answers)
+    if attack.name == "queries":
+        return Trial(0 if failed else len(answers[0].places) - 1, 0, asked, failed)
+    symbols = list(attack.read(answers))
+    return Trial(sum(one.bits for one in symbols), sum(map(payload.wrong, symbols)), asked, failed)
+
+
+def information(share_wrong: float) -> float:
+    """Bits in a received bit; none where it is wrong as often as a guess, or more often."""
+    if not 0 < share_wrong < 0.5:
+        return float(share_wrong <= 0)
+    return 1 + share_wrong * log2(share_wrong) + (1 - share_wrong) * log2(1 - share_wrong)
+
+
+def rate(trials: Sequence[Trial]) -> tuple[float, float, float]:
+    """Per 1,000 tokens asked for, with a 95% interval: of the errors (Wilson) and over the trials (bootstrap)."""
+    bits, wrong, tokens = (sum(getattr(one, what) for one in trials) for what in ("bits", "wrong", "tokens"))
+    if not bits:
+        return 0.0, 0.0, 0.0
+    least, most = wilson(wrong, bits)
+    per, draws = 1000 / tokens, random.Random(1)
+    again = sorted(_plain([draws.choice(trials) for _ in trials]) for _ in range(RESAMPLES))
+    low = min(again[RESAMPLES // 40], per * bits * information(most)) if most < 0.5 else 0.0
+    high = max(again[-RESAMPLES // 40], per * bits * information(least))
+    return max(0.0, bits * information(wrong / bits) - BIAS_BITS * bool(wrong)) * per, low, high
+
+
+def _plain(trials: Sequence[Trial]) -> float:
+    bits, wrong = sum(one.bits for one in trials), sum(one.wrong for one in trials)
+    return 1000 * bits * information(wrong / bits) / sum(one.tokens for one in trials) if bits else 0.0
+
+
+def attacks(
+    settings: Sequence[str] = SETTINGS,
+    *,
+    level: str = "partitioned",
+    trials: int = 20,
+    model: str | None = None,
+    arguments: Sequence[str] = (),
+    names: Sequence[str] = tuple(each.name for each in ATTACKS),
+) -> list[Callable[[Progress], list[Row]]]:
+    """One for each setting, to be called in order: `baseline` is what `off` gave. Without --verify there is `off`."""
+    controls: dict[str, float] = {}
+
+    def measure(setting: str, progress: Progress) -> list[Row]:
+        rows: list[Row] = []
+        with running(setting, model, arguments) as node:
+            for attack in (one for one in ATTACKS if one.name in names):
+                progress(f"{setting}: {attack.name}")
+                tried = [made for number in range(trials) if (made := run_trial(node, attack, level, number))]
+                got, low, high = (round(one, 2) for one in rate(tried))
+                head = {"attack": f"cheating service: {attack.name}", "level": level, "setting": setting, "gets": got}
+                control = controls.setdefault(attack.name, got) if setting == "off" else controls.get(attack.name)
+                of, failed = sum(one.tokens for one in tried), sum(one.failed for one in tried)
+                unit = QUERIES if attack.name == "queries" else BITS
+                rows.append(head | {"baseline": control, "unit": unit, "of": of, "low": low, "high": high})
+                rows[-1] |= {"requests": len(tried), "failed": failed}
+        return rows
+
+    known = settings if "verify" in ControllerSettings.model_fields else ("off",)
+    return [partial(measure, setting) for setting in known]
+
+
+@contextmanager
+def running(setting: str, model: str | None = None, arguments: Sequence[str] = ()) -> Iterator[CheatingNode]:
+    with (
+        TemporaryDirectory(prefix="cloister-cheating-") as folder,
+        CheatingNode(Path(folder), setting, model, arguments) as node,
+    ):
+        node.wait()
+        yield node
