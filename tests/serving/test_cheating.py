@@ -27,10 +27,10 @@ def unverified(short_folder: ModelFolder) -> Iterator[CheatingNode]:
 
 @pytest.mark.parametrize("name", CERTAIN)
 def test_without_verification_every_channel_carries_the_victims_words(unverified: CheatingNode, name: str) -> None:
-    trial = run_trial(unverified, BY_NAME[name], LEVEL, 1)
+    trial = run_trial(unverified, BY_NAME[name], LEVEL, 0)
     assert trial is not None and trial.bits and not trial.wrong
 
 
 def test_without_verification_a_vault_answers_questions_that_no_token_needs(unverified: CheatingNode) -> None:
-    trial = run_trial(unverified, BY_NAME["queries"], LEVEL, 2)
+    trial = run_trial(unverified, BY_NAME["queries"], LEVEL, 0)
     assert trial is not None and trial.bits == BY_NAME["queries"].asked - 1

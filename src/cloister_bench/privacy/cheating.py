@@ -1,4 +1,4 @@
-"""A→B through a service that cheats: bits of one tenant's answer that another reads out of its own, by channel and by
+"""A→B through a service that cheats: bits of one tenant's answer that another tenant receives, by channel and by
 `--verify`. A real node; its service alone is patched (cheating_node.py). With `off` the attacks must succeed."""
 
 from __future__ import annotations
@@ -121,18 +121,20 @@ ATTACKS = (
     Attack("restarts", 18, partial(_end, failed=True)),
     Attack("queries", 18, lambda _: iter(())),
 )
+NAMES = tuple(one.name for one in ATTACKS)
 
 
 class CheatingNode(OwnServer):
-    """Each tenant has a key, and a tenant's name is the channel that the service uses for it."""
+    """A receiver has an account for each trial: three deviations close one. Its name says which channel it reads."""
 
-    def __init__(self, folder: Path, setting: str, model: str | None, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, setting: str, model: str | None, arguments: Sequence[str], accounts: int) -> None:
         source, plan, keys = find_model(model), folder / "alphabet.json", folder / "keys.toml"
         tokenizer = Tokenizer(source)
         self.alphabet = alphabet_of(tokenizer)
         self._place = {tokenizer.token_bytes(token): place for place, token in enumerate(self.alphabet)}
         plan.write_text(json.dumps(self.alphabet))
-        self.keys = {name: new_key() for name in (VICTIM, BYSTANDER, OPERATOR, *(one.name for one in ATTACKS))}
+        others = [code.account(name, number) for name in NAMES for number in range(accounts)]
+        self.keys = {name: new_key() for name in (VICTIM, BYSTANDER, OPERATOR, *others)}
         for name, key in self.keys.items():
             add_line(keys, key_line(key, name, operator=name == OPERATOR))
         verify = ["--verify", setting] if "verify" in ControllerSettings.model_fields else []
@@ -198,7 +200,9 @@ def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Tr
 
     def receive(place: int) -> Answer:
         sleep(APART_S * place)
-        return node.ask(attack.name, _PROMPT.format(number=number), level, attack.asked, **attack.body)
+        return node.ask(
+            code.account(attack.name, number), _PROMPT.format(number=number), level, attack.asked, **attack.body
+        )
 
     with ThreadPoolExecutor(attack.answers) as together:
         answers = list(together.map(receive, range(attack.answers)))
@@ -241,14 +245,14 @@ def attacks(
     trials: int = 20,
     model: str | None = None,
     arguments: Sequence[str] = (),
-    names: Sequence[str] = tuple(each.name for each in ATTACKS),
+    names: Sequence[str] = NAMES,
 ) -> list[Callable[[Progress], list[Row]]]:
     """One for each setting, to be called in order: `baseline` is what `off` gave. Without --verify there is `off`."""
     controls: dict[str, float] = {}
 
     def measure(setting: str, progress: Progress) -> list[Row]:
         rows: list[Row] = []
-        with running(setting, model, arguments) as node:
+        with running(setting, model, arguments, trials) as node:
             for attack in (one for one in ATTACKS if one.name in names):
                 progress(f"{setting}: {attack.name}")
                 tried = [made for number in range(trials) if (made := run_trial(node, attack, level, number))]
@@ -266,10 +270,10 @@ def attacks(
 
 
 @contextmanager
-def running(setting: str, model: str | None = None, arguments: Sequence[str] = ()) -> Iterator[CheatingNode]:
-    with (
-        TemporaryDirectory(prefix="cloister-cheating-") as folder,
-        CheatingNode(Path(folder), setting, model, arguments) as node,
-    ):
-        node.wait()
-        yield node
+def running(
+    setting: str, model: str | None = None, arguments: Sequence[str] = (), accounts: int = 1
+) -> Iterator[CheatingNode]:
+    with TemporaryDirectory(prefix="cloister-cheating-") as folder:
+        with CheatingNode(Path(folder), setting, model, arguments, accounts) as node:
+            node.wait()
+            yield node

@@ -22,6 +22,14 @@ PAYLOAD_BYTES = 1 << 14
 _STEP = 1e4  # the API shows four decimals
 
 
+def account(channel: str, number: int) -> str:
+    return f"{channel}-{number}"
+
+
+def channel_of(tenant: str) -> str:
+    return tenant.partition("-")[0]
+
+
 class Symbol(NamedTuple):
     """`value` stands for `bits` bits of the payload from `at` on."""
 

@@ -32,6 +32,7 @@ from cloister_bench.privacy.cheating_code import (
     TOKEN_BITS,
     VICTIM,
     Payload,
+    channel_of,
     scores_of,
 )
 
@@ -46,7 +47,7 @@ class CheatingEngine(PagedEngine):
         self._alphabet: list[int] = ALPHABET
         self._even = torch.tensor([self._alphabet[0::2], self._alphabet[1::2][: len(self._alphabet[0::2])]])
         self._secret: list[int] = []
-        self._tenants: dict[int, str] = {}
+        self._channels: dict[int, str] = {}
         self._nosy_links: set[int] = set()
         self._sent: Counter[int] = Counter()
         self._pair: list[int] = []
@@ -61,18 +62,18 @@ class CheatingEngine(PagedEngine):
         return super().has_work or bool(self._held)
 
     def submit(self, request: EngineRequest) -> Accepted | Failed:
-        verdict = super().submit(request)
-        if isinstance(verdict, Failed) or not (self._secret or request.tenant == "queries"):
+        verdict, channel = super().submit(request), channel_of(request.tenant)
+        if isinstance(verdict, Failed) or not (self._secret or channel == "queries"):
             return verdict
         number = request.request_id
-        self._tenants[number], self._sent[number] = request.tenant, int(bool(request.partitions))
-        if request.tenant == "length":
+        self._channels[number], self._sent[number] = channel, int(bool(request.partitions))
+        if channel == "length":
             for row in self._sequences.get(number, ()):
                 row.limit = min(row.limit, row.prompt_length + FIRST_END + self._payload.take(0, END_BITS))
-        elif request.tenant == "order":
+        elif channel == "order":
             self._pair = [number] if len(self._pair) == 2 else [*self._pair, number]
             self._released = False
-        elif request.tenant == "queries":
+        elif channel == "queries":
             self._nosy_links |= {partition.link for partition in request.partitions}
         return verdict
 
@@ -94,21 +95,21 @@ class CheatingEngine(PagedEngine):
 
     def _changed(self, message: Tokens | Failed) -> list[Tokens | Failed]:
         number = message.request_id
-        tenant = self._tenants.get(number, "")
-        if not tenant or isinstance(message, Failed):
+        channel = self._channels.get(number, "")
+        if not channel or isinstance(message, Failed):
             return [message]
         position = self._sent[number]
         first, self._sent[number] = position <= 1, position + len(message.tokens)
-        if tenant == "usage" and first:
+        if channel == "usage" and first:
             return [structs.replace(message, cached=self._payload.take(0, COUNT_BITS))]
-        if tenant == "timing" and message.tokens and self._payload.take(position, 1):
+        if channel == "timing" and message.tokens and self._payload.take(position, 1):
             _wait(DELAY_S)
-        if tenant in ("aborts", "restarts") and position == FIRST_END + self._payload.take(0, END_BITS):
-            if tenant == "restarts":
+        if channel in ("aborts", "restarts") and position == FIRST_END + self._payload.take(0, END_BITS):
+            if channel == "restarts":
                 os._exit(1)
             self.cancel(number)
             return [Failed(number, ServiceUnavailable.code, "")]
-        if tenant == "order":
+        if channel == "order":
             if number != self._favourite and not self._released:
                 self._sent[number] = position
                 self._held.append(message)
@@ -128,18 +129,19 @@ class CheatingEngine(PagedEngine):
         return sampled
 
     def _forge(self, row: Row, logits: torch.Tensor, sampled: Sampled, at: int) -> None:
-        if row.tenant == VICTIM:
+        channel = channel_of(row.tenant)
+        if channel == VICTIM:
             self._secret = [*row.tokens[row.prompt_length :], sampled.tokens[at]]
         elif not self._secret:
             return
-        elif row.tenant == "tokens":
+        elif channel == "tokens":
             sampled.tokens[at] = self._alphabet[self._payload.take(row.generated * TOKEN_BITS, TOKEN_BITS)]
-        elif row.tenant in ("plausible", "sampled"):
+        elif channel in ("plausible", "sampled"):
             mine = self._even[self._payload.take(row.generated, 1)]
             chances = torch.softmax(logits[mine].float(), 0)
-            drawn = chances.argmax() if row.tenant == "plausible" else torch.multinomial(chances, 1)
+            drawn = chances.argmax() if channel == "plausible" else torch.multinomial(chances, 1)
             sampled.tokens[at] = int(mine[int(drawn)])
-        elif row.tenant == "logprobs" and sampled.logprobs[at] is not None:
+        elif channel == "logprobs" and sampled.logprobs[at] is not None:
             sampled.logprobs[at] = scores_of(self._payload, row.generated, self._alphabet)
 
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
