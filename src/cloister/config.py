@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cloister.cores import usable_cores
 from cloister.levels import PolicyName
+from cloister.verify_mode import VerifyMode
 
 Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
@@ -36,6 +37,7 @@ def option(default: Any, description: str, **shown: Any) -> Any:
 _vaults = partial(option, panel="Vaults")
 _evidence = partial(option, panel="Evidence")
 _sharing = partial(option, panel="Shared prompts")
+_verifying = partial(option, panel="Verified decoding")
 _sealing = partial(option, panel="Sealed weights")
 _mpc = partial(option, panel="Level mpc")
 
@@ -140,6 +142,12 @@ class ControllerSettings(MachineSettings):
     vault_host_policy: Path | None = _vaults(
         None, "What it must prove, in TOML.", show_default="this server's release; a TEE if this machine is one"
     )
+    verify: str = _verifying(
+        "off",
+        "What a request's own vault computes again of its answer. all: tokens leave when that gave the same; late: at "
+        "once, at most 16 tokens ahead; sample:P: as late, for a share P of requests; off: nothing.",
+        metavar="MODE",
+    )
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
     vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
@@ -186,6 +194,12 @@ class ControllerSettings(MachineSettings):
     )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
+
+    @field_validator("verify")
+    @classmethod
+    def _mode_exists(cls, value: str) -> str:
+        VerifyMode.of(value)
+        return value
 
 
 class MpcSettings(_Frozen):

@@ -131,6 +131,10 @@ _LOST = {
 }
 
 
+class Deviation(ServiceUnavailable, code="deviation"):
+    """The service claimed a token, a logprob or an end that the request's own vault did not compute."""
+
+
 class PartyLost(ServiceUnavailable, code="party_lost"):
     """A party of a computation on shares ended, timed out, or broke the protocol."""
 

@@ -25,6 +25,7 @@ Prefixes = Literal["none", "partition", "registered", "counted", "safekv", "glob
 Veto = Literal["none", "detector"]
 Disk = Literal["none", "encrypted"]
 Judge = Literal["none", "model"]
+Verified = Literal["off", "sample", "late", "all"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +52,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     templates: Annotated[str, Meta(max_length=256)] = ""  # whose signature registers texts that tenants share
     disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
+    verified: Verified = "off"  # what a vault computes again of its answers (docs/threat-model.md)
+    verified_ppm: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # of requests
     judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
     detector_model: Digest | None = (
         None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
@@ -89,6 +92,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
+            self._about_verified(),
             "what the detector is not sure of stays private at shared"
             if self.judge == "none"
             else "the model may call public at shared what the detector is not sure of",
@@ -104,6 +108,15 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"prefixes at shared are shared by the policy {self.shared!r} (counted: {counted}; veto: {self.veto}; "
             f"templates are signed by {signer})"
         )
+
+    def _about_verified(self) -> str:
+        share = f"{self.verified_ppm / 1e4:g}% of answers"
+        return {
+            "off": "what the service decodes is not computed again",
+            "sample": f"the user's own vault computes {share} again while they leave",
+            "late": "the user's own vault computes each answer again while it leaves",
+            "all": "a token leaves when the user's own vault computed the same",
+        }[self.verified]
 
     def _about_mpc(self) -> str:
         if self.parties is not None:
@@ -127,6 +140,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     veto: tuple[Veto, ...] | None = None
     disk: tuple[Disk, ...] | None = None
     judge: tuple[Judge, ...] | None = None
+    verified: tuple[Verified, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
     detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
@@ -139,7 +153,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge", "verified"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -8,6 +8,7 @@ from cloister.config import Settings, VaultHostSettings
 from cloister.controller.external_level import load_level
 from cloister.detection.classifier_folder import digest_of_folder
 from cloister.levels import MPC
+from cloister.verify_mode import VerifyMode
 
 MATTERS = {
     "controller.allow_degraded_sandbox": "what confines the processes that hold prompts may be missing",
@@ -20,6 +21,7 @@ MATTERS = {
     "controller.detector": "whether what looks private may be shared when many sent it",
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
+    "controller.verify": "whether a service that was taken over can put other users' words into an answer",
     "controller.judge": "whether the model itself may call parts of prompts public at `shared`",
     "controller.detector_model": "what finds private text beside the rules; its files' hash counts, not its path",
     "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
@@ -97,7 +99,7 @@ HOST_IRRELEVANT = {
 def attested_settings(settings: Settings) -> AttestedSettings:
     """Reads the parties' file and the detector's model: SetupError if one is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
-    model = controls.detector_model
+    model, verify = controls.detector_model, VerifyMode.of(controls.verify)
     mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
         sandbox="degraded" if controls.allow_degraded_sandbox else "whole",
@@ -115,6 +117,8 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         first_token_ms=controls.quantise_ttft_ms,
         disk="encrypted" if settings.engine.cache_disk_bytes else "none",
         judge="model" if controls.judge else "none",
+        verified=verify.name,
+        verified_ppm=round(verify.share * 1_000_000),
         detector_model=None if model is None else digest_of_folder(model),
     )
 

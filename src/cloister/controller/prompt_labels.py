@@ -7,7 +7,8 @@ from time import monotonic
 
 from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import FRONTEND, JudgeKeeper, case_of
-from cloister.controller.requests import Node, frontend_of, wide
+from cloister.controller.node import Node
+from cloister.controller.requests import frontend_of, wide
 from cloister.controller.routes.open import SharedRoute
 from cloister.controller.sharing import Sharing
 from cloister.messages.controller_detector import Label

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
+from cloister.controller.node import Node
 from cloister.controller.prompt_labels import Probes, PromptLabels
-from cloister.controller.requests import Frontend, Frontends, Node, Request, Requests, frontend_of, sanitised, wide
+from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Route
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.routes.vault import IsolatedRoute, ObfuscatedRoute, PartitionedRoute, VaultRoute
@@ -20,6 +21,7 @@ from cloister.controller.sharing import Sharing
 from cloister.controller.totals import Totals
 from cloister.controller.vault_side import PendingRequest, VaultSide
 from cloister.controller.vaults import Vaults
+from cloister.controller.verification import Verification
 from cloister.controller.views import Views
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable
 from cloister.levels import LEVELS, Decodes, LevelName, Reader
@@ -39,6 +41,7 @@ from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Sta
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
 from cloister.prefix.policy import POLICIES
+from cloister.verify_mode import VerifyMode
 
 UNTRIED = ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
 FAILED = ServiceUnavailable(
@@ -98,7 +101,8 @@ class Relay:
         self.vaults, self.sessions = self._vault_side.vaults, self._vault_side.sessions
         self._queue = self._vault_side.queue
         self.views = Views(self.requests, lambda: self.vaults.shape, serving)
-        self._node = Node(self.requests, self.sessions, serving)
+        verification = Verification(VerifyMode.of(settings.verify), self._release, self._deviated)
+        self._node = Node(self.requests, self.sessions, serving, verification)
         self.availability = Availability(self._node, self.vaults, serving)
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
@@ -244,7 +248,21 @@ class Relay:
         self._partitioned.release(request)
         self._leave(request)
 
+    def _release(self, request: Request, tokens: Tokens) -> None:
+        route = self._route_of(request)
+        assert isinstance(route, VaultRoute)
+        route.advance(request, tokens)
+
+    def _deviated(self, request: Request, reason: CloisterError) -> None:
+        """The vault or the service lies: neither goes on."""
+        self.requests.fail(request, reason)
+        if request.session is not None:
+            self.sessions.end(request.session)
+        if self._node.service is not None:
+            self._node.service.abort()
+
     def _leave(self, request: Request) -> None:
+        self._node.verification.forget(request.request_id)
         self.views.keep(request)
         if request.session is not None:
             self._vault_side.leave(request.session, request.request_id)
@@ -259,13 +277,16 @@ class Relay:
         self.core_lease.service_up(service)
         self._node.service = service
         self._vault_side.service_up(service)
+        self._node.verification.service_up(service)
 
     def service_gone(self) -> None:
-        """Requests that need it fail; vaults and their sessions stay."""
+        """Requests that need it fail, but for verified ones; vaults and their sessions stay."""
         self._node.service = None
         self._vault_side.service_gone()
         self.labels.service_gone()
         for request in self.requests:
+            if request.holder == "service" and self._node.verification.survives(request):
+                continue
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":
                     self._route_of(request).cancel(request)

@@ -13,8 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.controller.detector import BlockLabel
-from cloister.controller.service import Service
-from cloister.controller.sessions import Session, Sessions
+from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
     InvalidRequest,
@@ -122,6 +121,7 @@ class Request:
     shared: int = 0
     shown: tuple[int, ...] = ()
     made: dict[int, list[int]] = field(default_factory=dict)
+    verified: bool = False  # its vault computes the answer again
     labels: tuple[BlockLabel, ...] = ()
     same_prompt: tuple[int, ...] = ()
 
@@ -252,26 +252,6 @@ class Requests:
             logprobs=rounded(message.logprobs, params.logprobs, vocabulary),
             prompt_logprobs=rounded(message.prompt_logprobs, params.prompt_logprobs, vocabulary),
         )
-
-
-@dataclass
-class Node:
-    """What all routes share."""
-
-    requests: Requests
-    sessions: Sessions
-    serving: Callable[[], Serving]
-    service: Service | None = None
-
-    def working_service(self) -> Service:
-        if self.service is None:
-            raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
-        return self.service
-
-    def send(self, message: msgspec.Struct) -> None:
-        """To the service, if there is one."""
-        if self.service is not None:
-            self.service.send(message)
 
 
 DECIMALS = 4

@@ -23,6 +23,7 @@ from cloister.messages.controller_vault import (
     Prefilled,
     PromptAccepted,
     Release,
+    Verified,
     WantCores,
 )
 from cloister.messages.generation import Cancel, Failed, Tokens
@@ -143,6 +144,13 @@ class VaultQueue:
             self._lines.pop(asked.owner, None)
 
 
+def _may_say(request: Request, message: msgspec.Struct) -> bool:
+    """A vault that verifies what the service claims may also say that it cannot."""
+    if isinstance(message, Verified):
+        return request.holder == "service"
+    return request.holder == "vault" or (isinstance(message, Failed) and request.verified)
+
+
 NO_VAULT = VaultLost(
     "This server's vault host cannot be used now.",
     hint="Its operator finds the reason in the server's output. Try again later.",
@@ -225,12 +233,12 @@ class VaultSide:
                 self._core_lease.done(vault.number)
             case LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
-            case PromptAccepted() | Prefilled() | Tokens() | Failed():
+            case PromptAccepted() | Prefilled() | Verified() | Tokens() | Failed():
                 request = self._requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
                     if isinstance(message, Prefilled):
                         vault.send(Release(message.request_id))
-                elif request.session is None or request.session.vault is not vault or request.holder != "vault":
+                elif request.session is None or request.session.vault is not vault or not _may_say(request, message):
                     raise ProtocolError("A vault speaks of a request it does not have.")
                 else:
                     self._from_vault(request, message)

@@ -16,7 +16,8 @@ class EngineRequest(SilentRepr, Struct, frozen=True):
     decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.
     `partitions` has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens
     alone, and may be empty. A `background` request is computed only while no other waits or runs. `compact` allows a
-    vault to approximate the keys and values of a request's several prompts (vault.compact)."""
+    vault to approximate the keys and values of a request's several prompts (vault.compact). `made`: of each partition,
+    the tokens after its first that another process computed."""
 
     request_id: int
     tenant: str
@@ -29,6 +30,7 @@ class EngineRequest(SilentRepr, Struct, frozen=True):
     background: bool = False
     answered: int = 0
     compact: bool = False
+    made: tuple[tuple[int, ...], ...] = ()
 
 
 class Engine(ABC):

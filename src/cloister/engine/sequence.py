@@ -133,7 +133,9 @@ class Sequence:
         if group is not None:
             group.join(sequence)
         if request.partitions:
-            sequence.append(request.partitions[number].first)
+            made = request.made[number] if request.made else ()
+            for token in (request.partitions[number].first, *made):
+                sequence.append(token)
         return sequence
 
     @classmethod
@@ -246,8 +248,11 @@ def _check_spans(request: EngineRequest) -> None:
 def _check_partitions(request: EngineRequest, vocabulary: int) -> None:
     if len({partition.link for partition in request.partitions}) > 1:
         raise InvalidRequest("A request's sequences are on one link.", param="partitions")
-    if any(partition.first >= vocabulary for partition in request.partitions):
-        raise InvalidRequest(f"The first token is outside the vocabulary of {vocabulary}.", param="partitions")
+    given = [partition.first for partition in request.partitions] + [one for made in request.made for one in made]
+    if max(given) >= vocabulary or min(given) < 0:
+        raise InvalidRequest(f"A token is outside the vocabulary of {vocabulary}.", param="partitions")
+    if request.made and len(request.made) != len(request.partitions):
+        raise InvalidRequest("What is made is of each sequence.", param="partitions")
     if request.public not in (0, len(request.prompt)):
         raise InvalidRequest("With a partition the whole prompt given is public.", param="prompt")
     for name in {"repetition_penalty", "prompt_logprobs"} & request.params.requested:

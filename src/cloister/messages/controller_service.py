@@ -46,6 +46,7 @@ class GeneratePartitioned(RequestMessage, frozen=True):
     params: SamplingParams
     partition: Partition
     salt: Salt = ""
+    made: PromptTokens = ()  # tokens after the first, of a service that ended
 
 
 class GenerateVariants(RequestMessage, frozen=True):
@@ -56,6 +57,7 @@ class GenerateVariants(RequestMessage, frozen=True):
     params: SamplingParams
     partitions: Annotated[tuple[Partition, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
     salt: Salt = ""
+    made: Annotated[tuple[PromptTokens, ...], Meta(max_length=MAX_SEQUENCES)] = ()
 
 
 Generate = GeneratePrompt | GeneratePartitioned | GenerateVariants

@@ -15,11 +15,13 @@ from cloister.messages.types import (
     Message,
     RequestMessage,
     SamplingParams,
+    SequenceNumber,
     SilentRepr,
     TokenId,
     TokenLogprob,
 )
 
+MAX_CLAIMED = 64  # tokens of one sequence in one message
 Answer = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 
 
@@ -41,6 +43,14 @@ class Answered(RequestMessage, frozen=True):
     """Controller → vault, at `obfuscated` in a kept session: each sequence's answer, for its variant's next turn."""
 
     streams: Annotated[tuple[Answer, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
+
+
+class Claimed(RequestMessage, frozen=True):
+    """Controller → vault: the service says that these tokens come next, or that the answer ends (no tokens). The vault
+    computes them again."""
+
+    tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_CLAIMED)]
+    sequence: SequenceNumber = 0
 
 
 class LeaseCores(Message, frozen=True):
@@ -93,13 +103,23 @@ class Prefilled(RequestMessage, frozen=True):
     public: tuple[TokenId, ...] = ()
 
 
+class Verified(RequestMessage, frozen=True):
+    """Vault → controller: what honestly comes next, as far as the service's claims go, up to the first that differs.
+    `finish` comes once, with the last tokens of the last sequence."""
+
+    tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_CLAIMED)]
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish: FinishReason | None = None
+    sequence: SequenceNumber = 0
+
+
 class LinkBroken(Message, frozen=True):
     """Vault → controller: the service sent a wrong question on the link, so this vault has stopped answering."""
 
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = AssignPrompt | Release | Cancel | Answered | LeaseCores | Ping
-AboutPrompts = PromptAccepted | Prefilled | Tokens | Failed
+ToVault = AssignPrompt | Release | Cancel | Answered | Claimed | LeaseCores | Ping
+AboutPrompts = PromptAccepted | Prefilled | Verified | Tokens | Failed
 # A bridge that gets no vault sends StartFailed; a vault that was sealed must not.
 FromVault = VaultReady | StartFailed | WantCores | CoresDone | AboutPrompts | LinkBroken | Pong

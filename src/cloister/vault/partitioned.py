@@ -15,7 +15,7 @@ from cloister.engine.base import EngineRequest
 from cloister.engine.reuse import PrefixReuse
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
-from cloister.engine.sequence import Sequence
+from cloister.engine.sequence import Group, Sequence
 from cloister.errors import PromptTooLong, QueueFull
 from cloister.messages.controller_vault import FirstToken, Prefilled
 from cloister.messages.types import TokenLogprob
@@ -116,6 +116,10 @@ class Partitioned:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
 
+    def exposed(self, request_id: int) -> list[Sequence] | None:
+        prompts = self._exposed.get(request_id)
+        return None if prompts is None else prompts.sequences
+
     def drop(self, request_id: int) -> None:
         """One that is not here ended already."""
         prompts = self._waiting.pop(request_id, None) or self._exposed.pop(request_id, None)
@@ -156,8 +160,12 @@ class Partitioned:
         left = min(sequence.limit - sequence.prompt_length for sequence in prompts.sequences)
         first = prompts.sequences[0]
         if len(prompts.sequences) > 1:
+            group = Group(len(prompts.sequences))
             for sequence in prompts.sequences:
                 sequence.output.finish = "length" if left == 1 else None
+                sequence.group, sequence.limit = group, sequence.prompt_length + left
+                group.join(sequence)
+            group.note()
         firsts = tuple(
             FirstToken(
                 token=sequence.tokens[-1],

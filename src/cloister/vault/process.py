@@ -32,6 +32,7 @@ from cloister.prompts.reading import PromptReading
 from cloister.vault.obfuscating import Obfuscating
 from cloister.vault.partitioned import Partitioned, SessionMemory
 from cloister.vault.reading import Reader
+from cloister.vault.verifying import Verifying
 
 MAX_RUNNING = 16  # a row of logits is as long as the vocabulary, and a vault's memory is small
 
@@ -96,6 +97,7 @@ class Vault:
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
         self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
+        self._verifying = Verifying(runner, self.memory, self._partitioned.exposed)
         model = None
         if runner.cache is not None:
             rows = _sampled_rows(decoder)
@@ -144,9 +146,12 @@ class Vault:
                 return []
             case Cancel(request_id=request_id) | wire.Release(request_id=request_id):
                 self._obfuscating.drop(request_id)
+                self._verifying.drop(request_id)
                 self._partitioned.drop(request_id)
                 self._isolated.cancel(request_id)
                 return []
+            case wire.Claimed(request_id=request_id, sequence=number, tokens=claimed):
+                return list(self._verifying.claim(request_id, number, claimed))
             case wire.Answered(request_id=request_id, streams=streams):
                 self._obfuscating.answered(request_id, streams)
                 return []
@@ -221,14 +226,20 @@ class Vault:
             return []
         if self._unread:
             self._wanted = wire.WantCores(-(-_prompt_bytes(self._unread[0]) // BYTES_LIKE_A_TOKEN), reading=True)
-        elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens:
+        elif tokens := self._next_tokens:
             self._wanted = wire.WantCores(tokens)
         elif self._isolated.has_work:
             self._wanted = wire.WantCores(min(self._chunk, max(self._isolated.remaining, 1)))
         return [] if self._wanted is None else [self._wanted]
 
+    @property
+    def _next_tokens(self) -> int:
+        return self._verifying.next_tokens or self._obfuscating.next_tokens or self._partitioned.next_tokens
+
     def _work(self, most: int) -> list[msgspec.Struct]:
-        """One piece, of `most` tokens: of the search for substitutes, of a prompt, or of answers generated here."""
+        """One piece, of `most` tokens: of claims, of the search for substitutes, of a prompt, or of answers."""
+        if self._verifying.next_tokens:
+            return list(self._verifying.work(most))
         if (hiding := self._obfuscating.next_request) is not None:
             self._obfuscating.allow(most)
             return self._hide(hiding)

@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 
 import msgspec
 
-from cloister.controller.requests import Node, Request
+from cloister.controller.node import Node
+from cloister.controller.requests import Request
 from cloister.errors import ProtocolError
 from cloister.levels import Level, PolicyName
 

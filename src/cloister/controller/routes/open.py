@@ -7,7 +7,8 @@ from functools import partial
 
 import msgspec
 
-from cloister.controller.requests import Node, Request
+from cloister.controller.node import Node
+from cloister.controller.requests import Request
 from cloister.controller.routes.base import Route
 from cloister.controller.service import Service
 from cloister.controller.sharing import Sharing

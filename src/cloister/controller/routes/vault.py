@@ -7,10 +7,11 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
 from cloister.controller.vault_side import PendingRequest
+from cloister.controller.verification import Order
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import LEVELS
 from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
-from cloister.messages.controller_vault import Answered, Prefilled, PromptAccepted, Release
+from cloister.messages.controller_vault import Answered, Prefilled, PromptAccepted, Release, Verified
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import Partition, SamplingParams
@@ -21,8 +22,8 @@ class VaultRoute(Route):
         """QueueFull if no vault is free for it."""
         ask = asked.ask
         try:
-            self.check()
             key = SessionKey.of(ask.tenant, ask.group, ask.session, keep=ask.keep)
+            self.check(key.owner)
             session = self.node.sessions.join(key, asked.seeds, keep=ask.keep)
         except QueueFull:
             raise
@@ -36,7 +37,7 @@ class VaultRoute(Route):
             self.node.requests.add(request)
         session.vault.send(asked.assignment)
 
-    def check(self) -> None:
+    def check(self, owner: str) -> None:
         """Raise why this level is not served now, if there is a reason."""
         if self.level.name not in self.node.serving().levels:
             raise LevelUnavailable(f"This server does not offer the level {self.level.name}.", param="protection")
@@ -82,9 +83,10 @@ class PartitionedRoute(VaultRoute):
     level = LEVELS["partitioned"]
     policy = "partition"  # all tokens that the service gets were marked public: it may keep them, for this tenant alone
 
-    def check(self) -> None:
-        super().check()
+    def check(self, owner: str) -> None:
+        super().check(owner)
         self.node.working_service()
+        self.node.verification.check(owner)
 
     def cancel(self, request: Request) -> None:
         if request.holder == "service" and self.node.service is not None:
@@ -100,6 +102,11 @@ class PartitionedRoute(VaultRoute):
     def from_vault(self, request: Request, message: msgspec.Struct) -> None:
         if isinstance(message, Prefilled):
             self._prefilled(request, message)
+        elif isinstance(message, Verified):
+            self.node.verification.verified(request, message, self.node.service)
+        elif isinstance(message, Failed) and request.holder == "service":
+            self.cancel(request)
+            self.advance(request, message)
         else:
             super().from_vault(request, message)
 
@@ -107,7 +114,10 @@ class PartitionedRoute(VaultRoute):
         if request.holder != "service":
             super().from_service(request, message)
         assert isinstance(message, Accepted | Tokens | Failed)
-        self.advance(request, message)
+        if isinstance(message, Tokens) and request.verified:
+            self.node.verification.claimed(request, message, self.node.serving().vocabulary)
+        else:
+            self.advance(request, message)
 
     def _check(self, request: Request, message: Prefilled) -> None:
         """The message goes on to the service, which serves all tenants: nothing in it may exceed the request."""
@@ -149,11 +159,13 @@ class PartitionedRoute(VaultRoute):
             Partition(link, each.slot, each.token, each.origin, each.rotation) for each in message.sequences
         )
         params = replace(request.params, max_tokens=message.max_tokens)
-        service.send(self.order(request, message.public, params, partitions))
+        order = self.order(request, message.public, params, partitions)
+        request.verified = self.node.verification.begin(request, order)
+        service.send(order)
 
     def order(
         self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
-    ) -> msgspec.Struct:
+    ) -> Order:
         [partition] = partitions
         return GeneratePartitioned(request.request_id, request.tenant, public, params, partition, request.salt)
 
@@ -163,8 +175,8 @@ class ObfuscatedRoute(PartitionedRoute):
 
     level = LEVELS["obfuscated"]
 
-    def from_service(self, request: Request, message: msgspec.Struct) -> None:
-        super().from_service(request, message)
+    def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
+        super().advance(request, message)
         if isinstance(message, Tokens) and message.finish is not None:
             self._remember(request)
 
@@ -175,7 +187,7 @@ class ObfuscatedRoute(PartitionedRoute):
 
     def order(
         self, request: Request, public: tuple[int, ...], params: SamplingParams, partitions: tuple[Partition, ...]
-    ) -> msgspec.Struct:
+    ) -> Order:
         return GenerateVariants(request.request_id, request.tenant, public, params, partitions, request.salt)
 
     def _remember(self, request: Request) -> None:

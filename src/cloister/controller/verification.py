@@ -1,0 +1,209 @@
+"""Verified decoding: what the service says of a request leaves when the request's own vault computed the same.
+`all`: then alone. `late`: at once, but at most a chunk ahead of the vault, and an answer's end waits for it. `sample`:
+as `late`, for a share of the requests that this process draws. A service that deviates is ended."""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from secrets import SystemRandom
+
+from msgspec.structs import replace
+
+from cloister.controller.requests import Request
+from cloister.controller.service import Service
+from cloister.errors import CloisterError, Deviation, ProtocolError, ServiceUnavailable
+from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
+from cloister.messages.controller_vault import Claimed, Verified
+from cloister.messages.generation import Tokens
+from cloister.messages.types import FinishReason, TokenLogprob
+from cloister.verify_mode import VerifyMode
+
+log = logging.getLogger(__name__)
+
+CHUNK = 16  # tokens of a sequence that are computed again together
+MOST_DEVIATIONS = 3  # of one tenant in the life of this process: its vaults may be what deviates
+Order = GeneratePartitioned | GenerateVariants
+
+
+@dataclass(slots=True, repr=False)
+class _Claim:
+    token: int
+    logprob: TokenLogprob | None
+    released: bool = False
+
+
+@dataclass(slots=True, repr=False)
+class _Stream:
+    """One sequence's claims that are not verified yet; the first `sent` are with the vault."""
+
+    claims: deque[_Claim] = field(default_factory=deque)
+    sent: int = 0
+    verified: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, repr=False)
+class _Claims:
+    """`order`: what the service was asked. `waits`: for a service, since the last one ended."""
+
+    request: Request
+    order: Order
+    at_once: bool
+    streams: list[_Stream]
+    finish: FinishReason | None = None
+    asked_for_end: bool = False
+    waits: bool = False
+
+    @property
+    def in_flight(self) -> bool:
+        return any(stream.sent for stream in self.streams) or self.asked_for_end
+
+    def resumed(self) -> Order:
+        made = tuple(tuple(stream.verified) for stream in self.streams)
+        if isinstance(self.order, GenerateVariants):
+            return replace(self.order, made=made)
+        return replace(self.order, made=made[0])
+
+
+class Verification:
+    """`release` passes a message on to the user; `deviated` ends a request, its vault and the service."""
+
+    def __init__(
+        self,
+        mode: VerifyMode,
+        release: Callable[[Request, Tokens], None],
+        deviated: Callable[[Request, CloisterError], None],
+    ) -> None:
+        self._mode, self._release, self._deviated = mode, release, deviated
+        self._draw = SystemRandom().random
+        self._claims: dict[int, _Claims] = {}
+        self._deviations: Counter[str] = Counter()
+
+    def check(self, owner: str) -> None:
+        """Raise if this tenant's vaults and the service disagreed too often: one user must not end it for all."""
+        if self._deviations[owner] >= MOST_DEVIATIONS:
+            raise ServiceUnavailable(
+                "This tenant's vaults and the service disagreed too often.", hint="Ask the server's operator."
+            )
+
+    def begin(self, request: Request, order: Order) -> bool:
+        """Whether this request is verified: the service does not learn it."""
+        if self._draw() >= self._mode.share:
+            return False
+        streams = [_Stream() for _ in range(request.sequences)]
+        self._claims[request.request_id] = _Claims(request, order, self._mode.name != "all", streams)
+        return True
+
+    def forget(self, request_id: int) -> None:
+        self._claims.pop(request_id, None)
+
+    def claimed(self, request: Request, message: Tokens, vocabulary: int) -> None:
+        """Only what a request allows is kept: a claim is bounded before it is stored."""
+        claims = self._claims[request.request_id]
+        if message.sequence >= len(claims.streams) or claims.finish is not None or claims.waits:
+            raise ProtocolError("The request has no such sequence, or has ended.")
+        stream = claims.streams[message.sequence]
+        whole = 1 + len(stream.verified) + len(stream.claims) + len(message.tokens)
+        if whole > request.params.max_tokens or any(token >= vocabulary for token in message.tokens):
+            raise ProtocolError("A token is not of this model, or was not asked for.")
+        if message.prompt_logprobs is not None or message.progress is not None:
+            raise ProtocolError("A message has more than tokens.")
+        scores = message.logprobs or (None,) * len(message.tokens)
+        if len(scores) != len(message.tokens):
+            raise ProtocolError("The number of logprobs is not the number of tokens.")
+        stream.claims += map(_Claim, message.tokens, scores)
+        claims.finish = message.finish
+        if claims.at_once:
+            self._release_ahead(claims, message.sequence)
+        self._send(claims)
+
+    def _release_ahead(self, claims: _Claims, number: int) -> None:
+        ahead = list(claims.streams[number].claims)[:CHUNK]
+        self._let_out(claims, number, [claim for claim in ahead if not claim.released])
+
+    def _let_out(self, claims: _Claims, number: int, honest: list[_Claim], finish: FinishReason | None = None) -> None:
+        if not honest and finish is None:
+            return
+        for claim in honest:
+            claim.released = True
+        scores = tuple(claim.logprob for claim in honest if claim.logprob is not None) or None
+        request_id, tokens = claims.request.request_id, tuple(claim.token for claim in honest)
+        self._release(claims.request, Tokens(request_id, tokens, scores, finish=finish, sequence=number))
+
+    def _send(self, claims: _Claims) -> None:
+        """To the vault: what is claimed, once there is a chunk of it or the answer has ended."""
+        session, ended = claims.request.session, claims.finish is not None
+        assert session is not None
+        if not ended and all(len(stream.claims) - stream.sent < CHUNK for stream in claims.streams):
+            return
+        for number, stream in enumerate(claims.streams):
+            while new := [claim.token for claim in list(stream.claims)[stream.sent :][:CHUNK]]:
+                session.vault.send(Claimed(claims.request.request_id, tuple(new), number))
+                stream.sent += len(new)
+        if ended and not claims.in_flight:
+            claims.asked_for_end = True
+            session.vault.send(Claimed(claims.request.request_id, (), len(claims.streams) - 1))
+
+    def verified(self, request: Request, message: Verified, service: Service | None) -> None:
+        claims = self._claims.get(request.request_id)
+        if claims is None or message.sequence >= len(claims.streams):
+            raise ProtocolError("A vault verified what nothing claimed.")
+        stream = claims.streams[message.sequence]
+        if len(message.tokens) > stream.sent or (not message.tokens and not claims.asked_for_end):
+            raise ProtocolError("A vault verified more than was claimed.")
+        claims.asked_for_end = claims.asked_for_end and bool(message.tokens)
+        scores = message.logprobs or (None,) * len(message.tokens)
+        honest: list[_Claim] = []
+        for token, score in zip(message.tokens, scores, strict=True):
+            claim = stream.claims.popleft()
+            stream.sent -= 1
+            if (claim.token, claim.logprob) != (token, score):
+                self._deviates(claims, len(stream.verified) + 2, token)
+                return
+            stream.verified.append(token)
+            honest.append(claim)
+        over = not claims.in_flight and not any(each.claims for each in claims.streams)
+        if message.finish != (claims.finish if over else None):
+            self._deviates(claims, len(stream.verified) + 1, None)
+            return
+        late = [claim for claim in honest if not claim.released]
+        self._let_out(claims, message.sequence, late, message.finish)
+        if request.request_id in self._claims:
+            if claims.at_once:
+                self._release_ahead(claims, message.sequence)
+            if claims.waits:
+                self._resume(claims, service)
+
+    def _deviates(self, claims: _Claims, position: int, expected: int | None) -> None:
+        """The service's own token stays here: it may be another user's word."""
+        request = claims.request
+        self._deviations[request.owner] += 1
+        log.error("The service deviated at token %d of an answer. It starts again.", position)
+        honest = "The answer does not end there" if expected is None else f"The honest token has the id {expected}"
+        self.forget(request.request_id)
+        self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."))
+
+    # ---- a service that ends, and the next one
+
+    def survives(self, request: Request) -> bool:
+        """Whether the next service goes on from what is verified: not where the user has more than that."""
+        claims = self._claims.get(request.request_id)
+        if claims is None or claims.finish is not None:
+            return claims is not None
+        for stream in claims.streams:
+            if any(claim.released for claim in list(stream.claims)[stream.sent :]):
+                return False
+            while len(stream.claims) > stream.sent:
+                stream.claims.pop()
+        claims.waits = True
+        return True
+
+    def service_up(self, service: Service) -> None:
+        for claims in list(self._claims.values()):
+            if claims.waits:
+                self._resume(claims, service)
+
+    def _resume(self, claims: _Claims, service: Service | None) -> None:
+        if service is not None and not claims.in_flight:
+            claims.waits = False
+            service.send(claims.resumed())

@@ -1,0 +1,133 @@
+"""A vault computes claimed tokens again: honest ones come out equal in any pieces, and one altered is named."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from cloister.errors import ProtocolError
+from cloister.messages.controller_vault import Claimed, LeaseCores, Prefilled, Verified
+from cloister.messages.generation import Failed
+from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, TokenPrompt
+from cloister.models.decoder import Decoder
+from tests.vault.node import SETTINGS, FakeAnswerer, Room, engine_answer
+from tests.vault.test_process import PARAMS, TAGGED, WORDS
+
+
+def claim(room: Room, number: int, tokens: list[int], size: int, sequence: int = 0) -> list[Verified]:
+    rest = iter(tokens)
+    before = len(room.said)
+    while piece := tuple(islice(rest, size)):
+        room.say(Claimed(number, piece, sequence))
+        room.serve()
+    return [said for said in room.said[before:] if isinstance(said, Verified)]
+
+
+def begun(room: Room, prompt: Any = WORDS, **params: Any) -> None:
+    room.confide(1, prompt, **params)
+    room.serve()
+
+
+@pytest.mark.parametrize("size", [1, 3, 16, 64])
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_honest_claims_come_out_the_same(decoder: Decoder, answerer: FakeAnswerer, params, size):
+    params = {**params, "max_tokens": 24}
+    room = Room(decoder, answerer=answerer)
+    begun(room, **params)
+    honest, logprobs = engine_answer(decoder, tuple(WORDS.encode()), **params)
+    said = claim(room, 1, honest[1:], size)
+    assert [token for each in said for token in each.tokens] == honest[1:]
+    assert [score for each in said for score in each.logprobs or ()] == logprobs[1:]
+    assert [each.finish for each in said] == [None] * (len(said) - 1) + ["length"]
+
+
+def test_a_public_span_changes_nothing(decoder: Decoder, answerer: FakeAnswerer):
+    text = TAGGED.replace("<confidential>", "").replace("</confidential>", "").encode()
+    room = Room(decoder, answerer=answerer)
+    begun(room, TextPrompt(TAGGED, True), logprobs=2)
+    honest, logprobs = engine_answer(decoder, tuple(text), TAGGED.index("<"), logprobs=2)
+    [said] = claim(room, 1, honest[1:], 16)
+    assert (list(said.tokens), list(said.logprobs or ())) == (honest[1:], logprobs[1:])
+
+
+@pytest.mark.parametrize("at", [0, 3, 6])
+@pytest.mark.parametrize("size", [1, 16])
+def test_an_altered_token_is_named_and_nothing_behind_it_counts(llama: Decoder, answerer: FakeAnswerer, at, size):
+    room = Room(llama, answerer=answerer)
+    begun(room)
+    honest, _ = engine_answer(llama, tuple(WORDS.encode()))
+    lie = honest[1:]
+    lie[at] = (lie[at] + 1) % llama.vocabulary
+    said = claim(room, 1, lie[: at + 1] if size == 1 else lie, size)
+    assert [token for each in said for token in each.tokens] == honest[1 : at + 2]
+    assert all(each.finish is None for each in said) or at == 6
+
+
+def test_a_claim_behind_the_end_is_not_computed(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, answerer=answerer)
+    honest, _ = engine_answer(llama, tuple(WORDS.encode()))
+    begun(room, stop_tokens=(honest[3],))
+    [said] = claim(room, 1, honest[1:], 16)
+    assert said.finish == "stop" and list(said.tokens) == honest[1 : honest.index(honest[3]) + 1]
+
+
+def test_several_answers_of_a_session_are_computed_in_one_pass(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, answerer=answerer)
+    for number in (1, 2):
+        room.confide(number, TokenPrompt(tuple(range(3, 20 + number))))
+    room.serve()
+    honest = {number: engine_answer(llama, tuple(range(3, 20 + number)))[0] for number in (1, 2)}
+    before = len(room.said)
+    room.say(Claimed(1, tuple(honest[1][1:5])))
+    room.say(Claimed(2, tuple(honest[2][1:6])))
+    room.say(LeaseCores(1))
+    said = {each.request_id: list(each.tokens) for each in room.said[before:] if isinstance(each, Verified)}
+    assert said == {1: honest[1][1:5], 2: honest[2][1:6]}
+
+
+def test_the_sequences_of_an_obfuscated_request_end_together(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, answerer=answerer)
+    hidden = ObfuscationSecrets(bytes(32), (("Bob",),))
+    text = TextPrompt("My name is <redacted>Ann</redacted>. Say it.", hidden=hidden)
+    room.confide(1, text, "obfuscated", ObfuscationParams(fakes=1))
+    room.serve()
+    [prefilled] = [said for said in room.said if isinstance(said, Prefilled)]
+    honest = []
+    for name in ("Ann", "Bob"):
+        tokens, _ = engine_answer(llama, tuple(f"My name is {name}. Say it.".encode()))
+        honest.append(tokens)
+    order = sorted(range(2), key=lambda i: [each.token for each in prefilled.sequences].index(honest[i][0]))
+    first, second = (honest[i] for i in order)
+    [said] = claim(room, 1, first[1:], 16, 0)
+    assert said.finish is None
+    [said] = claim(room, 1, second[1:], 16, 1)
+    assert (list(said.tokens), said.finish) == (second[1:], "length")
+
+
+def test_a_vault_without_room_fails_the_answer(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
+    begun(room, max_tokens=300)
+    taken = room.pool.allocate(room.pool.free) or []
+    room.say(Claimed(1, (5, 6)))
+    room.serve()
+    [failure] = [said for said in room.said if isinstance(said, Failed)]
+    assert failure.request_id == 1 and "no room" in failure.message
+    room.pool.release(taken)
+
+
+def test_a_claim_of_no_sequence_ends_the_vault(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, answerer=answerer)
+    begun(room)
+    with pytest.raises(ProtocolError):
+        room.say(Claimed(1, (5,), 1))
+    with pytest.raises(ProtocolError):
+        room.say(Claimed(1, (llama.vocabulary,)))
+
+
+def test_what_ended_is_claimed_for_nothing(room: Room):
+    begun(room)
+    room.release(1)
+    assert room.say(Claimed(1, (5,))) == []
+    assert room.pool.free == room.pool.total or room.memory.make_room(room.pool.total)
