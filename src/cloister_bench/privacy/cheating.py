@@ -273,7 +273,7 @@ def attacks(
 def running(
     setting: str, model: str | None = None, arguments: Sequence[str] = (), accounts: int = 1
 ) -> Iterator[CheatingNode]:
-    with TemporaryDirectory(prefix="cloister-cheating-") as folder:
-        with CheatingNode(Path(folder), setting, model, arguments, accounts) as node:
-            node.wait()
-            yield node
+    folder = TemporaryDirectory(prefix="cloister-cheating-")
+    with folder as path, CheatingNode(Path(path), setting, model, arguments, accounts) as node:
+        node.wait()
+        yield node
