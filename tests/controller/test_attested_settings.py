@@ -71,6 +71,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.share_threshold": 20,
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
+        "controller.verify": "all",
         "controller.judge": True,
         "controller.detector_model": make_classifier(tmp_path / "classifier"),
         "engine.cache_disk_bytes": 1 << 20,

@@ -3,7 +3,8 @@ A cache and a link's ends belong to one device: only its kernels look inside the
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -143,6 +144,16 @@ class LinkAnswerer:
 
     def _erase(self, slot: int) -> None:
         return None
+
+    def asked(self, slot: int) -> int | None:
+        """How many of an answer's tokens queried this slot; None where that is not recorded."""
+        return None
+
+    @contextmanager
+    def comparing(self, rows: Sequence[tuple[int, int]]) -> Iterator[Callable[[], bool]]:
+        """In the block, a pass has these rows (slot, index) of answers. Tells afterwards whether each layer's queries
+        of them are the ones that were asked here; always, where they are not recorded."""
+        yield lambda: True
 
     def leave(self) -> None:
         """Stop answering for good: the process is about to end."""

@@ -152,19 +152,22 @@ class Verification:
         if len(message.tokens) > stream.sent or (not message.tokens and not claims.asked_for_end):
             raise ProtocolError("A vault verified more than was claimed.")
         claims.asked_for_end = claims.asked_for_end and bool(message.tokens)
+        if message.asked_otherwise:
+            self._deviates(claims, len(stream.verified) + 2, "The service queried the vault for something else")
+            return
         scores = message.logprobs or (None,) * len(message.tokens)
         honest: list[_Claim] = []
         for token, score in zip(message.tokens, scores, strict=True):
             claim = stream.claims.popleft()
             stream.sent -= 1
             if (claim.token, claim.logprob) != (token, score):
-                self._deviates(claims, len(stream.verified) + 2, token)
+                self._deviates(claims, len(stream.verified) + 2, f"The honest token has the id {token}")
                 return
             stream.verified.append(token)
             honest.append(claim)
         over = not claims.in_flight and not any(each.claims for each in claims.streams)
         if message.finish != (claims.finish if over else None):
-            self._deviates(claims, len(stream.verified) + 1, None)
+            self._deviates(claims, len(stream.verified) + 1, "The answer does not end there")
             return
         late = [claim for claim in honest if not claim.released]
         self._let_out(claims, message.sequence, late, message.finish)
@@ -174,12 +177,11 @@ class Verification:
             if claims.waits:
                 self._resume(claims, service)
 
-    def _deviates(self, claims: _Claims, position: int, expected: int | None) -> None:
+    def _deviates(self, claims: _Claims, position: int, honest: str) -> None:
         """The service's own token stays here: it may be another user's word."""
         request = claims.request
         self._deviations[request.owner] += 1
         log.error("The service deviated at token %d of an answer. It starts again.", position)
-        honest = "The answer does not end there" if expected is None else f"The honest token has the id {expected}"
         self.forget(request.request_id)
         self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."))
 

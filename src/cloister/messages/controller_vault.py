@@ -105,12 +105,14 @@ class Prefilled(RequestMessage, frozen=True):
 
 class Verified(RequestMessage, frozen=True):
     """Vault → controller: what honestly comes next, as far as the service's claims go, up to the first that differs.
-    `finish` comes once, with the last tokens of the last sequence."""
+    `finish` comes once, with the last tokens of the last sequence. `asked_otherwise`: the service queried the vault for
+    something else."""
 
     tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_CLAIMED)]
     logprobs: tuple[TokenLogprob, ...] | None = None
     finish: FinishReason | None = None
     sequence: SequenceNumber = 0
+    asked_otherwise: bool = False
 
 
 class LinkBroken(Message, frozen=True):

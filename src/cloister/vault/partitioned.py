@@ -116,9 +116,10 @@ class Partitioned:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[requests[0].request_id] = prompts
 
-    def exposed(self, request_id: int) -> list[Sequence] | None:
+    def exposed(self, request_id: int) -> list[tuple[Sequence, int]] | None:
+        """Each with its slot."""
         prompts = self._exposed.get(request_id)
-        return None if prompts is None else prompts.sequences
+        return None if prompts is None else list(zip(prompts.sequences, prompts.slots, strict=True))
 
     def drop(self, request_id: int) -> None:
         """One that is not here ended already."""

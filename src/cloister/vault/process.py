@@ -97,7 +97,7 @@ class Vault:
         few = settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)})
         self._isolated, self._chunk = PagedEngine(runner, few, self.memory), settings.chunk_tokens
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
-        self._verifying = Verifying(runner, self.memory, self._partitioned.exposed)
+        self._verifying = Verifying(runner, self.memory, answerer, self._partitioned.exposed)
         model = None
         if runner.cache is not None:
             rows = _sampled_rows(decoder)

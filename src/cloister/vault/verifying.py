@@ -1,6 +1,6 @@
 """Verified decoding: a vault computes again what the service claims for its session's answers, a chunk at a time.
-A row's bits do not depend on its batch, so an honest token and its logprobs come out the same. A vault never held
-another tenant's data: none can be in what it calls honest (ADR 16)."""
+A row's bits do not depend on its batch, so an honest token, its logprobs and its queries come out the same. A vault
+never held another tenant's data: none can be in what it calls honest (ADR 16)."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from cloister.compute.base import LinkAnswerer
 from cloister.compute.layout import Chunk, Wanted
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
@@ -21,6 +22,7 @@ from cloister.prefix.base import PrefixCache
 
 LOGITS_BYTES = 16 * 2**20  # of one piece of work
 LEAST_ROWS = 16
+Exposed = list[tuple[Sequence, int]]  # a request's sequences, each with its slot on the link
 
 
 @dataclass(slots=True, repr=False)
@@ -29,37 +31,40 @@ class _Piece:
 
     number: int
     sequence: Sequence
+    slot: int
     claims: list[int]
-    first: int
+    first: int = 0
     honest: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
     def goes_on(self, row: int) -> bool:
         return row < len(self.claims) and self.honest == self.claims[:row] and self.sequence.output.finish is None
 
-    @property
-    def deviates(self) -> bool:
-        return self.honest != self.claims
+    def rows(self) -> list[tuple[int, int]]:
+        start = self.sequence.computed - self.sequence.prompt_length
+        return [(self.slot, start + row) for row in range(len(self.claims))]
 
 
 class Verifying:
     """`exposed`: the sequences of a request that the service may ask about, or None."""
 
-    def __init__(self, runner: Runner, memory: PrefixCache, exposed: Callable[[int], list[Sequence] | None]) -> None:
-        self._runner, self._memory, self._exposed = runner, memory, exposed
+    def __init__(
+        self, runner: Runner, memory: PrefixCache, answerer: LinkAnswerer, exposed: Callable[[int], Exposed | None]
+    ) -> None:
+        self._runner, self._memory, self._answerer, self._exposed = runner, memory, answerer, exposed
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._rows = max(LEAST_ROWS, LOGITS_BYTES // (4 * runner.vocabulary))
         self._claims: dict[tuple[int, int], deque[int]] = {}
 
     def claim(self, request_id: int, number: int, tokens: tuple[int, ...]) -> list[Verified]:
         """An answer that ends without another token is verified at once."""
-        sequences = self._exposed(request_id)
-        if sequences is None:
+        exposed = self._exposed(request_id)
+        if exposed is None:
             return []  # it ended a moment ago
-        if number >= len(sequences) or any(token >= self._runner.vocabulary for token in tokens):
+        if number >= len(exposed) or any(token >= self._runner.vocabulary for token in tokens):
             raise ProtocolError("A claim is of no sequence, or of no token of this model.")
         if not tokens:
-            return [Verified(request_id, (), finish=finish_of(sequences), sequence=number)]
+            return [Verified(request_id, (), finish=_finish_of(exposed), sequence=number)]
         self._claims.setdefault((request_id, number), deque()).extend(tokens)
         return []
 
@@ -75,58 +80,65 @@ class Verifying:
         """One pass over claims of all the session's answers. An answer that does not fit the vault fails."""
         pieces: dict[int, list[_Piece]] = {}
         replies: list[Verified | Failed] = []
-        rows, budget = 0, max(1, min(most, self._rows))
-        for key in list(self._claims):
-            request_id, number = key
-            sequences = self._exposed(request_id)
-            count = min(len(self._claims[key]), budget - rows, MAX_CLAIMED)
-            if sequences is None or sequences[number].output.finish is not None:
-                del self._claims[key]
-            elif count and not self._grow(sequences[number], count):
+        budget = max(1, min(most, self._rows))
+        for request_id, number in list(self._claims):
+            if not budget:
+                break
+            piece = self._piece(request_id, number, budget)
+            if piece is not None and not self._grow(piece):
                 self.drop(request_id)
                 pieces.pop(request_id, None)
-                full = ServiceUnavailable(
-                    "The vault has no room to verify the answer.", hint="Ask for fewer tokens (max_tokens)."
-                )
+                hint = "Ask for fewer tokens (max_tokens)."
+                full = ServiceUnavailable("The vault has no room to verify the answer.", hint=hint)
                 replies.append(failed(request_id, full))
-            elif count:
-                claims = [self._claims[key].popleft() for _ in range(count)]
-                if not self._claims[key]:
-                    del self._claims[key]
-                pieces.setdefault(request_id, []).append(_Piece(number, sequences[number], claims, rows))
-                rows += count
-        work = [piece for several in pieces.values() for piece in several]
+            elif piece is not None:
+                pieces.setdefault(request_id, []).append(piece)
+                budget -= len(piece.claims)
+        together = [piece for several in pieces.values() for piece in several]
         try:
-            if work:
-                self._compute(work)
+            same = self._compute(together) if together else True
         except MemoryError:
             raise
         except Exception as error:
             return [*replies, *(failed(request_id, error) for request_id in pieces)]
         for request_id, several in pieces.items():
-            replies += self._replies(request_id, several)
+            replies += self._replies(request_id, several, same=same)
         return replies
 
-    def _grow(self, sequence: Sequence, count: int) -> bool:
-        pool, need = self._memory.pool, sequence.layout.blocks(sequence.computed + count) - len(sequence.blocks.all)
-        own = pool.allocate(need) if self._memory.make_room(need) else None
-        if own is None:
-            return False
-        sequence.blocks.all += own
-        return True
+    def _piece(self, request_id: int, number: int, budget: int) -> _Piece | None:
+        """The next claims of a sequence; None if it has ended. Claims behind an end count for nothing."""
+        exposed, waiting = self._exposed(request_id), self._claims[request_id, number]
+        if exposed is None or exposed[number][0].output.finish is not None:
+            del self._claims[request_id, number]
+            return None
+        claims = [waiting.popleft() for _ in range(min(len(waiting), budget, MAX_CLAIMED))]
+        if not waiting:
+            del self._claims[request_id, number]
+        return _Piece(number, *exposed[number], claims)
 
-    def _compute(self, pieces: list[_Piece]) -> None:
-        row, chunks = 0, []
+    def _grow(self, piece: _Piece) -> bool:
+        sequence, pool = piece.sequence, self._memory.pool
+        need = sequence.layout.blocks(sequence.computed + len(piece.claims)) - len(sequence.blocks.all)
+        own = pool.allocate(need) if self._memory.make_room(need) else None
+        sequence.blocks.all += own or ()
+        return own is not None
+
+    def _compute(self, pieces: list[_Piece]) -> bool:
+        """Whether the service asked what is asked here."""
+        chunks: list[Chunk] = []
+        rows: list[tuple[int, int]] = []
         for piece in pieces:
-            sequence, piece.first = piece.sequence, row
-            row += len(piece.claims)
+            sequence, piece.first = piece.sequence, len(rows)
             inputs, start = [sequence.tokens[-1], *piece.claims[:-1]], sequence.computed
             blocks = sequence.blocks.all[: sequence.layout.blocks(start + len(inputs))]
             chunks.append(Chunk(inputs, start, blocks, sequence.layout, Wanted.ALL))
-        logits = self._runner.forward(chunks)
+            rows += piece.rows()
+        with self._answerer.comparing(rows) as same:
+            logits = self._runner.forward(chunks)
         for at in range(max(len(piece.claims) for piece in pieces)):
             self._take_row(logits, [piece for piece in pieces if piece.goes_on(at)], at)
         logits.zero_()
+        return same()
 
     def _take_row(self, logits: torch.Tensor, pieces: list[_Piece], at: int) -> None:
         """Token by token: penalties depend on the tokens before."""
@@ -140,19 +152,27 @@ class Verifying:
             piece.sequence.computed += 1
             piece.sequence.append(token)
 
-    def _replies(self, request_id: int, pieces: list[_Piece]) -> list[Verified]:
-        if any(piece.deviates for piece in pieces):
+    def _replies(self, request_id: int, pieces: list[_Piece], *, same: bool) -> list[Verified]:
+        if any(piece.honest != piece.claims for piece in pieces):
             self.drop(request_id)
-        sequences = self._exposed(request_id)
-        finish = None if sequences is None else finish_of(sequences)
+        exposed = self._exposed(request_id) or []
+        finish = _finish_of(exposed)
+        if finish is not None:
+            same = same and all(self._all_verified(*each) for each in exposed)
         replies = []
         for piece in pieces:
             scores = tuple(score for score in piece.logprobs if score is not None) or None
             last = finish if piece is pieces[-1] else None
-            replies.append(Verified(request_id, tuple(piece.honest), scores, last, piece.number))
+            replies.append(Verified(request_id, tuple(piece.honest), scores, last, piece.number, not same))
         return replies
 
+    def _all_verified(self, sequence: Sequence, slot: int) -> bool:
+        """Of an answer that ended: the service asked for no more tokens than are computed again."""
+        return self._answerer.asked(slot) in (None, sequence.computed - sequence.prompt_length)
 
-def finish_of(sequences: list[Sequence]) -> FinishReason | None:
-    group = sequences[0].group
-    return sequences[0].output.finish if group is None else group.finish
+
+def _finish_of(exposed: Exposed) -> FinishReason | None:
+    if not exposed:
+        return None
+    first, group = exposed[0][0], exposed[0][0].group
+    return first.output.finish if group is None else group.finish

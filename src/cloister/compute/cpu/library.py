@@ -41,6 +41,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "run_layers": [c_void_p, c_int, c_void_p, c_void_p, c_int, *([c_void_p] * 4), c_size_t, c_void_p, c_void_p],
     "draw": [c_void_p],
     "use": [c_int],
+    "compare": [c_void_p],
     "take_short_turns": [],
 }
 
@@ -91,7 +92,7 @@ class AskingStruct(Structure):
 
 class SlotStruct(Structure):
     _fields_: ClassVar = [
-        *((name, c_int32) for name in ("exposed", "length", "ahead", "rotated")),
+        *((name, c_int32) for name in ("exposed", "length", "ahead", "rotated", "asked")),
         *((name, c_void_p) for name in ("blocks", "cosine", "sine")),
     ]
 
@@ -100,10 +101,20 @@ class AnsweringStruct(Structure):
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("question", "reply", "slots", "keys", "values")),
         *((name, c_size_t) for name in ("cache_bytes_per_layer", "block")),
-        *((name, c_void_p) for name in ("scale", "window")),
+        *((name, c_void_p) for name in ("scale", "window", "query", "record")),
+        ("key", c_uint64),
         *((name, c_int) for name in ("slot_count", "heads", "kv_heads", "dim", "layers", "capacity", "rotary", "bf16")),
-        ("event", c_int),
+        *((name, c_int) for name in ("recorded", "event")),
         *((name, c_uint32) for name in ("number", "verdict", "started")),
+    ]
+
+
+class ComparingStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("place", "record")),
+        ("key", c_uint64),
+        *((name, c_int) for name in ("rows", "recorded")),
+        ("differing", c_uint32),
     ]
 
 

@@ -189,6 +189,7 @@ static void take_answers(const struct attention *job, struct asking *asking) {
 struct slot {
     atomic_int exposed;
     int32_t length, ahead, rotated; /* positions held; from a query's index to its place in them; see struct segment */
+    atomic_int asked; /* one more than the greatest index that was asked */
     const int32_t *blocks;
     const float *cosine, *sine;
 };
@@ -201,11 +202,62 @@ struct answering {
     size_t cache_bytes_per_layer, block; /* see struct attention */
     const float *scale; /* per layer */
     const int32_t *window;
-    int slot_count, heads, kv_heads, dim, layers, capacity, rotary, bf16;
+    float *query; /* [heads][dim] */
+    uint64_t *record; /* of what was asked: [slot_count][layers][recorded] */
+    uint64_t key;
+    int slot_count, heads, kv_heads, dim, layers, capacity, rotary, bf16, recorded;
     int event; /* a descriptor to write to when the loop ends */
     uint32_t number, verdict;
     atomic_uint started;
 };
+
+#define MERSENNE_61 ((1ull << 61) - 1)
+#define ASKED (1ull << 63)
+
+/* A polynomial in the vault's secret key over the query's bits, modulo 2^61 - 1 (Carter and Wegman 1979): two queries of
+ * n numbers have one hash with a probability of n / 2^61. */
+static uint64_t hash_query(const float *query, size_t numbers, uint64_t key) {
+    uint64_t hash = 1;
+    for (size_t i = 0; i < numbers; i++) {
+        uint32_t bits;
+        memcpy(&bits, query + i, sizeof bits);
+        unsigned __int128 product = (unsigned __int128)hash * key + bits;
+        hash = (uint64_t)(product & MERSENNE_61) + (uint64_t)(product >> 61);
+        if (hash >= MERSENNE_61) hash -= MERSENNE_61;
+    }
+    return hash | ASKED;
+}
+
+/* Whether this query may be answered: the first at its layer and index, or the same once more. */
+static int record_query(const struct answering *self, int layer, const struct ask_row *ask, const float *query) {
+    struct slot *slot = self->slots + ask->slot;
+    if (ask->index >= self->recorded) return 1;
+    uint64_t hash = hash_query(query, (size_t)self->heads * self->dim, self->key);
+    uint64_t *known = self->record + ((size_t)ask->slot * self->layers + layer) * self->recorded + ask->index;
+    if (*known && *known != hash) return 0;
+    *known = hash;
+    if (ask->index >= atomic_load(&slot->asked)) atomic_store(&slot->asked, ask->index + 1);
+    return 1;
+}
+
+/* The vault computes an answer again: rows of the pass whose queries must be those that were asked. */
+struct comparing {
+    const int64_t *place; /* of each row: its slot and index, in the record of layer 0; -1: nothing to compare */
+    const uint64_t *record;
+    uint64_t key;
+    int rows, recorded;
+    uint32_t differing;
+};
+
+static struct comparing *comparing;
+
+static void compare_queries(const struct attention *job, int layer) {
+    for (int row = 0; row < comparing->rows; row++) {
+        if (comparing->place[row] < 0) continue;
+        uint64_t hash = hash_query(job->q + (size_t)row * job->q_stride, (size_t)job->heads * job->dim, comparing->key);
+        if (hash != comparing->record[comparing->place[row] + (int64_t)layer * comparing->recorded]) comparing->differing++;
+    }
+}
 
 static int answer_row(const struct answering *self, int layer, const struct ask_row *ask, const float *asked, float *parts) {
     if (ask->slot < 0 || ask->slot >= self->slot_count || ask->index < 0 || ask->index > (1 << 28)) return 0;
@@ -239,8 +291,10 @@ static uint32_t answer_question(struct answering *self) {
     for (uint32_t r = 0; r < rows; r++) {
         struct ask_row ask;
         memcpy(&ask, self->question->row + r, sizeof ask);
-        if (!answer_row(self, (int)layer, &ask, queries + r * width, self->reply->part + r * (width + 2 * (size_t)self->heads)))
+        memcpy(self->query, queries + r * width, sizeof(float) * width); /* once: the service may write meanwhile */
+        if (!answer_row(self, (int)layer, &ask, self->query, self->reply->part + r * (width + 2 * (size_t)self->heads)))
             return LINK_MALFORMED;
+        if (!record_query(self, (int)layer, &ask, self->query)) return LINK_MALFORMED;
     }
     self->reply->rows = rows;
     return FINE;

@@ -1,12 +1,14 @@
 """Both ends of a link on the CPU. The waiting and copying is in link.h."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import CDLL, POINTER, addressof, byref, pointer
+from secrets import randbelow
 
 import torch
 
 from cloister.compute.base import AttentionShape, LinkAnswerer, LinkAsker
-from cloister.compute.cpu.library import AnsweringStruct, AskedStruct, AskingStruct, SlotStruct
+from cloister.compute.cpu.library import AnsweringStruct, AskedStruct, AskingStruct, ComparingStruct, SlotStruct
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import BLOCK_TOKENS, RemoteRows
 from cloister.errors import SetupError, VaultLost
@@ -15,6 +17,8 @@ from cloister.link.memory import NUMBER_AT, LinkShape
 VERDICTS = {1: "vault_lost", 2: "vault_timeout", 3: "link_malformed"}
 LOST = 1
 SLOTS = 64
+MOST_RECORDED = 8192  # tokens of an answer whose queries are compared
+MERSENNE_61 = 2**61 - 1
 _Pointer = POINTER(AskedStruct)
 _started: list["CpuAnswerer"] = []  # kept for the life of the process: their threads read memory these objects own
 
@@ -88,12 +92,18 @@ class CpuAnswerer(LinkAnswerer):
         for slot, one in enumerate(self._slots):
             one.blocks = self._tables[slot].data_ptr()
             one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
+        self._recorded = min(cache.blocks * BLOCK_TOKENS, MOST_RECORDED)
+        # Pages that nothing asked about are never touched.
+        self._record = torch.zeros(SLOTS, shape.layers, self._recorded, dtype=torch.int64)
+        self._query, self._key = torch.zeros(shape.heads * shape.dim), 1 + randbelow(MERSENNE_61 - 1)
         ends = (self._question.address, self._answer.address, addressof(self._slots))
         held = (cache.keys(0).data_ptr(), cache.values(0).data_ptr(), cache.bytes_per_layer, cache.block)
-        layers = (self._scales.data_ptr(), self._windows.data_ptr())
+        layers = (self._scales.data_ptr(), self._windows.data_ptr(), self._query.data_ptr(), self._record.data_ptr())
         sizes = (SLOTS, shape.heads, cache.shape.kv_heads, shape.dim, shape.layers, shape.capacity, rotary)
         bf16, number = int(cache.dtype == torch.bfloat16), self._question.word(NUMBER_AT).value
-        self._struct = AnsweringStruct(*ends, *held, *layers, *sizes, bf16, self._event, number)
+        self._struct = AnsweringStruct(
+            *ends, *held, *layers, self._key, *sizes, bf16, self._recorded, self._event, number
+        )
 
     def start(self) -> None:
         if self._library.cloister_answer(byref(self._struct)):
@@ -112,8 +122,26 @@ class CpuAnswerer(LinkAnswerer):
         self._tables[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
         self._rotations[0, slot], self._rotations[1, slot] = self._model.rotation(rotation)
         one = self._slots[slot]
+        self._record[slot, :, : one.asked].zero_()
+        one.asked = 0
         one.length, one.ahead, one.rotated = length, length, int(rotation != 0)
         one.exposed = 1
 
     def _erase(self, slot: int) -> None:
         self._slots[slot].exposed = 0
+
+    def asked(self, slot: int) -> int:
+        return int(self._slots[slot].asked)
+
+    @contextmanager
+    def comparing(self, rows: Sequence[tuple[int, int]]) -> Iterator[Callable[[], bool]]:
+        each = self._record[0].numel()
+        places = [slot * each + index if index < self._recorded else -1 for slot, index in rows]
+        place = torch.tensor(places, dtype=torch.int64)
+        numbers = (place.data_ptr(), self._record.data_ptr(), self._key, len(rows), self._recorded)
+        comparing = ComparingStruct(*numbers)
+        self._library.cloister_compare(byref(comparing))
+        try:
+            yield lambda: comparing.differing == 0
+        finally:
+            self._library.cloister_compare(None)

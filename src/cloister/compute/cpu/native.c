@@ -165,6 +165,7 @@ API void cloister_rotate_and_store(float *q, float *k, const float *v, int strid
 
 /* Attention of all rows; `asking` (or NULL) names the vaults that hold a part of some rows' prompts. */
 API void cloister_attention(const struct attention *job, struct asking *asking, int layer) {
+    if (comparing) compare_queries(job, layer);
     if (asking) ask(job, asking, layer);
     share_out(attend, job, job->tiles * job->kv_heads);
     if (asking) rest_team(), await_all(asking), take_answers(job, asking);
@@ -282,6 +283,9 @@ API int cloister_answer(struct answering *self) {
     while (!failed && !atomic_load(&self->started)) sched_yield(); /* it needs a call that the seal forbids */
     return failed;
 }
+
+/* From now on, attention compares its queries; NULL: it does not. */
+API void cloister_compare(struct comparing *given) { comparing = given; }
 
 /* How many members may be at work at once: the scratch of cloister_draw has a part for each. */
 API int cloister_members(void) { return team.members; }

@@ -1,0 +1,221 @@
+"""What the service says leaves when the request's vault computed the same. The test plays service and vaults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cloister.controller.verification import CHUNK, MOST_DEVIATIONS
+from cloister.errors import SetupError
+from cloister.messages.controller_service import DetachLink, GeneratePartitioned
+from cloister.messages.controller_vault import Claimed, Release, Verified
+from cloister.messages.generation import Accepted, Failed, Tokens
+from cloister.messages.types import SamplingParams, TokenLogprob
+from cloister.verify_mode import VerifyMode
+from tests.controller.fakes import FakeVault, Node
+from tests.controller.test_relay import settle
+
+LONG = SamplingParams(max_tokens=64)
+SCORED = SamplingParams(max_tokens=64, logprobs=1)
+
+
+async def a_node(mode: str) -> Node:
+    return await Node.build(spare_vaults=0, verify=mode)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    node = await a_node("all")
+    yield node
+    node.close()
+
+
+async def decoding(node: Node, request_id: int = 1, params: SamplingParams = LONG) -> tuple[FakeVault, int]:
+    """A request whose first token is out; its vault, and its number inside."""
+    node.ask(request_id, f"session {request_id}", keep=True, params=params)
+    vault = await node.vault(request_id - 1)
+    asked = await vault.serve_first(7)
+    await node.service.next(GeneratePartitioned, skip=(DetachLink,))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    return vault, asked.request_id
+
+
+async def test_nothing_leaves_before_the_vault_computed_it(node: Node) -> None:
+    vault, number = await decoding(node)
+    tokens = tuple(range(20, 20 + CHUNK))
+    for token in tokens:
+        node.service.say(Tokens(number, (token,)))
+    assert await vault.next(Claimed) == Claimed(number, tokens)
+    await settle()
+    assert not node.frontend.messages
+    vault.say(Verified(number, tokens))
+    assert await node.frontend.next(Tokens) == Tokens(1, tokens)
+
+
+async def test_the_end_is_verified_too(node: Node) -> None:
+    vault, number = await decoding(node)
+    node.service.say(Tokens(number, (20,)), Tokens(number, (21,), finish="stop"))
+    assert await vault.next(Claimed) == Claimed(number, (20, 21))
+    vault.say(Verified(number, (20, 21), finish="stop"))
+    assert await node.frontend.next(Tokens) == Tokens(1, (20, 21), finish="stop")
+    assert (await vault.next(Release)).request_id == number
+
+
+LIES = {
+    "a token": (Tokens(0, (20, 21), finish="stop"), Verified(0, (20, 22)), "Token 3", "22"),
+    "the first token": (Tokens(0, (20, 21), finish="stop"), Verified(0, (19,)), "Token 2", "19"),
+    "an early end": (Tokens(0, (20,), finish="stop"), Verified(0, (20,)), "Token 2", "does not end"),
+    "another end": (Tokens(0, (20,), finish="length"), Verified(0, (20,), finish="stop"), "Token 2", "end"),
+    "a hidden end": (Tokens(0, (20, 21), finish="stop"), Verified(0, (20,), finish="stop"), "Token 2", "end"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_deviation_ends_answer_vault_and_service(node: Node, lie: str) -> None:
+    vault, number = await decoding(node)
+    claim, honest, position, expected = LIES[lie]
+    node.service.say(Tokens(number, claim.tokens, finish=claim.finish))
+    await vault.next(Claimed)
+    before = node.service
+    vault.say(Verified(number, honest.tokens, finish=honest.finish))
+    failure = await node.failure()
+    assert failure.code == "deviation" and position in failure.message and expected in failure.message
+    assert not any(str(token) in failure.message for token in set(claim.tokens) - set(honest.tokens))
+    await asyncio.wait_for(vault.gone.wait(), 5)
+    await asyncio.wait_for(before.gone.wait(), 5)
+
+
+async def test_logprobs_are_the_vaults_or_a_deviation(node: Node) -> None:
+    vault, number = await decoding(node, params=SCORED)
+    good = TokenLogprob(-0.5, ((20, -0.5),))
+    node.service.say(Tokens(number, (20,), (good,), finish="stop"))
+    await vault.next(Claimed)
+    vault.say(Verified(number, (20,), (TokenLogprob(-0.5, ((20, -0.4999),)),), finish="stop"))
+    assert (await node.failure()).code == "deviation"
+
+
+@pytest.mark.parametrize(
+    "too_much",
+    [Tokens(0, (100,)), Tokens(0, (1,) * 64), Tokens(0, (1,), sequence=1), Tokens(0, (1,), (TokenLogprob(0.0),) * 2)],
+)
+async def test_a_claim_is_bounded_before_it_is_kept(node: Node, too_much: Tokens) -> None:
+    _, number = await decoding(node)
+    node.service.say(Tokens(number, too_much.tokens, too_much.logprobs, sequence=too_much.sequence))
+    await asyncio.wait_for(node.service.gone.wait(), 5)
+
+
+@pytest.mark.parametrize("unclaimed", [Verified(0, (1,)), Verified(0, ()), Verified(0, (1,), sequence=1)])
+async def test_a_vault_that_verifies_what_nothing_claimed_is_ended(node: Node, unclaimed: Verified) -> None:
+    vault, number = await decoding(node)
+    vault.say(Verified(number, unclaimed.tokens, sequence=unclaimed.sequence))
+    assert (await node.failure()).code == "vault_lost"
+    await asyncio.wait_for(vault.gone.wait(), 5)
+
+
+async def test_other_answers_go_on_from_what_was_verified(node: Node) -> None:
+    liar, lying = await decoding(node, 1)
+    honest, number = await decoding(node, 2)
+    node.service.say(*(Tokens(number, (token,)) for token in range(CHUNK + 3)))
+    assert len((await honest.next(Claimed)).tokens) == CHUNK
+    node.service.say(Tokens(lying, (9,), finish="stop"))
+    await liar.next(Claimed)
+    liar.say(Verified(lying, (8,), finish="stop"))
+    assert (await node.failure()).request_id == 1
+    await node.start_service()
+    await settle()
+    assert not node.service.messages  # a claim is still with the vault
+    honest.say(Verified(number, tuple(range(CHUNK))))
+    assert (await node.frontend.next(Tokens)).tokens == tuple(range(CHUNK))
+    again = await node.service.next(GeneratePartitioned)
+    assert again.made == tuple(range(CHUNK)) and again.partition.first == 7
+    node.service.say(Tokens(number, (40,), finish="stop"))
+    await honest.next(Claimed)
+    honest.say(Verified(number, (40,), finish="stop"))
+    assert await node.frontend.next(Tokens) == Tokens(2, (40,), finish="stop")
+
+
+async def test_a_killed_service_loses_no_verified_answer(node: Node) -> None:
+    vault, number = await decoding(node)
+    node.service.say(Tokens(number, (20,)))
+    await settle()
+    node.service.die()
+    await settle()
+    assert not node.frontend.messages
+    await node.start_service()
+    assert (await node.service.next(GeneratePartitioned)).made == ()
+    node.service.say(Tokens(number, (20,), finish="stop"))
+    await vault.next(Claimed)
+    vault.say(Verified(number, (20,), finish="stop"))
+    assert await node.frontend.next(Tokens) == Tokens(1, (20,), finish="stop")
+
+
+async def test_a_vault_that_cannot_verify_fails_the_answer_and_the_service_stops(node: Node) -> None:
+    vault, number = await decoding(node)
+    vault.say(Failed(number, "service_unavailable", "The vault has no room to verify the answer."))
+    assert (await node.failure()).code == "service_unavailable"
+
+
+async def test_one_tenants_vaults_cannot_end_the_service_for_ever(node: Node) -> None:
+    for request_id in range(1, MOST_DEVIATIONS + 1):
+        vault, number = await decoding(node, request_id)
+        node.service.say(Tokens(number, (9,), finish="stop"))
+        await vault.next(Claimed)
+        vault.say(Verified(number, (8,), finish="stop"))
+        assert (await node.failure()).code == "deviation"
+        await node.start_service()
+    node.ask(9, "another session")
+    failure = await node.failure()
+    assert failure.code == "service_unavailable" and "disagreed" in failure.message
+    node.ask(10, tenant="bob")
+    vault = await node.vault(MOST_DEVIATIONS)
+    await vault.serve_first()
+    assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 10
+
+
+async def test_late_is_at_most_a_chunk_ahead() -> None:
+    node = await a_node("late")
+    vault, number = await decoding(node)
+    node.service.say(*(Tokens(number, (token,)) for token in range(CHUNK + 2)))
+    left = [await node.frontend.next(Tokens) for _ in range(CHUNK)]
+    assert [token for each in left for token in each.tokens] == list(range(CHUNK))
+    await settle()
+    assert not node.frontend.messages
+    assert (await vault.next(Claimed)).tokens == tuple(range(CHUNK))
+    vault.say(Verified(number, tuple(range(CHUNK))))
+    assert (await node.frontend.next(Tokens)).tokens == (CHUNK, CHUNK + 1)
+    node.service.say(Tokens(number, (50,), finish="stop"))
+    assert await node.frontend.next(Tokens) == Tokens(1, (50,))  # its end waits
+    assert (await vault.next(Claimed)).tokens == (CHUNK, CHUNK + 1, 50)
+    vault.say(Verified(number, (CHUNK, CHUNK + 1, 50), finish="stop"))
+    assert await node.frontend.next(Tokens) == Tokens(1, finish="stop")
+    node.close()
+
+
+@pytest.mark.parametrize(("drawn", "verified"), [(0.05, True), (0.15, False)])
+async def test_a_share_of_requests_is_verified(drawn: float, verified: bool) -> None:
+    node = await a_node("sample:0.1")
+    node.relay._node.verification._draw = lambda: drawn
+    vault, number = await decoding(node)
+    node.service.say(Tokens(number, (20,), finish="stop"))
+    out = await node.frontend.next(Tokens)
+    assert (out.finish is None) is verified
+    await settle()
+    assert bool([each for each in vault.messages if isinstance(each, Claimed)]) is verified
+    node.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("off", ("off", 0.0)), ("all", ("all", 1.0)), ("late", ("late", 1.0)), ("sample:0.25", ("sample", 0.25))],
+)
+def test_modes(text: str, mode: tuple[str, float]) -> None:
+    found = VerifyMode.of(text)
+    assert (found.name, found.share) == mode
+
+
+@pytest.mark.parametrize("text", ["", "on", "sample", "sample:", "sample:0", "sample:2", "sample:nan", "all:0.5"])
+def test_no_such_mode(text: str) -> None:
+    with pytest.raises(SetupError, match="--verify"):
+        VerifyMode.of(text)

@@ -1,0 +1,94 @@
+"""Verified decoding with real processes: answers are the unverified ones, and a killed service loses none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from cloister.backend.base import VaultJob
+from cloister.messages.prompts import ObfuscationParams, ObfuscationSecrets, TextPrompt, write_prompt
+from cloister.messages.types import SamplingParams
+from cloister.models.source import ModelFolder
+from tests.controller.node import RealNode, private
+from tests.controller.test_process import ENDLESS, TEXT, answer, service_is_back
+from tests.forkserver.model import save_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+SAMPLED = SamplingParams(max_tokens=60, temperature=0.9, seed=4, logprobs=3, presence_penalty=0.5)
+PARAMS = {
+    "greedy": SamplingParams(max_tokens=40, temperature=0),
+    "sampled": SAMPLED,
+    "one token": SamplingParams(max_tokens=1, temperature=0),
+    "two tokens": SamplingParams(max_tokens=2, temperature=0),
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return save_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def nodes(tiny: ModelFolder) -> AsyncIterator[dict[str, RealNode]]:
+    found = {mode: await RealNode.start(tiny, spare_vaults=1, verify=mode) for mode in ("off", "all", "late")}
+    yield found
+    for node in found.values():
+        await node.close()
+
+
+async def scored(node: RealNode, job: VaultJob, params: SamplingParams) -> list[tuple[int, int, object]]:
+    stream = await node.client.generate("tenant", job, params)
+    parts = [part async for part in stream]
+    return sorted(
+        ((part.sequence, index, token) for part in parts for index, token in enumerate(part.tokens)),
+        key=lambda each: each[0],
+    )
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+@pytest.mark.parametrize("mode", ["all", "late"])
+async def test_an_answer_is_the_unverified_one(nodes: dict[str, RealNode], mode: str, params: SamplingParams) -> None:
+    expected = await answer(nodes["off"], private(TEXT, "a"), params)
+    assert await answer(nodes[mode], private(TEXT, "a"), params) == expected
+    assert len(expected) == params.max_tokens
+
+
+async def test_many_at_once(nodes: dict[str, RealNode]) -> None:
+    jobs = [private(TEXT + "!" * number, f"s{number}") for number in range(6)]
+    expected = [await answer(nodes["off"], job, SAMPLED) for job in jobs]
+    assert await asyncio.gather(*(answer(nodes["all"], job, SAMPLED) for job in jobs)) == expected
+
+
+async def test_hidden_among_others(nodes: dict[str, RealNode]) -> None:
+    hidden = ObfuscationSecrets(bytes(32), (("Bob",), ("Eve",)))
+    prompt = write_prompt(TextPrompt("My name is <redacted>Ann</redacted>, and I ask.", hidden=hidden))
+    job = VaultJob("obfuscated", "h", True, prompt, obfuscation=ObfuscationParams(fakes=2))
+    expected = await scored(nodes["off"], job, SAMPLED)
+    assert len(expected) == 3 * SAMPLED.max_tokens
+    found = await scored(nodes["all"], job, SAMPLED)
+    assert sorted((number, token) for number, _, token in found) == sorted(
+        (number, token) for number, _, token in expected
+    )
+
+
+async def test_a_killed_service_loses_no_verified_answer(nodes: dict[str, RealNode]) -> None:
+    node = nodes["all"]
+    expected = await answer(nodes["off"], private(TEXT, "k"), ENDLESS)
+    stream = await node.client.generate("tenant", private(TEXT, "k", keep=True), ENDLESS)
+    found: list[int] = []
+    killed = False
+    async for part in stream:
+        found += part.tokens
+        if len(found) > 40 and not killed:
+            killed = True
+            service = node.controller.compute.service
+            assert service is not None and service._handle.pid is not None
+            os.kill(service._handle.pid, signal.SIGKILL)
+    assert found == expected and killed
+    await service_is_back(node)
