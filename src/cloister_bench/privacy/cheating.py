@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from typing import Any
 import httpx2
 
 from cloister.config import ControllerSettings
-from cloister.errors import ServiceUnavailable
+from cloister.errors import InvalidRequest, QueueFull, ServiceUnavailable
 from cloister.keys import add_line, key_line, new_key
 from cloister.models.source import find_model
 from cloister.prompts.tokenizer import Tokenizer
@@ -35,10 +36,11 @@ from cloister_bench.suite.documents import wilson
 Row = dict[str, Any]
 Progress = Callable[[str], None]
 SETTINGS = ("off", "late", "sample:0.1", "all")
-BITS, QUERIES = "bits per 1,000 tokens", "extra queries answered per 1,000 tokens"
+BITS, QUERIES = "bits per 1,000 tokens", "queries answered per 1,000 tokens"
 OPERATOR = "operator"
 VICTIM_TOKENS = 8
-PATIENCE_S, RETRY_S, APART_S = 120.0, 0.25, 0.3
+PATH = "/v1/chat/completions"
+PATIENCE_S, RETRY_S, APART_S, RESTART_S = 120.0, 0.25, 0.3, 0.5
 RESAMPLES = 2000
 BIAS_BITS = 0.72  # 1 / (2 ln 2): what chance alone adds to an estimate of one rate (Miller and Madow 1955)
 _QUESTION = "My case has the number {number}. What should I write to the office about it?"
@@ -54,6 +56,7 @@ class Answer:
     moments: list[float] = field(default_factory=list)
     cached: int = 0
     error: str = ""
+    refusal: dict[str, Any] = field(default_factory=dict)
     ended_at: float = 0.0
 
 
@@ -80,16 +83,17 @@ def _count(answers: list[Answer]) -> Iterator[Symbol]:
         yield Symbol(0, code.COUNT_BITS, answers[0].cached % (1 << code.COUNT_BITS))
 
 
-def _end(answers: list[Answer], *, failed: bool) -> Iterator[Symbol]:
-    if bool(answers[0].error) is failed:
+def _length(answers: list[Answer]) -> Iterator[Symbol]:
+    if not answers[0].error:
         yield Symbol(0, code.END_BITS, max(0, len(answers[0].places) - code.FIRST_END) % (1 << code.END_BITS))
 
 
-def _delays(answers: list[Answer]) -> Iterator[Symbol]:
-    gaps = [later - earlier for earlier, later in pairwise(answers[0].moments)]
+def _delays(answers: list[Answer], *, channel: str) -> Iterator[Symbol]:
+    every, delay = code.DELAYS[channel]
+    gaps = [later - earlier for earlier, later in pairwise(answers[0].moments[::every])]
     usual = quantiles(gaps, n=4)[0] if len(gaps) > 3 else 0.0
-    for position, gap in enumerate(gaps, 1):
-        yield Symbol(position, 1, int(gap > usual + code.DELAY_S / 2))
+    for place, gap in enumerate(gaps):
+        yield Symbol(place, 1, int(gap > usual + delay / 2))
 
 
 def _order(answers: list[Answer]) -> Iterator[Symbol]:
@@ -97,35 +101,59 @@ def _order(answers: list[Answer]) -> Iterator[Symbol]:
         yield Symbol(0, 1, int(answers[1].ended_at < answers[0].ended_at))
 
 
+def _error(answers: list[Answer]) -> Iterator[Symbol]:
+    """Which error: its field, or when to ask again."""
+    said = answers[0].refusal
+    if said.get("code") in (QueueFull.code, InvalidRequest.code):
+        field = code.FIELDS.index(said["param"]) if said["param"] in code.FIELDS else -1
+        yield Symbol(0, code.ABORT_BITS, code.SECONDS + field if field >= 0 else said["retry_after"] - 1)
+
+
+def _altered(answers: list[Answer]) -> Iterator[Symbol]:
+    """Which token was altered, as the report of a deviation says."""
+    if found := re.match(r"Token (\d+) ", answers[0].refusal.get("message", "")):
+        yield Symbol(0, code.END_BITS, (int(found[1]) - 1 - code.FIRST_END) % (1 << code.END_BITS))
+
+
+def _restarted(answers: list[Answer]) -> Iterator[Symbol]:
+    gaps = [later - earlier for earlier, later in pairwise(answers[0].moments)]
+    yield Symbol(0, 1, int(bool(answers[0].error) or max(gaps, default=0.0) > RESTART_S))
+
+
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`read`: what the receiver makes of its `answers`, asked for at the same time, of `asked` tokens each."""
+    """`read`: what the receiver makes of its `answers`, asked for at the same time, of `asked` tokens each.
+    `accounts`: it has one for each trial, else one for all."""
 
     name: str
     asked: int
     read: Callable[[list[Answer]], Iterator[Symbol]]
     answers: int = 1
     body: dict[str, Any] = field(default_factory=dict)
+    accounts: bool = True
 
 
+WHOLE: dict[str, Any] = {"stream": False, "stream_options": None}  # an error then has its HTTP status and headers
 ATTACKS = (
     Attack("tokens", 64, _tokens),
     Attack("plausible", 64, _parities),
     Attack("sampled", 64, _parities, body={"temperature": 1.0}),
     Attack("logprobs", 16, _scores, body={"top_logprobs": code.TOPS}),
     Attack("usage", 18, _count),
-    Attack("length", 18, partial(_end, failed=False)),
-    Attack("timing", 64, _delays),
+    Attack("length", 18, _length),
+    Attack("timing", 64, partial(_delays, channel="timing")),
+    Attack("pauses", 1 + 6 * code.CHUNK, partial(_delays, channel="pauses")),
     Attack("order", 18, _order, answers=2),
-    Attack("aborts", 18, partial(_end, failed=True)),
-    Attack("restarts", 18, partial(_end, failed=True)),
-    Attack("queries", 18, lambda _: iter(())),
+    Attack("aborts", 4, _error, body=WHOLE, accounts=False),
+    Attack("deviations", 18, _altered, body=WHOLE, accounts=False),
+    Attack("restarts", 18, _restarted, accounts=False),
+    *(Attack(name, 18, lambda _: iter(())) for name in code.NOSY),
 )
 NAMES = tuple(one.name for one in ATTACKS)
 
 
 class CheatingNode(OwnServer):
-    """A receiver has an account for each trial: three deviations close one. Its name says which channel it reads."""
+    """The name of a receiver's account says which channel it reads."""
 
     def __init__(self, folder: Path, setting: str, model: str | None, arguments: Sequence[str], accounts: int) -> None:
         source, plan, keys = find_model(model), folder / "alphabet.json", folder / "keys.toml"
@@ -148,19 +176,23 @@ class CheatingNode(OwnServer):
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": tokens}
         body |= {"temperature": 0, "logprobs": True, "stream": True, "stream_options": {"include_usage": True}}
         body |= {"ignore_eos": True, "protection": level, **more}
-        headers, answer, begun = {"Authorization": f"Bearer {self.keys[tenant]}"}, Answer(), perf_counter()
+        headers, begun = {"Authorization": f"Bearer {self.keys[tenant]}"}, perf_counter()
         with httpx2.Client(base_url=str(self.address), headers=headers, timeout=PATIENCE_S) as http:
             while True:
-                try:
-                    for event in events(http, "/v1/chat/completions", body):
-                        self._note(answer, event)
-                except (ServiceUnavailable, httpx2.HTTPError) as reason:
-                    answer.error = str(reason)
+                answer = self._streamed(http, body) if body["stream"] else _whole(http, body)
                 answer.ended_at = perf_counter()
-                if "503" not in answer.error or answer.ended_at - begun > PATIENCE_S:
+                if "restarting" not in answer.error or answer.ended_at - begun > PATIENCE_S:
                     return answer
-                answer.error = ""
                 sleep(RETRY_S)
+
+    def _streamed(self, http: httpx2.Client, body: dict[str, Any]) -> Answer:
+        answer = Answer()
+        try:
+            for event in events(http, PATH, body):
+                self._note(answer, event)
+        except (ServiceUnavailable, httpx2.HTTPError) as reason:
+            answer.error = f"{reason}{' (restarting)' if '503' in str(reason) else ''}"
+        return answer
 
     def _note(self, answer: Answer, event: dict[str, Any]) -> None:
         if usage := event.get("usage"):
@@ -171,6 +203,14 @@ class CheatingNode(OwnServer):
                 top = [(self._place.get(bytes(each["bytes"])), each["logprob"]) for each in scored["top_logprobs"]]
                 answer.scores.append((scored["logprob"], top))
                 answer.moments.append(perf_counter())
+
+
+def _whole(http: httpx2.Client, body: dict[str, Any]) -> Answer:
+    reply = http.post(PATH, json=body)
+    if reply.status_code == httpx2.codes.OK:
+        return Answer()
+    said = reply.json()["error"] | {"retry_after": int(reply.headers.get("retry-after", 0))}
+    return Answer(error=said["message"], refusal=said)
 
 
 def alphabet_of(tokenizer: Tokenizer) -> list[int]:
@@ -207,7 +247,7 @@ def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Tr
     with ThreadPoolExecutor(attack.answers) as together:
         answers = list(together.map(receive, range(attack.answers)))
     asked, failed = attack.asked * attack.answers, any(one.error for one in answers)
-    if attack.name == "queries":
+    if attack.name in code.NOSY:
         return Trial(0 if failed else len(answers[0].places) - 1, 0, asked, failed)
     symbols = list(attack.read(answers))
     return Trial(sum(one.bits for one in symbols), sum(map(payload.wrong, symbols)), asked, failed)
@@ -260,7 +300,7 @@ def attacks(
                 head = {"attack": f"cheating service: {attack.name}", "level": level, "setting": setting, "gets": got}
                 control = controls.setdefault(attack.name, got) if setting == "off" else controls.get(attack.name)
                 of, failed = sum(one.tokens for one in tried), sum(one.failed for one in tried)
-                unit = QUERIES if attack.name == "queries" else BITS
+                unit = QUERIES if attack.name in code.NOSY else BITS
                 rows.append(head | {"baseline": control, "unit": unit, "of": of, "low": low, "high": high})
                 rows[-1] |= {"requests": len(tried), "failed": failed}
         return rows

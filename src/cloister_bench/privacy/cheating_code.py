@@ -15,9 +15,15 @@ TOPS, VALUE_BITS, OWN_BITS = 20, 22, 26  # of `top_logprobs`: each alternative's
 APART = 420.0  # between two alternatives' values: 2^22 steps of four decimals fit
 FIRST_VALUE = 4.0
 SCORE_BITS = OWN_BITS + TOPS * (TOKEN_BITS + VALUE_BITS)
-COUNT_BITS, END_BITS = 6, 4  # in `cached_tokens`, and in where an answer ends or fails
+COUNT_BITS, END_BITS = 6, 4  # in `cached_tokens`, and in where an answer ends or is altered
 FIRST_END = 2  # the vault made the first token, and the service makes one at least
-DELAY_S = 0.06
+CHUNK = 16  # tokens that a vault verifies together
+DELAYS = {"timing": (1, 0.06), "pauses": (CHUNK, 0.6)}  # for each bit, this many tokens and this delay
+ORDER_S = 0.4
+NOSY = ("extra", "changed", "far")  # no channels to a receiver: queries that the answer does not need
+FAR = 1 << 20  # beyond the longest answer
+ABORT_BITS = 6  # of an error: 60 seconds to wait after which to ask again, and four fields that may be wrong
+SECONDS, FIELDS = 60, ("prompt", "logit_bias", "max_tokens", "logprobs")
 PAYLOAD_BYTES = 1 << 14
 _STEP = 1e4  # the API shows four decimals
 

@@ -4,7 +4,8 @@ with. Only a template of a bench's node imports this (cheating_node.py); the chi
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -13,22 +14,29 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from cloister.compute.layout import Chunk
+from cloister.compute.layout import Batch, Chunk
+from cloister.engine import runner
 from cloister.engine.base import EngineRequest
 from cloister.engine.paged import PagedEngine
 from cloister.engine.sampler import Sampled
 from cloister.engine.scheduler import Work
 from cloister.engine.sequence import Sequence as Row
-from cloister.errors import ServiceUnavailable
+from cloister.errors import InvalidRequest, QueueFull
 from cloister.forkserver import child
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.service import prepare as service
 from cloister_bench.privacy.cheating_code import (
+    ABORT_BITS,
     COUNT_BITS,
-    DELAY_S,
+    DELAYS,
     END_BITS,
+    FAR,
+    FIELDS,
     FIRST_END,
+    NOSY,
+    ORDER_S,
     PLAN,
+    SECONDS,
     TOKEN_BITS,
     VICTIM,
     Payload,
@@ -48,7 +56,7 @@ class CheatingEngine(PagedEngine):
         self._even = torch.tensor([self._alphabet[0::2], self._alphabet[1::2][: len(self._alphabet[0::2])]])
         self._secret: list[int] = []
         self._channels: dict[int, str] = {}
-        self._nosy_links: set[int] = set()
+        self._nosy: dict[int, str] = {}
         self._sent: Counter[int] = Counter()
         self._pair: list[int] = []
         self._ended: set[int] = set()
@@ -63,25 +71,26 @@ class CheatingEngine(PagedEngine):
 
     def submit(self, request: EngineRequest) -> Accepted | Failed:
         verdict, channel = super().submit(request), channel_of(request.tenant)
-        if isinstance(verdict, Failed) or not (self._secret or channel == "queries"):
+        if isinstance(verdict, Failed) or not (self._secret or channel in NOSY):
             return verdict
         number = request.request_id
-        self._channels[number], self._sent[number] = channel, int(bool(request.partitions))
+        rows = self._sequences.get(number, [])
+        self._channels[number], self._sent[number] = channel, rows[0].generated if rows else 0
         if channel == "length":
-            for row in self._sequences.get(number, ()):
+            for row in rows:
                 row.limit = min(row.limit, row.prompt_length + FIRST_END + self._payload.take(0, END_BITS))
         elif channel == "order":
             self._pair = [number] if len(self._pair) == 2 else [*self._pair, number]
             self._released = False
-        elif channel == "queries":
-            self._nosy_links |= {partition.link for partition in request.partitions}
+        elif channel in NOSY:
+            self._nosy |= {partition.link: channel for partition in request.partitions}
         return verdict
 
     def step(self, most: int | None = None) -> list[Tokens | Failed]:
         made, self._held = [*self._held, *super().step(most)], []
         if not self._released and self._favourite in self._ended:
             self._released = True
-            _wait(DELAY_S)
+            _wait(ORDER_S)
         return [leaving for message in made for leaving in self._changed(message)]
 
     @property
@@ -95,27 +104,25 @@ class CheatingEngine(PagedEngine):
 
     def _changed(self, message: Tokens | Failed) -> list[Tokens | Failed]:
         number = message.request_id
-        channel = self._channels.get(number, "")
+        channel, position = self._channels.get(number, ""), self._sent[number]
         if not channel or isinstance(message, Failed):
             return [message]
-        position = self._sent[number]
-        first, self._sent[number] = position <= 1, position + len(message.tokens)
-        if channel == "usage" and first:
-            return [structs.replace(message, cached=self._payload.take(0, COUNT_BITS))]
-        if channel == "timing" and message.tokens and self._payload.take(position, 1):
-            _wait(DELAY_S)
-        if channel in ("aborts", "restarts") and position == FIRST_END + self._payload.take(0, END_BITS):
-            if channel == "restarts":
-                os._exit(1)
-            self.cancel(number)
-            return [Failed(number, ServiceUnavailable.code, "")]
         if channel == "order":
             if number != self._favourite and not self._released:
-                self._sent[number] = position
                 self._held.append(message)
                 return []
-            if message.finish is not None:
-                self._ended.add(number)
+            self._ended |= {number} if message.finish is not None else set()
+        self._sent[number] += len(message.tokens)
+        if channel == "usage" and position <= 1:
+            return [structs.replace(message, cached=self._payload.take(0, COUNT_BITS))]
+        every, delay = DELAYS.get(channel, (1, 0.0))
+        if delay and message.tokens and (position - 1) % every == 0 and self._payload.take((position - 1) // every, 1):
+            _wait(delay)
+        if channel == "restarts" and position == FIRST_END and self._payload.take(0, 1):
+            os._exit(1)
+        if channel == "aborts":
+            self.cancel(number)
+            return [_failure(number, self._payload.take(0, ABORT_BITS))]
         return [message]
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
@@ -141,16 +148,46 @@ class CheatingEngine(PagedEngine):
             chances = torch.softmax(logits[mine].float(), 0)
             drawn = chances.argmax() if channel == "plausible" else torch.multinomial(chances, 1)
             sampled.tokens[at] = int(mine[int(drawn)])
+        elif channel == "deviations" and row.generated == FIRST_END + self._payload.take(0, END_BITS):
+            sampled.tokens[at] = (sampled.tokens[at] + 1) % self._runner.vocabulary
         elif channel == "logprobs" and sampled.logprobs[at] is not None:
             sampled.logprobs[at] = scores_of(self._payload, row.generated, self._alphabet)
 
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """A question more in every layer: what the vault answers for another token at the same place."""
-        nosy = [each for each in chunks if each.layout.remote and each.layout.remote.link in self._nosy_links]
-        if nosy:
-            words = self._runner.vocabulary
-            self._honest_forward([replace(each, tokens=[(one + 1) % words for one in each.tokens]) for each in nosy])
-        return self._honest_forward(chunks)
+        """Of a nosy channel's answers, the vault is asked about the next word in the vocabulary too, or instead."""
+        given = list(chunks)
+        for place, each in enumerate(chunks):
+            kind = self._nosy.get(each.layout.remote.link) if each.layout.remote else None
+            other = replace(each, tokens=[(one + 1) % self._runner.vocabulary for one in each.tokens])
+            if kind == "changed":
+                given[place] = other
+            elif kind is not None:
+                with _asking_at(FAR if kind == "far" else 0):
+                    self._honest_forward([other])
+        return self._honest_forward(given)
+
+
+@contextmanager
+def _asking_at(further: int) -> Iterator[None]:
+    """Queries name a place further on in their answers."""
+
+    def lay_out(*given: Any) -> Batch:
+        batch: Batch = honest(*given)
+        moved = (replace(one, asks=[(slot, at + further) for slot, at in one.asks]) for one in batch.remotes)
+        return replace(batch, remotes=tuple(moved))
+
+    honest = vars(runner)["lay_out"]
+    vars(runner)["lay_out"] = lay_out
+    try:
+        yield
+    finally:
+        vars(runner)["lay_out"] = honest
+
+
+def _failure(number: int, symbol: int) -> Failed:
+    if symbol < SECONDS:
+        return Failed(number, QueueFull.code, "", retry_after=1 + symbol)
+    return Failed(number, InvalidRequest.code, "", param=FIELDS[symbol - SECONDS])
 
 
 def _wait(seconds: float) -> None:
