@@ -44,7 +44,7 @@ PATIENCE_S, RETRY_S, APART_S, RESTART_S = 120.0, 0.25, 0.3, 0.5
 RESAMPLES = 2000
 BIAS_BITS = 0.72  # 1 / (2 ln 2): what chance alone adds to an estimate of one rate (Miller and Madow 1955)
 _QUESTION = "My case has the number {number}. What should I write to the office about it?"
-_PROMPT = "Here is what you should know first. " * 12 + "Continue. ({number})"
+PROMPT = "Here is what you should know first. " * 12 + "Continue. ({number})"
 
 
 @dataclass
@@ -241,7 +241,11 @@ def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Tr
     def receive(place: int) -> Answer:
         sleep(APART_S * place)
         return node.ask(
-            code.account(attack.name, number), _PROMPT.format(number=number), level, attack.asked, **attack.body
+            code.account(attack.name, number * attack.accounts),
+            PROMPT.format(number=number),
+            level,
+            attack.asked,
+            **attack.body,
         )
 
     with ThreadPoolExecutor(attack.answers) as together:
