@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "cloister"
-EVERYBODY = {"errors", "config", "levels", "messages", "cores"}
+EVERYBODY = {"errors", "config", "levels", "messages", "cores", "verify_mode"}
 
 ALLOWED = {
     "errors": set(),
     "cores": set(),
-    "config": {"errors", "levels", "cores"},
+    "config": {"errors", "levels", "cores", "verify_mode"},
+    "verify_mode": {"errors"},
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": {"errors"},

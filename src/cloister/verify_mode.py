@@ -1,11 +1,13 @@
 """How much of what the service decodes a vault computes again (`--verify`). It knows no process and no request."""
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from cloister.errors import SetupError
 
-ModeName = Literal["off", "sample", "late", "all"]  # the weakest first
+ModeName = Literal["off", "sample", "late", "all"]
+WHOLE: dict[str, tuple[ModeName, float]] = {"off": ("off", 0.0), "late": ("late", 1.0), "all": ("all", 1.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +19,11 @@ class VerifyMode:
 
     @classmethod
     def of(cls, text: str) -> "VerifyMode":
-        name, _, share = text.partition(":")
-        if name == "sample":
-            try:
-                if 0 < float(share) <= 1:
-                    return cls("sample", float(share))
-            except ValueError:
-                pass
-        elif not share and name in get_args(ModeName):
-            return cls(name, float(name != "off"))
+        if text in WHOLE:
+            return cls(*WHOLE[text])
+        with suppress(ValueError):
+            if text.startswith("sample:") and 0 < (share := float(text.removeprefix("sample:"))) <= 1:
+                return cls("sample", share)
         raise SetupError(
             "There is no such mode of verified decoding.", hint="--verify takes off, sample:0.1 (a share), late or all."
         )

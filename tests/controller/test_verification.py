@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cloister.controller.verification import CHUNK, MOST_DEVIATIONS
+from cloister.controller.verification import CHUNK, MOST_TROUBLES
 from cloister.errors import SetupError
 from cloister.messages.controller_service import DetachLink, GeneratePartitioned
 from cloister.messages.controller_vault import Claimed, Release, Verified
@@ -158,7 +158,7 @@ async def test_a_vault_that_cannot_verify_fails_the_answer_and_the_service_stops
 
 
 async def test_one_tenants_vaults_cannot_end_the_service_for_ever(node: Node) -> None:
-    for request_id in range(1, MOST_DEVIATIONS + 1):
+    for request_id in range(1, MOST_TROUBLES + 1):
         vault, number = await decoding(node, request_id)
         node.service.say(Tokens(number, (9,), finish="stop"))
         await vault.next(Claimed)
@@ -169,7 +169,7 @@ async def test_one_tenants_vaults_cannot_end_the_service_for_ever(node: Node) ->
     failure = await node.failure()
     assert failure.code == "service_unavailable" and "disagreed" in failure.message
     node.ask(10, tenant="bob")
-    vault = await node.vault(MOST_DEVIATIONS)
+    vault = await node.vault(MOST_TROUBLES)
     await vault.serve_first()
     assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 10
 
@@ -219,3 +219,27 @@ def test_modes(text: str, mode: tuple[str, float]) -> None:
 def test_no_such_mode(text: str) -> None:
     with pytest.raises(SetupError, match="--verify"):
         VerifyMode.of(text)
+
+
+async def test_an_abort_is_a_delay_once_and_then_an_error(node: Node) -> None:
+    _, number = await decoding(node)
+    node.service.say(Tokens(number, (20,)), Failed(number, "service_unavailable", "words of its own"))
+    assert (await node.service.next(GeneratePartitioned)).made == ()
+    await settle()
+    assert not node.frontend.messages
+    node.service.say(Failed(number, "internal_error", "words of its own"))
+    failure = await node.failure()
+    assert failure.code == "internal_error" and "words" not in failure.message
+
+
+async def test_aborts_are_few(node: Node) -> None:
+    for request_id in range(1, MOST_TROUBLES + 1):
+        _, number = await decoding(node, request_id)
+        node.service.say(Failed(number, "vault_lost", "It did not answer in time."))
+        assert (await node.failure()).code == "vault_lost"
+    node.ask(9, "another session")
+    assert "disagreed" in (await node.failure()).message
+    node.relay._node.verification._troubles["ann"].clear()  # an hour later
+    node.ask(10, "another session")
+    await (await node.vault(MOST_TROUBLES)).serve_first()
+    assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 10

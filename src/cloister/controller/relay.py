@@ -280,7 +280,7 @@ class Relay:
         self._node.verification.service_up(service)
 
     def service_gone(self) -> None:
-        """Requests that need it fail, but for verified ones; vaults and their sessions stay."""
+        """Requests that need it fail, unless they are verified; vaults and their sessions stay."""
         self._node.service = None
         self._vault_side.service_gone()
         self.labels.service_gone()

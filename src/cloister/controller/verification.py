@@ -1,28 +1,30 @@
-"""Verified decoding: what the service says of a request leaves when the request's own vault computed the same.
+"""Verified decoding: the service's tokens leave when the request's own vault computed the same.
 `all`: then alone. `late`: at once, but at most a chunk ahead of the vault, and an answer's end waits for it. `sample`:
 as `late`, for a share of the requests that this process draws. A service that deviates is ended."""
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from secrets import SystemRandom
+from time import monotonic
 
 from msgspec.structs import replace
 
 from cloister.controller.requests import Request
 from cloister.controller.service import Service
-from cloister.errors import CloisterError, Deviation, ProtocolError, ServiceUnavailable
+from cloister.errors import CloisterError, Deviation, ProtocolError, ServiceUnavailable, VaultLost
 from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
 from cloister.messages.controller_vault import Claimed, Verified
-from cloister.messages.generation import Tokens
+from cloister.messages.generation import Failed, Tokens
 from cloister.messages.types import FinishReason, TokenLogprob
 from cloister.verify_mode import VerifyMode
 
 log = logging.getLogger(__name__)
 
 CHUNK = 16  # tokens of a sequence that are computed again together
-MOST_DEVIATIONS = 3  # of one tenant in the life of this process: its vaults may be what deviates
+MOST_TROUBLES = 3  # deviations and aborts of one tenant in an hour: its own vaults may be what deviates
+HOUR_S = 3600.0
 Order = GeneratePartitioned | GenerateVariants
 
 
@@ -53,6 +55,7 @@ class _Claims:
     finish: FinishReason | None = None
     asked_for_end: bool = False
     waits: bool = False
+    tried_again: bool = False
 
     @property
     def in_flight(self) -> bool:
@@ -77,11 +80,15 @@ class Verification:
         self._mode, self._release, self._deviated = mode, release, deviated
         self._draw = SystemRandom().random
         self._claims: dict[int, _Claims] = {}
-        self._deviations: Counter[str] = Counter()
+        self._troubles: dict[str, deque[float]] = {}
 
     def check(self, owner: str) -> None:
-        """Raise if this tenant's vaults and the service disagreed too often: one user must not end it for all."""
-        if self._deviations[owner] >= MOST_DEVIATIONS:
+        """Raise if this tenant's vaults and the service disagreed too often: one user must not end it for all, and
+        each abort could tell this tenant something."""
+        recent = self._troubles.get(owner, deque())
+        while recent and recent[0] < monotonic() - HOUR_S:
+            recent.popleft()
+        if len(recent) >= MOST_TROUBLES:
             raise ServiceUnavailable(
                 "This tenant's vaults and the service disagreed too often.", hint="Ask the server's operator."
             )
@@ -180,12 +187,25 @@ class Verification:
     def _deviates(self, claims: _Claims, position: int, honest: str) -> None:
         """The service's own token stays here: it may be another user's word."""
         request = claims.request
-        self._deviations[request.owner] += 1
+        self._note_trouble(request)
         log.error("The service deviated at token %d of an answer. It starts again.", position)
         self.forget(request.request_id)
         self._deviated(request, Deviation(f"Token {position} of the answer was altered. {honest}."))
 
+    def _note_trouble(self, request: Request) -> None:
+        self._troubles.setdefault(request.owner, deque(maxlen=MOST_TROUBLES)).append(monotonic())
+
     # ---- a service that ends, and the next one
+
+    def goes_on_after(self, request: Request, failure: Failed, service: Service) -> bool:
+        """A request that the service ended begins again once, from what is verified: the user sees a delay."""
+        claims = self._claims[request.request_id]
+        if failure.code == VaultLost.code or claims.tried_again or not self.survives(request):
+            self._note_trouble(request)
+            return False
+        claims.tried_again = True
+        self._resume(claims, service)
+        return True
 
     def survives(self, request: Request) -> bool:
         """Whether the next service goes on from what is verified: not where the user has more than that."""

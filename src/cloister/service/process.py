@@ -28,8 +28,9 @@ def request_of(message: wire.Generate) -> EngineRequest:
     public = len(message.public)
     policy: PolicyName = "partition" if public else "none"  # without public tokens there is nothing to find or keep
     made = message.made if isinstance(message, wire.GenerateVariants) else (message.made,)
-    given = message.public, message.params, public, partitions, message.salt, policy
-    return EngineRequest(*head, *given, made=made)
+    return EngineRequest(
+        *head, message.public, message.params, public, partitions, message.salt, policy, made=made if any(made) else ()
+    )
 
 
 class Service:

@@ -116,8 +116,13 @@ class PartitionedRoute(VaultRoute):
         assert isinstance(message, Accepted | Tokens | Failed)
         if isinstance(message, Tokens) and request.verified:
             self.node.verification.claimed(request, message, self.node.serving().vocabulary)
+        elif isinstance(message, Failed) and request.verified and self._begins_again(request, message):
+            pass
         else:
             self.advance(request, message)
+
+    def _begins_again(self, request: Request, failure: Failed) -> bool:
+        return self.node.verification.goes_on_after(request, failure, self.node.working_service())
 
     def _check(self, request: Request, message: Prefilled) -> None:
         """The message goes on to the service, which serves all tenants: nothing in it may exceed the request."""
