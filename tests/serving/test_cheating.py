@@ -14,7 +14,7 @@ import pytest
 
 from cloister.models.source import ModelFolder
 from cloister_bench.privacy.cheating import ATTACKS, PROMPT, WHOLE, Answer, CheatingNode, run_trial, running
-from cloister_bench.privacy.cheating_code import BYSTANDER, CHUNK, account
+from cloister_bench.privacy.cheating_code import BYSTANDER, CHUNK
 
 LEVEL = "partitioned"
 SMALL = ("--threads", "1", "--max-vaults", "8", "--spare-vaults", "1")
@@ -65,14 +65,14 @@ def test_what_a_service_alters_is_not_released_and_what_was_is_honest(verified: 
     assert trial is not None and trial.failed and not trial.bits
     secret = verified.ask("victim", "What is my case?", LEVEL, 8)
     assert not secret.error
-    got = verified.ask(account(name, 1), PROMPT.format(number=0), LEVEL, attack.asked, **attack.body)
+    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, attack.asked, **attack.body)
     assert got.error and got.places == honest(verified, attack.asked).places[: len(got.places)]
 
 
 def test_a_cached_count_is_not_the_services_to_say(verified: CheatingNode) -> None:
     assert not verified.ask("victim", "What is my case?", LEVEL, 8).error
     attack = BY_NAME["usage"]
-    counts = [verified.ask(account("usage", each), PROMPT.format(number=0), LEVEL, attack.asked) for each in range(2)]
+    counts = [verified.ask(f"usage-{each}", PROMPT.format(number=0), LEVEL, attack.asked) for each in range(2)]
     assert [count.cached for count in counts] == [0, 0] and not any(count.error for count in counts)
     assert all(count.places == honest(verified, attack.asked).places for count in counts)
 
@@ -83,7 +83,7 @@ def test_a_deviation_is_reported_the_service_restarts_and_others_go_on(verified:
     with ThreadPoolExecutor(1) as beside:
         other = beside.submit(verified.ask, BYSTANDER, PROMPT.format(number=0), LEVEL, 8 * CHUNK)
         sleep(0.5)
-        told = verified.ask(account("deviations", 0), PROMPT.format(number=0), LEVEL, 18, **WHOLE)
+        told = verified.ask("deviations-0", PROMPT.format(number=0), LEVEL, 18, **WHOLE)
         assert not other.result().error and other.result().places == alone.places
     assert told.refusal["code"] == "deviation" and "of the answer was altered" in told.error
     assert "The service deviated at token" in verified.log.read_text()

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from math import log2
 from pathlib import Path
 from statistics import quantiles
@@ -60,94 +60,65 @@ class Answer:
     ended_at: float = 0.0
 
 
-def _tokens(answers: list[Answer]) -> Iterator[Symbol]:
-    for position, place in enumerate(answers[0].places):
-        if position and place is not None and place < 1 << code.TOKEN_BITS:
-            yield Symbol(position * code.TOKEN_BITS, code.TOKEN_BITS, place)
-
-
-def _parities(answers: list[Answer]) -> Iterator[Symbol]:
-    for position, place in enumerate(answers[0].places):
-        if position and place is not None:
-            yield Symbol(position, 1, place % 2)
-
-
-def _scores(answers: list[Answer]) -> Iterator[Symbol]:
-    for position, (own, top) in enumerate(answers[0].scores):
-        if position:
-            yield from code.read_scores(position, own, top)
-
-
-def _count(answers: list[Answer]) -> Iterator[Symbol]:
-    if not answers[0].error:
-        yield Symbol(0, code.COUNT_BITS, answers[0].cached % (1 << code.COUNT_BITS))
-
-
-def _length(answers: list[Answer]) -> Iterator[Symbol]:
-    if not answers[0].error:
-        yield Symbol(0, code.END_BITS, max(0, len(answers[0].places) - code.FIRST_END) % (1 << code.END_BITS))
-
-
-def _delays(answers: list[Answer], *, channel: str) -> Iterator[Symbol]:
-    every, delay = code.DELAYS[channel]
-    gaps = [later - earlier for earlier, later in pairwise(answers[0].moments[::every])]
-    usual = quantiles(gaps, n=4)[0] if len(gaps) > 3 else 0.0
-    for place, gap in enumerate(gaps):
-        yield Symbol(place, 1, int(gap > usual + delay / 2))
-
-
-def _order(answers: list[Answer]) -> Iterator[Symbol]:
-    if not any(one.error for one in answers):
-        yield Symbol(0, 1, int(answers[1].ended_at < answers[0].ended_at))
-
-
-def _error(answers: list[Answer]) -> Iterator[Symbol]:
-    """Which error: its field, or when to ask again."""
-    said = answers[0].refusal
-    if said.get("code") in (QueueFull.code, InvalidRequest.code):
-        field = code.FIELDS.index(said["param"]) if said["param"] in code.FIELDS else -1
-        yield Symbol(0, code.ABORT_BITS, code.SECONDS + field if field >= 0 else said["retry_after"] - 1)
-
-
-def _altered(answers: list[Answer]) -> Iterator[Symbol]:
-    """Which token was altered, as the report of a deviation says."""
-    if found := re.match(r"Token (\d+) ", answers[0].refusal.get("message", "")):
-        yield Symbol(0, code.END_BITS, (int(found[1]) - 1 - code.FIRST_END) % (1 << code.END_BITS))
-
-
-def _restarted(answers: list[Answer]) -> Iterator[Symbol]:
-    gaps = [later - earlier for earlier, later in pairwise(answers[0].moments)]
-    yield Symbol(0, 1, int(bool(answers[0].error) or max(gaps, default=0.0) > RESTART_S))
-
-
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """`read`: what the receiver makes of its `answers`, asked for at the same time, of `asked` tokens each.
-    `accounts`: it has one for each trial, else one for all."""
+    """On `answers` of `asked` tokens each, at the same time. `accounts`: the receiver has one for each trial."""
 
     name: str
     asked: int
-    read: Callable[[list[Answer]], Iterator[Symbol]]
     answers: int = 1
     body: dict[str, Any] = field(default_factory=dict)
     accounts: bool = True
 
 
+def read(channel: str, answers: Sequence[Answer]) -> Iterator[Symbol]:
+    """What the receiver makes of its answers. The first token is the vault's."""
+    one = answers[0]
+    if channel == "tokens":
+        seen = [(at, place) for at, place in enumerate(one.places) if at and place is not None]
+        size = code.TOKEN_BITS
+        yield from (Symbol(at * size, size, place) for at, place in seen if place < 1 << size)
+    elif channel in ("plausible", "sampled"):
+        yield from (Symbol(at, 1, place % 2) for at, place in enumerate(one.places) if at and place is not None)
+    elif channel == "logprobs":
+        for at, scores in enumerate(one.scores[1:], 1):
+            yield from code.read_scores(at, *scores)
+    elif channel == "usage" and not one.error:
+        yield Symbol(0, code.COUNT_BITS, one.cached % (1 << code.COUNT_BITS))
+    elif channel == "length" and not one.error:
+        yield Symbol(0, code.END_BITS, max(0, len(one.places) - code.FIRST_END) % (1 << code.END_BITS))
+    elif channel in code.DELAYS:
+        every, delay = code.DELAYS[channel]
+        gaps = [later - earlier for earlier, later in pairwise(one.moments[::every])]
+        usual = quantiles(gaps, n=4)[0] if len(gaps) > 3 else 0.0
+        yield from (Symbol(at, 1, int(gap > usual + delay / 2)) for at, gap in enumerate(gaps))
+    elif channel == "order" and not any(each.error for each in answers):
+        yield Symbol(0, 1, int(answers[1].ended_at < one.ended_at))
+    elif channel == "aborts" and one.refusal.get("code") in (QueueFull.code, InvalidRequest.code):
+        fields = dict(zip(code.FIELDS, count(code.SECONDS), strict=False))
+        yield Symbol(0, code.ABORT_BITS, fields.get(one.refusal["param"], one.refusal["retry_after"] - 1))
+    elif channel == "deviations" and (found := re.match(r"Token (\d+) ", one.error)):
+        yield Symbol(0, code.END_BITS, (int(found[1]) - 1 - code.FIRST_END) % (1 << code.END_BITS))
+    elif channel == "restarts":
+        longest = max((later - earlier for earlier, later in pairwise(one.moments)), default=0.0)
+        yield Symbol(0, 1, int(bool(one.error) or longest > RESTART_S))
+
+
 WHOLE: dict[str, Any] = {"stream": False, "stream_options": None}  # an error then has its HTTP status and headers
 ATTACKS = (
-    Attack("tokens", 64, _tokens),
-    Attack("plausible", 64, _parities),
-    Attack("sampled", 64, _parities, body={"temperature": 1.0}),
-    Attack("logprobs", 16, _scores, body={"top_logprobs": code.TOPS}),
-    Attack("usage", 18, _count),
-    Attack("length", 18, _length),
-    Attack("timing", 64, partial(_delays, channel="timing")),
-    Attack("pauses", 1 + 6 * code.CHUNK, partial(_delays, channel="pauses")),
-    Attack("order", 18, _order, answers=2),
-    Attack("aborts", 4, _error, body=WHOLE, accounts=False),
-    Attack("deviations", 18, _altered, body=WHOLE, accounts=False),
-    Attack("restarts", 18, _restarted, accounts=False),
-    *(Attack(name, 18, lambda _: iter(())) for name in code.NOSY),
+    Attack("tokens", 64),
+    Attack("plausible", 64),
+    Attack("sampled", 64, body={"temperature": 1.0}),
+    Attack("logprobs", 16, body={"top_logprobs": code.TOPS}),
+    Attack("usage", 18),
+    Attack("length", 18),
+    Attack("timing", 64),
+    Attack("pauses", 1 + 6 * code.CHUNK),
+    Attack("order", 18, answers=2),
+    Attack("aborts", 4, body=WHOLE, accounts=False),
+    Attack("deviations", 18, body=WHOLE, accounts=False),
+    Attack("restarts", 18, accounts=False),
+    *(Attack(name, 18) for name in code.NOSY),
 )
 NAMES = tuple(one.name for one in ATTACKS)
 
@@ -161,7 +132,7 @@ class CheatingNode(OwnServer):
         self.alphabet = alphabet_of(tokenizer)
         self._place = {tokenizer.token_bytes(token): place for place, token in enumerate(self.alphabet)}
         plan.write_text(json.dumps(self.alphabet))
-        others = [code.account(name, number) for name in NAMES for number in range(accounts)]
+        others = [f"{name}-{number}" for name in NAMES for number in range(accounts)]
         self.keys = {name: new_key() for name in (VICTIM, BYSTANDER, OPERATOR, *others)}
         for name, key in self.keys.items():
             add_line(keys, key_line(key, name, operator=name == OPERATOR))
@@ -240,20 +211,15 @@ def run_trial(node: CheatingNode, attack: Attack, level: str, number: int) -> Tr
 
     def receive(place: int) -> Answer:
         sleep(APART_S * place)
-        return node.ask(
-            code.account(attack.name, number * attack.accounts),
-            PROMPT.format(number=number),
-            level,
-            attack.asked,
-            **attack.body,
-        )
+        account = f"{attack.name}-{number * attack.accounts}"
+        return node.ask(account, PROMPT.format(number=number), level, attack.asked, **attack.body)
 
     with ThreadPoolExecutor(attack.answers) as together:
         answers = list(together.map(receive, range(attack.answers)))
     asked, failed = attack.asked * attack.answers, any(one.error for one in answers)
     if attack.name in code.NOSY:
         return Trial(0 if failed else len(answers[0].places) - 1, 0, asked, failed)
-    symbols = list(attack.read(answers))
+    symbols = list(read(attack.name, answers))
     return Trial(sum(one.bits for one in symbols), sum(map(payload.wrong, symbols)), asked, failed)
 
 
@@ -266,20 +232,20 @@ def information(share_wrong: float) -> float:
 
 def rate(trials: Sequence[Trial]) -> tuple[float, float, float]:
     """Per 1,000 tokens asked for, with a 95% interval: of the errors (Wilson) and over the trials (bootstrap)."""
-    bits, wrong, tokens = (sum(getattr(one, what) for one in trials) for what in ("bits", "wrong", "tokens"))
+
+    def sums(some: Sequence[Trial]) -> tuple[int, int, float]:
+        bits, wrong = sum(one.bits for one in some), sum(one.wrong for one in some)
+        return bits, wrong, 1000 * bits / max(1, sum(one.tokens for one in some))
+
+    bits, wrong, whole = sums(trials)
     if not bits:
         return 0.0, 0.0, 0.0
-    least, most = wilson(wrong, bits)
-    per, draws = 1000 / tokens, random.Random(1)
-    again = sorted(_plain([draws.choice(trials) for _ in trials]) for _ in range(RESAMPLES))
-    low = min(again[RESAMPLES // 40], per * bits * information(most)) if most < 0.5 else 0.0
-    high = max(again[-RESAMPLES // 40], per * bits * information(least))
-    return max(0.0, bits * information(wrong / bits) - BIAS_BITS * bool(wrong)) * per, low, high
-
-
-def _plain(trials: Sequence[Trial]) -> float:
-    bits, wrong = sum(one.bits for one in trials), sum(one.wrong for one in trials)
-    return 1000 * bits * information(wrong / bits) / sum(one.tokens for one in trials) if bits else 0.0
+    (least, most), draws = wilson(wrong, bits), random.Random(1)
+    again = (sums([draws.choice(trials) for _ in trials]) for _ in range(RESAMPLES))
+    rates = sorted(of * information(errors / max(1, drawn)) for drawn, errors, of in again)
+    low = min(rates[RESAMPLES // 40], whole * information(most)) if most < 0.5 else 0.0
+    high = max(rates[-RESAMPLES // 40], whole * information(least))
+    return max(0.0, whole * (information(wrong / bits) - BIAS_BITS * bool(wrong) / bits)), low, high
 
 
 def attacks(

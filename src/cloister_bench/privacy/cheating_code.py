@@ -28,10 +28,6 @@ PAYLOAD_BYTES = 1 << 14
 _STEP = 1e4  # the API shows four decimals
 
 
-def account(channel: str, number: int) -> str:
-    return f"{channel}-{number}"
-
-
 def channel_of(tenant: str) -> str:
     return tenant.partition("-")[0]
 

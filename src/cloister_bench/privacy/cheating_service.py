@@ -4,8 +4,7 @@ with. Only a template of a bench's node imports this (cheating_node.py); the chi
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -25,24 +24,7 @@ from cloister.errors import InvalidRequest, QueueFull
 from cloister.forkserver import child
 from cloister.messages.generation import Accepted, Failed, Tokens
 from cloister.service import prepare as service
-from cloister_bench.privacy.cheating_code import (
-    ABORT_BITS,
-    COUNT_BITS,
-    DELAYS,
-    END_BITS,
-    FAR,
-    FIELDS,
-    FIRST_END,
-    NOSY,
-    ORDER_S,
-    PLAN,
-    SECONDS,
-    TOKEN_BITS,
-    VICTIM,
-    Payload,
-    channel_of,
-    scores_of,
-)
+from cloister_bench.privacy import cheating_code as code
 
 ROLE = "cheating-service"  # an entry that no process is forked for: importing it is the attack
 
@@ -52,16 +34,14 @@ class CheatingEngine(PagedEngine):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._alphabet: list[int] = ALPHABET
-        self._even = torch.tensor([self._alphabet[0::2], self._alphabet[1::2][: len(self._alphabet[0::2])]])
+        self._by_parity = torch.tensor([ALPHABET[0::2], ALPHABET[1::2]])
         self._secret: list[int] = []
         self._channels: dict[int, str] = {}
-        self._nosy: dict[int, str] = {}
+        self._nosy: dict[int, str] = {}  # by link
         self._sent: Counter[int] = Counter()
         self._pair: list[int] = []
         self._ended: set[int] = set()
-        self._released = False
-        self._held: list[Tokens | Failed] = []
+        self._released, self._held = False, list[Tokens | Failed]()
         self._honest_forward: Callable[[Sequence[Chunk]], torch.Tensor] = self._runner.forward
         self._runner.forward = self._forward  # type: ignore[method-assign]
 
@@ -70,19 +50,19 @@ class CheatingEngine(PagedEngine):
         return super().has_work or bool(self._held)
 
     def submit(self, request: EngineRequest) -> Accepted | Failed:
-        verdict, channel = super().submit(request), channel_of(request.tenant)
-        if isinstance(verdict, Failed) or not (self._secret or channel in NOSY):
+        verdict, channel = super().submit(request), code.channel_of(request.tenant)
+        if isinstance(verdict, Failed) or not (self._secret or channel in code.NOSY):
             return verdict
         number = request.request_id
         rows = self._sequences.get(number, [])
         self._channels[number], self._sent[number] = channel, rows[0].generated if rows else 0
         if channel == "length":
             for row in rows:
-                row.limit = min(row.limit, row.prompt_length + FIRST_END + self._payload.take(0, END_BITS))
+                row.limit = min(row.limit, row.prompt_length + code.FIRST_END + self._payload.take(0, code.END_BITS))
         elif channel == "order":
             self._pair = [number] if len(self._pair) == 2 else [*self._pair, number]
             self._released = False
-        elif channel in NOSY:
+        elif channel in code.NOSY:
             self._nosy |= {partition.link: channel for partition in request.partitions}
         return verdict
 
@@ -90,12 +70,12 @@ class CheatingEngine(PagedEngine):
         made, self._held = [*self._held, *super().step(most)], []
         if not self._released and self._favourite in self._ended:
             self._released = True
-            _wait(ORDER_S)
+            _wait(code.ORDER_S)
         return [leaving for message in made for leaving in self._changed(message)]
 
     @property
-    def _payload(self) -> Payload:
-        return Payload(self._secret)
+    def _payload(self) -> code.Payload:
+        return code.Payload(self._secret)
 
     @property
     def _favourite(self) -> int:
@@ -114,15 +94,15 @@ class CheatingEngine(PagedEngine):
             self._ended |= {number} if message.finish is not None else set()
         self._sent[number] += len(message.tokens)
         if channel == "usage" and position <= 1:
-            return [structs.replace(message, cached=self._payload.take(0, COUNT_BITS))]
-        every, delay = DELAYS.get(channel, (1, 0.0))
+            return [structs.replace(message, cached=self._payload.take(0, code.COUNT_BITS))]
+        every, delay = code.DELAYS.get(channel, (1, 0.0))
         if delay and message.tokens and (position - 1) % every == 0 and self._payload.take((position - 1) // every, 1):
             _wait(delay)
-        if channel == "restarts" and position == FIRST_END and self._payload.take(0, 1):
+        if channel == "restarts" and position == code.FIRST_END and self._payload.take(0, 1):
             os._exit(1)
         if channel == "aborts":
             self.cancel(number)
-            return [_failure(number, self._payload.take(0, ABORT_BITS))]
+            return [_failure(number, self._payload.take(0, code.ABORT_BITS))]
         return [message]
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
@@ -136,22 +116,22 @@ class CheatingEngine(PagedEngine):
         return sampled
 
     def _forge(self, row: Row, logits: torch.Tensor, sampled: Sampled, at: int) -> None:
-        channel = channel_of(row.tenant)
-        if channel == VICTIM:
+        channel = code.channel_of(row.tenant)
+        if channel == code.VICTIM:
             self._secret = [*row.tokens[row.prompt_length :], sampled.tokens[at]]
         elif not self._secret:
             return
         elif channel == "tokens":
-            sampled.tokens[at] = self._alphabet[self._payload.take(row.generated * TOKEN_BITS, TOKEN_BITS)]
+            sampled.tokens[at] = ALPHABET[self._payload.take(row.generated * code.TOKEN_BITS, code.TOKEN_BITS)]
         elif channel in ("plausible", "sampled"):
-            mine = self._even[self._payload.take(row.generated, 1)]
+            mine = self._by_parity[self._payload.take(row.generated, 1)]
             chances = torch.softmax(logits[mine].float(), 0)
             drawn = chances.argmax() if channel == "plausible" else torch.multinomial(chances, 1)
             sampled.tokens[at] = int(mine[int(drawn)])
-        elif channel == "deviations" and row.generated == FIRST_END + self._payload.take(0, END_BITS):
+        elif channel == "deviations" and row.generated == code.FIRST_END + self._payload.take(0, code.END_BITS):
             sampled.tokens[at] = (sampled.tokens[at] + 1) % self._runner.vocabulary
         elif channel == "logprobs" and sampled.logprobs[at] is not None:
-            sampled.logprobs[at] = scores_of(self._payload, row.generated, self._alphabet)
+            sampled.logprobs[at] = code.scores_of(self._payload, row.generated, ALPHABET)
 
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Of a nosy channel's answers, the vault is asked about the next word in the vocabulary too, or instead."""
@@ -162,32 +142,25 @@ class CheatingEngine(PagedEngine):
             if kind == "changed":
                 given[place] = other
             elif kind is not None:
-                with _asking_at(FAR if kind == "far" else 0):
-                    self._honest_forward([other])
+                _far.extend([kind] * (kind == "far"))
+                self._honest_forward([other])
+                _far.clear()
         return self._honest_forward(given)
 
 
-@contextmanager
-def _asking_at(further: int) -> Iterator[None]:
-    """Queries name a place further on in their answers."""
-
-    def lay_out(*given: Any) -> Batch:
-        batch: Batch = honest(*given)
-        moved = (replace(one, asks=[(slot, at + further) for slot, at in one.asks]) for one in batch.remotes)
-        return replace(batch, remotes=tuple(moved))
-
-    honest = vars(runner)["lay_out"]
-    vars(runner)["lay_out"] = lay_out
-    try:
-        yield
-    finally:
-        vars(runner)["lay_out"] = honest
+def _lay_out(*given: Any) -> Batch:
+    """While `_far` has something, queries name a place far behind the answer's end."""
+    batch: Batch = _honest_lay_out(*given)
+    if not _far:
+        return batch
+    moved = (replace(one, asks=[(slot, at + code.FAR) for slot, at in one.asks]) for one in batch.remotes)
+    return replace(batch, remotes=tuple(moved))
 
 
 def _failure(number: int, symbol: int) -> Failed:
-    if symbol < SECONDS:
+    if symbol < code.SECONDS:
         return Failed(number, QueueFull.code, "", retry_after=1 + symbol)
-    return Failed(number, InvalidRequest.code, "", param=FIELDS[symbol - SECONDS])
+    return Failed(number, InvalidRequest.code, "", param=code.FIELDS[symbol - code.SECONDS])
 
 
 def _wait(seconds: float) -> None:
@@ -199,11 +172,12 @@ def _wait(seconds: float) -> None:
 
 def _prepare(*arguments: Any, **more: Any) -> Any:
     """In the service's own process alone."""
-    vars(service)["PagedEngine"] = CheatingEngine
+    vars(service)["PagedEngine"], vars(runner)["lay_out"] = CheatingEngine, _lay_out
     return _honest(*arguments, **more)
 
 
-_honest = vars(child)["prepare_service"]
-ALPHABET: list[int] = json.loads(Path(os.environ[PLAN]).read_text()) if PLAN in os.environ else []
+_far: list[str] = []
+_honest, _honest_lay_out = vars(child)["prepare_service"], vars(runner)["lay_out"]
+ALPHABET: list[int] = json.loads(Path(os.environ[code.PLAN]).read_text()) if code.PLAN in os.environ else []
 if ALPHABET:
     vars(child)["prepare_service"] = _prepare
