@@ -53,9 +53,12 @@ def test_without_verification_every_channel_carries_the_victims_words(unverified
     assert trial is not None and trial.bits and not trial.wrong
 
 
-def test_without_verification_a_vault_answers_questions_that_the_answer_did_not_need(unverified: CheatingNode) -> None:
-    trial = run_trial(unverified, BY_NAME["changed"], LEVEL, 0)
-    assert trial is not None and trial.bits == BY_NAME["changed"].asked - 1
+@pytest.mark.parametrize("name", ["changed", "far"])
+def test_without_verification_a_vault_answers_questions_that_no_answer_needs(
+    unverified: CheatingNode, name: str
+) -> None:
+    trial = run_trial(unverified, BY_NAME[name], LEVEL, 0)
+    assert trial is not None and trial.bits == BY_NAME[name].asked - 1
 
 
 @pytest.mark.parametrize("name", ["tokens", "plausible", "logprobs", "length"])
@@ -89,7 +92,7 @@ def test_a_deviation_is_reported_the_service_restarts_and_others_go_on(verified:
     assert "The service deviated at token" in verified.log.read_text()
 
 
-@pytest.mark.parametrize("name", ["extra", "changed"])
+@pytest.mark.parametrize("name", ["extra", "changed", "far"])
 def test_a_question_that_the_answer_does_not_need_ends_its_session(verified: CheatingNode, name: str) -> None:
     trial = run_trial(verified, BY_NAME[name], LEVEL, 0)
     assert trial is not None and trial.failed and not trial.bits
