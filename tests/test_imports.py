@@ -168,8 +168,6 @@ def test_the_graph_is_read_from_the_source() -> None:
 DETECTION_SURFACE = {
     "__main__",
     "checksums",
-    "classifier_folder",
-    "judge",
     "known_prefixes",
     "pipeline",
     "redaction",

@@ -90,8 +90,6 @@ class EngineSettings(_Frozen):
     kernels: KernelChoice = option("auto", "Which kernels compute.")
     threads: int = option(0, "Compute threads; 0: every core.", ge=0)
     kv_cache_mib: int = option(1024, "Memory for the KV cache.", ge=1)
-    cache_disk_bytes: int = option(0, "Disk space for encrypted KV blocks beyond the KV cache; 0: none.", ge=0)
-    cache_host_bytes: int = option(0, "Host memory for KV blocks that a GPU's KV cache has no room for; 0: none.", ge=0)
     max_running: int = option(64, "Sequences decoded at once.", ge=1)
     chunk_tokens: int = option(512, "Tokens in one step at most; fewer while several tenants are active.", ge=1)
     max_context: int = option(0, "Longest prompt plus answer; 0: what the model allows.", ge=0)
@@ -155,8 +153,8 @@ class ControllerSettings(MachineSettings):
     shared_policy: PolicyName = _sharing(
         "counted",
         "At the level shared: what tenants find of each other's prompts. counted: registered templates, and beginnings "
-        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing. For "
-        "comparison: safekv gives away whatever holds no personal data, global everything.",
+        "that more than --share-threshold accounts sent; registered: templates alone; partition, none: nothing; "
+        "global, for comparison: everything.",
     )
     share_epsilon: float = _sharing(
         1.0, "Noise on the count of accounts: Laplace(1/epsilon) for each page, for ever.", ge=0.01, le=1e9
@@ -183,15 +181,6 @@ class ControllerSettings(MachineSettings):
     )
     detector_rules: Path | None = _sharing(None, "Signed rules of what is private; read again after changes.")
     detector_key: str | None = _sharing(None, "The key that must have signed --detector-rules.", metavar="KEY")
-    detector_model: Path | None = _sharing(
-        None, "A Hugging Face folder for token classification as tier 2.", metavar="FOLDER", show_default="ours"
-    )
-    judge: bool = _sharing(
-        False, "Where the detector is unsure, ask the idle model, if it was measured.", name="--judge/--no-judge"
-    )
-    judge_report: Path | None = _sharing(
-        None, "Its measurement, by `cloister bench detection --judge`.", show_default="beside the model"
-    )
     sealed_weights: Path | None = _sealing(None, "Serve sealed weights once the key comes; see `cloister weights`.")
     provider_key: str | None = _sealing(None, "The key that must have signed them.", metavar="KEY")
 

@@ -21,7 +21,7 @@ MPC: PrivateLevel = "mpc"
 MOST_FAKES = 31  # λ at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots
 
 # Whose computed prompts a tenant may reuse.
-PolicyName = Literal["none", "partition", "registered", "counted", "safekv", "global"]
+PolicyName = Literal["none", "partition", "registered", "counted", "global"]
 
 
 class Reader(Enum):

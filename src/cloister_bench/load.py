@@ -2,10 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from secrets import token_hex
-from time import process_time
 from typing import Any
 
 import msgspec
@@ -21,8 +19,8 @@ GOODBYE_S = 5.0
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 
-async def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
-    """Raises an error a user can act on when there is no such server."""
+async def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> dict[str, Any]:
+    """As the server lists it. Raises an error a user can act on when there is no such server."""
     try:
         async with asyncio.timeout(timeout_s):
             answer = await get(address, "/v1/models", api_key)
@@ -32,7 +30,7 @@ async def first_model(address: HttpAddress, api_key: str | None, timeout_s: floa
         ) from None
     except OSError:
         raise ServiceUnavailable(
-            f"Nothing answers at {address}.", hint="Start a server with `cloister serve`, or check --url."
+            f"Nothing answers at {address}.", hint="Start a server with `cloister serve`, or check its address."
         ) from None
     except ProtocolError as wrong:
         raise SetupError(f"{address}: {wrong.message}", hint=NOT_OPENAI_HINT) from None
@@ -40,7 +38,7 @@ async def first_model(address: HttpAddress, api_key: str | None, timeout_s: floa
         raise Unauthorized(f"{address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
     try:
         listing: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
-        return str(listing["data"][0]["id"])
+        return {**listing["data"][0], "id": str(listing["data"][0]["id"])}
     except (msgspec.MsgspecError, KeyError, IndexError, TypeError):
         raise SetupError(
             f"{address} does not list its models as OpenAI's API does (HTTP {answer.status}).", hint=NOT_OPENAI_HINT
@@ -91,7 +89,6 @@ async def measure(
     model: str,
     load: Workload,
     users: int,
-    on_request_end: Callable[[], None] = lambda: None,
 ) -> RunReport:
     crowd = [User(address, api_key, load) for _ in range(users)]
     name = f"bench-{token_hex(6)}"
@@ -108,15 +105,12 @@ async def measure(
                 errors[broken.kind] += 1
                 if broken.kind == "timeout":
                     return  # the next would most likely wait as long
-            finally:
-                on_request_end()
 
     try:
         await asyncio.gather(*(ask_in_turn(number, "warmup", load.warmup) for number in range(users)))
         answers.clear()
         errors.clear()
-        before = process_time()
         await asyncio.gather(*(ask_in_turn(number, "run", load.requests_per_user) for number in range(users)))
-        return summarise(users, answers, errors, load.output_tokens, process_time() - before)
+        return summarise(users, answers, errors, load.output_tokens)
     finally:
         await asyncio.gather(*(user.leave(session) for user, session in zip(crowd, sessions, strict=True)))

@@ -1,4 +1,4 @@
-"""Servers as processes; where several are compared, one runs at a time and the others are paused."""
+"""Servers that are measured: running ones, by their address, and processes that are started here."""
 
 import asyncio
 import ctypes
@@ -8,11 +8,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from time import perf_counter
-from typing import Any, Self
+from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -23,10 +21,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.files import needed
 from cloister.process.hardening import PR_SET_PDEATHSIG
 from cloister_bench.connection import get, on_free_port
-from cloister_bench.load import first_model, measure
-from cloister_bench.messages import Workload
-from cloister_bench.report import RunReport
-from cloister_bench.suite.measurement import Measured, Point, ratio
+from cloister_bench.load import first_model
 
 
 def end_with_parent() -> None:
@@ -34,7 +29,28 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class ServerProcess:
+class Server:
+    """One that runs already. `model` and `has_levels` are known once it is ready."""
+
+    model = ""
+    has_levels = False
+
+    def __init__(self, name: str, address: HttpAddress, api_key: str | None = None) -> None:
+        self.name, self.address, self.api_key = name, address, api_key
+
+    async def ready(self, timeout_s: float) -> str:
+        """Waits until it lists a model; returns that model's name."""
+        listed = await first_model(self.address, self.api_key, timeout_s=min(timeout_s, 5))
+        self.model, self.has_levels = listed["id"], "protection" in listed
+        return self.model
+
+    def pause(self) -> None:
+        """Stops its threads, where it is ours to stop: an idle server that polls would take the other's cores."""
+
+    def resume(self) -> None: ...
+
+
+class ServerProcess(Server):
     """Use it in a `with`: nothing outlives the block. Output goes to a file: a pipe without a reader would stop it."""
 
     def __init__(
@@ -47,9 +63,7 @@ class ServerProcess:
         api_key: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.name = name
-        self.address = address
-        self.api_key = api_key
+        super().__init__(name, address, api_key)
         self._command = list(command)
         self.log = log
         self._environment = {**os.environ, **(environment or {})}
@@ -83,12 +97,11 @@ class ServerProcess:
         return self._process.pid
 
     async def ready(self, timeout_s: float) -> str:
-        """Waits until it lists a model; returns that model's name."""
         assert self._process is not None
         deadline = perf_counter() + timeout_s
         while self._process.poll() is None and perf_counter() < deadline:
             try:
-                return await first_model(self.address, self.api_key, timeout_s=5)
+                return await super().ready(timeout_s)
             except ServiceUnavailable:
                 await asyncio.sleep(0.5)
         ended = self._process.poll()
@@ -96,7 +109,6 @@ class ServerProcess:
         raise ServiceUnavailable(f"{self.name} {what}.", hint=f"Its output is in {self.log}.")
 
     def pause(self) -> None:
-        """Stops its threads: an idle server that polls would take the other's cores."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -108,10 +120,6 @@ class ServerProcess:
 
 
 class OwnServer(ServerProcess):
-    """`model` is what it calls its model once it is up."""
-
-    model: str
-
     def __init__(
         self, model: str | Path | None, logs: Path, arguments: Sequence[str] = (), api_key: str = DEVELOPMENT_KEY
     ) -> None:
@@ -121,7 +129,7 @@ class OwnServer(ServerProcess):
         super().__init__("cloister serve", command, address, logs / f"serve-{address.port}.log", api_key=api_key)
 
     def wait(self, timeout_s: float = 300.0) -> None:
-        self.model = asyncio.run(self.ready(timeout_s))
+        asyncio.run(self.ready(timeout_s))
 
     async def metrics(self) -> list[Sample]:
         exchange = await get(self.address, "/metrics", self.api_key)
@@ -129,87 +137,3 @@ class OwnServer(ServerProcess):
             raise ServiceUnavailable(f"The server does not show its metrics (HTTP {exchange.status}).")
         families = text_string_to_metric_families(exchange.body.decode())
         return [sample for family in families for sample in family.samples]
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A server at a level of protection. With `sessions` every user names one and so keeps its vault."""
-
-    name: str
-    server: ServerProcess
-    protection: str | None = None
-    sessions: bool = False
-
-
-class Sides:
-    """Measures one side while the servers of all others are paused."""
-
-    def __init__(self, sides: Sequence[Side], load: Workload) -> None:
-        self._sides, self._load = {side.name: side for side in sides}, load
-        self._models: dict[ServerProcess, str] = {}
-
-    async def start(self, timeout_s: float = 600.0) -> None:
-        for server in dict.fromkeys(side.server for side in self._sides.values()):
-            self._models[server] = await server.ready(timeout_s)
-            server.pause()
-
-    async def measure(self, point: Point, seed: int) -> RunReport:
-        """`point.level` is a side's name."""
-        side = self._sides[point.level]
-        load = replace(self._load, seed=seed, protection=side.protection, sessions=side.sessions)
-        side.server.resume()
-        try:
-            server = side.server
-            return await measure(server.address, server.api_key, self._models[server], load, point.users)
-        finally:
-            side.server.pause()
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What the sides reached. The first `own` names are ours."""
-
-    names: Sequence[str]
-    measured: Measured
-    own: int = 1
-
-    def _points(self, name: str) -> dict[int, Point]:
-        return {point.users: point for point in self.measured.rounds if point.level == name}
-
-    def _rounds(self, name: str) -> dict[int, list[RunReport]]:
-        return {users: list(self.measured.rounds[point].values()) for users, point in self._points(name).items()}
-
-    def median_runs(self, name: str) -> list[RunReport]:
-        """For each number of users the round with the median throughput (the lower one of two)."""
-        rounds = self._rounds(name).values()
-        return [sorted(runs, key=lambda run: run.output_tokens_per_s)[(len(runs) - 1) // 2] for runs in rounds]
-
-    def throughput(self, name: str) -> dict[int, float]:
-        """Users → median output tokens/s."""
-        return {users: median(run.output_tokens_per_s for run in runs) for users, runs in self._rounds(name).items()}
-
-    def ratios(self) -> dict[str, dict[str, dict[int, float]]]:
-        """Ours → peer → users → our throughput over the peer's; a peer that answered nothing has no ratio."""
-        found: dict[str, dict[str, dict[int, float]]] = {}
-        for ours in self.names[: self.own]:
-            for peer in self.names[self.own :]:
-                each = found.setdefault(ours, {}).setdefault(peer, {})
-                for users, point in self._points(ours).items():
-                    over = ratio(self.measured.rounds[point], self.measured.side(point, peer))
-                    each |= {} if over is None else {users: round(over, 3)}
-        return found
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "servers": {
-                name: {
-                    "output_tokens_per_s": self.throughput(name),
-                    "runs": [asdict(run) for run in self.median_runs(name)],
-                    "rounds": [
-                        [asdict(run) for run in runs] for runs in zip(*self._rounds(name).values(), strict=True)
-                    ],
-                }
-                for name in self.names
-            },
-            "ratios": self.ratios(),
-        }

@@ -17,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.errors import SetupError, Unauthorized
 from cloister.files import write_whole
+from cloister_mpc.config import PARTIES
 
 _URI = re.compile(r"cloister-mpc:(?:party/[0-2]|provider|client/[A-Za-z0-9._-]{1,64})")
 _DAYS = 825
@@ -75,10 +76,10 @@ class Keys:
         return self.of(Role("client", name))
 
 
-def make_keys(folder: Path, parties: int, clients: tuple[str, ...] = (DEFAULT_CLIENT,)) -> Keys:
+def make_keys(folder: Path, clients: tuple[str, ...] = (DEFAULT_CLIENT,)) -> Keys:
     """A new authority, whose key can let any peer in that is not pinned by fingerprint, and a certificate for every
     role, in a folder that must not have any yet."""
-    ranks = [Role("party", str(rank)) for rank in range(parties)]
+    ranks = [Role("party", str(rank)) for rank in range(PARTIES)]
     roles = (*ranks, Role("provider"), *(Role("client", name) for name in clients))
     for role in roles:
         if Role.parse(role.uri) != role:

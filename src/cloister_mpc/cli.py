@@ -7,7 +7,7 @@ import signal
 from contextlib import closing
 from pathlib import Path
 from time import time
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import typer
@@ -24,7 +24,7 @@ from cloister_mpc.certificates import (
     fingerprint,
     make_keys,
 )
-from cloister_mpc.config import read_config
+from cloister_mpc.config import PARTIES, read_config
 from cloister_mpc.offer import require_packages
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
@@ -34,7 +34,6 @@ _PATIENCE_S = 60.0
 _REQUEST_S = 3600.0  # on shares a token takes seconds, and over a slow network minutes
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
-ProtocolChoice = Annotated[Literal["aby3", "cheetah"], typer.Option(help="aby3: three parties; cheetah: two.")]
 ClientKey = Annotated[
     Path | None,
     typer.Option(
@@ -47,7 +46,6 @@ ModelChoice = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub 
 @mpc.command("keys")
 def keys(
     folder: Annotated[Path, typer.Argument(help="Where to write them; must hold no keys yet.")],
-    parties: Annotated[int, typer.Option(min=2, max=3, help="How many parties there are.")] = 3,
     client: Annotated[list[str] | None, typer.Option(help="A client's name; may be given again.")] = None,
 ) -> None:
     """Make an authority and certificates for parties, provider and clients.
@@ -57,10 +55,10 @@ def keys(
 
     Example:
 
-      cloister mpc keys keys --parties 3 --client clerk
+      cloister mpc keys keys --client clerk
     """
-    made = make_keys(folder, parties, tuple(client or [DEFAULT_CLIENT]))
-    for rank in range(parties):
+    made = make_keys(folder, tuple(client or [DEFAULT_CLIENT]))
+    for rank in range(PARTIES):
         certificate = made.of(Role("party", str(rank))).certificate
         typer.echo(f"{certificate}: fingerprint {fingerprint(certificate)}")
     typer.echo(f"Keys written to {folder}.", err=True)
@@ -76,10 +74,7 @@ def party(
 
       cloister mpc party --config parties.toml --rank 0
     """
-
-    settings = read_config(config)
-    if rank >= len(settings.party):
-        raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
+    read_config(config)  # an error must come before the process is replaced
     require_packages()
     from cloister_mpc.party.party import become_party
 
@@ -89,10 +84,9 @@ def party(
 @mpc.command("up")
 def up(
     folder: Annotated[
-        Path | None, typer.Option(help="Keys, settings and shelves.", show_default="cache folder/mpc/PROTOCOL")
+        Path | None, typer.Option(help="Keys, settings and shelves.", show_default="cache folder/mpc/aby3")
     ] = None,
     model: ModelChoice = None,
-    protocol: ProtocolChoice = "aby3",
 ) -> None:
     """Start all parties on this machine, deal them a model, and keep them running until interrupted.
 
@@ -108,9 +102,9 @@ def up(
     from cloister_mpc.local_parties import CONFIG_FILE, KEYS, Supervisor, make_local
 
     console = Console(stderr=True, highlight=False)
-    place = folder or cache_folder() / "mpc" / protocol
+    place = folder or cache_folder() / "mpc" / "aby3"
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings = make_local(place, protocol)
+    settings = make_local(place)
     require_packages()
     from cloister_mpc.provider.dealing import serve_weights
 
@@ -118,12 +112,12 @@ def up(
         signal.signal(number, signal.default_int_handler)
     with console.status("Looking for the model…"):
         found = find_model(model)
-    file, count = place / CONFIG_FILE, len(settings.party)
-    with closing(Supervisor(file, count)):
+    file = place / CONFIG_FILE
+    with closing(Supervisor(file)):
         try:
             asyncio.run(serve_weights(settings, Keys(place / KEYS).provider, found, console))
             console.print(
-                f"[bold green]{count} parties[/] ({settings.protocol}) serve [bold]{found.name}[/]; settings: {file}",
+                f"[bold green]{PARTIES} parties[/] serve [bold]{found.name}[/]; settings: {file}",
                 soft_wrap=True,
             )
             signal.pause()

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -98,12 +99,18 @@ class MpcClientKeeper:
         max_context: int,
         identity: bytes = b"",
     ) -> None:
-        self._folder = folder
-        self._settings = settings
-        self._route = route
-        self._vocabulary = vocabulary
-        self._identity = identity
-        self._max_context = min(max_context, settings.max_context)
+        self._folder, self._settings, self._route = folder, settings, route
+        self._start_client = partial(
+            StartMpcClient,
+            VERSION,
+            folder.name,
+            str(folder.path),
+            max_context=min(max_context, settings.max_context),
+            vocabulary=vocabulary,
+            draft_tokens=settings.draft_tokens,
+            identity=identity,
+            cache=settings.cache,
+        )
         self._local_parties: ModuleHandle[LocalPartiesReady] | None = None
         self._client: ModuleHandle[MpcClientReady] | None = None
         self._up = False
@@ -172,20 +179,7 @@ class MpcClientKeeper:
         self._client = ModuleHandle(
             "client", CLIENT, FromMpcClient, MpcClientReady, handle=self._handle, on_end=self._supervisor.ended
         )
-        folder = self._folder
-        self._client.send(
-            StartMpcClient(
-                VERSION,
-                folder.name,
-                str(folder.path),
-                str(parties),
-                self._max_context,
-                self._vocabulary,
-                self._settings.draft_tokens,
-                self._identity,
-                self._settings.cache,
-            )
-        )
+        self._client.send(self._start_client(parties=str(parties)))
         await self._client.ready
         self._up, self._trouble = True, None
         log.info("The level mpc is served.")

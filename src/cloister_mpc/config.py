@@ -12,9 +12,8 @@ from cloister.link.network.address import Address
 from cloister_mpc.messages import VERSION, ShareHead
 
 T = TypeVar("T")
-Protocol = Literal["aby3", "cheetah"]
-
-PARTIES = {"aby3": 3, "cheetah": 2}
+PARTIES = 3
+KIND = "llama"  # model_type of the models that are computed on shares
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,8 +48,8 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     authority: str
     party: tuple[PartyPlace, ...]
-    protocol: Protocol = "aby3"
-    beaver: Literal["multi_party"] = "multi_party"  # the only safe one; evidence and files name it
+    protocol: Literal["aby3"] = "aby3"  # evidence and files name both; there is no other choice
+    beaver: Literal["multi_party"] = "multi_party"
     limits: Limits = Limits()
     base: str = "."
 
@@ -99,9 +98,8 @@ def decode_settings(settings: bytes, kind: type[T]) -> T:
 
 
 def _check(config: PartiesConfig, file: Path) -> None:
-    wanted = PARTIES[config.protocol]
-    if len(config.party) != wanted:
-        raise SetupError(f"{file}: {config.protocol} has {wanted} parties, not {len(config.party)}.")
+    if len(config.party) != PARTIES:
+        raise SetupError(f"{file}: {config.protocol} has {PARTIES} parties, not {len(config.party)}.")
     addresses = [Address.parse(text) for place in config.party for text in (place.control, place.link)]
     if any(not isinstance(address.host, str) or address.port == 0 for address in addresses):
         raise SetupError(f"{file}: every party needs fixed HOST:PORT addresses.")
@@ -129,10 +127,6 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_ELEMENTS: dict[Protocol, int] = {"aby3": 2, "cheetah": 1}
-"""Ring elements that one party holds of a secret: two of the three of ABY3's replicated sharing."""
-
-
-def share_bytes(head: ShareHead, protocol: Protocol, element_bytes: int = 8) -> int:
-    """Size of one party's share of a secret; elements of arithmetic shares have 64 bits."""
-    return math.prod(head.dims) * _ELEMENTS[protocol] * element_bytes
+def share_bytes(head: ShareHead, element_bytes: int = 8) -> int:
+    """Size of one party's share: two of the three elements of ABY3's replicated sharing, 64 bits where arithmetic."""
+    return math.prod(head.dims) * 2 * element_bytes

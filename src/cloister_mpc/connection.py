@@ -15,6 +15,17 @@ from cloister.messages.frames import FrameReader, encode_frame
 MOST_UNREAD = 64 << 20
 
 
+async def accepted(
+    connection: socket.socket, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises OSError (ssl.SSLError among them)."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=tls)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
 class Connection:
     """One end. `receive` gives the next message, or None when the other end is gone."""
 
@@ -30,15 +41,6 @@ class Connection:
         """Raises OSError (ssl.SSLError among them) or TimeoutError."""
         opening = asyncio.open_connection(str(address.host), address.port, ssl=tls)
         return cls(*await asyncio.wait_for(opening, patience_s), union)
-
-    @classmethod
-    async def accept(cls, accepted: socket.socket, tls: ssl.SSLContext, union: object) -> Self:
-        """Raises OSError (ssl.SSLError among them)."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=tls)
-        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), union)
 
     @property
     def tls(self) -> ssl.SSLObject:

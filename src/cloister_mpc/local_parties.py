@@ -23,7 +23,7 @@ from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import begin_child
 from cloister_mpc.certificates import Keys, Role, fingerprint, make_keys
-from cloister_mpc.config import PARTIES, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
+from cloister_mpc.config import PARTIES, Limits, PartiesConfig, PartyPlace, config_text, read_config
 from cloister_mpc.connection import Connection
 from cloister_mpc.controller_messages import LocalPartiesReady, StartLocalParties, ToLocalParties
 from cloister_mpc.party.party import command
@@ -41,19 +41,16 @@ PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
 """A local party that dies is seen to die; one that is silent may just wait for a core."""
 
 
-def make_local(
-    folder: Path, protocol: Protocol = "aby3", *, hosts: tuple[str, ...] = (), limits: Limits | None = None
-) -> PartiesConfig:
+def make_local(folder: Path, *, hosts: tuple[str, ...] = (), limits: Limits | None = None) -> PartiesConfig:
     """Keys and settings in `folder`, on free ports; existing ones are used as they are."""
     file = folder / CONFIG_FILE
     if file.exists():
         return read_config(file)
-    count = PARTIES[protocol]
-    make_keys(folder / KEYS, count)
-    hosts = hosts or ("127.0.0.1",) * count
+    make_keys(folder / KEYS)
+    hosts = hosts or ("127.0.0.1",) * PARTIES
     places = []
-    ports = free_ports(2 * count)
-    for rank, (control, link) in enumerate(zip(ports[:count], ports[count:], strict=True)):
+    ports = free_ports(2 * PARTIES)
+    for rank, (control, link) in enumerate(zip(ports[:PARTIES], ports[PARTIES:], strict=True)):
         name = Role("party", str(rank)).file_name
         places.append(
             PartyPlace(
@@ -66,9 +63,7 @@ def make_local(
                 programs=str(local_programs()),
             )
         )
-    config = PartiesConfig(
-        authority=f"{KEYS}/ca.crt", party=tuple(places), protocol=protocol, limits=limits or Limits()
-    )
+    config = PartiesConfig(authority=f"{KEYS}/ca.crt", party=tuple(places), limits=limits or Limits())
     file.write_text(config_text(config))
     return read_config(file)
 
@@ -81,17 +76,15 @@ def local_programs() -> Path:
 class Supervisor:
     """Keeps one process per party running; one that ends is started again."""
 
-    def __init__(
-        self, file: Path, parties: int, *, logs: Path | None = None, before: dict[int, list[str]] | None = None
-    ) -> None:
+    def __init__(self, file: Path, *, logs: Path | None = None, before: dict[int, list[str]] | None = None) -> None:
         """`logs`: folder for the parties' output, else it goes to ours; `before`: put before a party's command."""
         self._file = file
         self._logs = logs
         self._before = before or {}
         self._stopping = threading.Event()
         self._stack = ExitStack()
-        self.processes = [self._start(rank) for rank in range(parties)]
-        self._threads = [threading.Thread(target=self._keep, args=(rank,), daemon=True) for rank in range(parties)]
+        self.processes = [self._start(rank) for rank in range(PARTIES)]
+        self._threads = [threading.Thread(target=self._keep, args=(rank,), daemon=True) for rank in range(PARTIES)]
         for thread in self._threads:
             thread.start()
 
@@ -163,7 +156,7 @@ async def serve(controller: socket.socket) -> None:
         connection.post(start_failed(reason, "The parties cannot start"))
         return
     hung_up = asyncio.create_task(_until_hung_up(connection))
-    with closing(Supervisor(place / CONFIG_FILE, len(config.party), logs=logs)):
+    with closing(Supervisor(place / CONFIG_FILE, logs=logs)):
         dealing = asyncio.create_task(_deal(asked, place, config))
         await asyncio.wait((dealing, hung_up), return_when=asyncio.FIRST_COMPLETED)
         if dealing.done():

@@ -7,8 +7,9 @@ from msgspec import Meta, Struct
 
 from cloister.errors import CloisterError
 from cloister.messages.types import Digest, Message, SilentRepr
+from cloister_mpc.cache.plan import CachePlan
 
-VERSION = 2
+VERSION = 3
 CHUNK_BYTES = 1 << 20
 
 Token16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -28,8 +29,6 @@ Answer = Literal["token", "sampled", "logits"]
 
 RunKind = Literal["prefill", "step"]
 
-Bundle = Literal["lean", "tuned", "naive"]  # how non-linear functions are computed (functions.bundle)
-
 
 class _OfSession(Message, frozen=True):
     """`session` names a generation; it is the same at every party, drawn at random by the client."""
@@ -42,12 +41,12 @@ class _OfEpoch(Message, frozen=True):  # `epoch` counts the lives of the engines
 
 
 class GenerationSpec(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is public of a generation, all of it: every party compiles its programs from this and from its own code."""
+    """What is public of a generation, all of it: every party compiles its programs from this, from the model's shape
+    and from its own code."""
 
-    prompt_tokens: Annotated[int, Meta(ge=1, le=2**20)]  # a bucket
-    new_tokens: Annotated[int, Meta(ge=1, le=2**20)]
-    cache: Json = b"{}"  # cache.plan.CachePlan
-    functions: Bundle = "lean"
+    prompt_tokens: Annotated[int, Meta(ge=16, le=65_536, multiple_of=16)]  # a bucket (shape.bucket_of)
+    new_tokens: Annotated[int, Meta(ge=1, le=65_536)]
+    cache: CachePlan = CachePlan(method="full")
     answer: Answer = "token"
 
 
@@ -194,8 +193,8 @@ class Beat(Message, frozen=True, tag="beat"): ...  # Both ways, all the time: I 
 
 
 class Prepare(SilentRepr, _OfEpoch, frozen=True, tag="prepare"):
-    """Leader → follower: end your engine, start a new one for this epoch. `key` is in every link connection's first
-    bytes, so that a connection of an earlier epoch is refused."""
+    """Leader → follower: end your engine; start one for this epoch, connect it and load the weights. `key` is in every
+    link connection's first bytes, so that a connection of an earlier epoch is refused."""
 
     key: Token16
 
@@ -204,13 +203,6 @@ class WeightsReady(Message, frozen=True, tag="weights_ready"):
     """Follower → leader: it holds all weights; `digest` is of the model and of which dealings it holds."""
 
     digest: Digest
-
-
-class Prepared(_OfEpoch, frozen=True, tag="prepared"): ...  # Follower → leader: its new engine is up
-
-
-class Join(_OfEpoch, frozen=True, tag="join"):
-    """Leader → follower: all engines are up. Connect, and load the weights."""
 
 
 class Joined(_OfEpoch, frozen=True, tag="joined"): ...  # Follower → leader: connected, weights loaded
@@ -278,8 +270,8 @@ FromClient = Open | Put | Piece | Run | Close
 FromProvider = AskWeights | Weight | WeightPiece | Complete
 FromDealer = Hello | AskStatus | FromClient | FromProvider
 ToDealer = Welcome | Opened | Progress | Result | Piece | Done | Refused | HeldWeights | Stored | Serving
-FromFollower = PartyHello | Beat | WeightsReady | Prepared | Joined | Broken | Ready
-ToFollower = PartyHello | Beat | Prepare | Join | Begin | Broken | Turn | Withdraw | Refused
+FromFollower = PartyHello | Beat | WeightsReady | Joined | Broken | Ready
+ToFollower = PartyHello | Beat | Prepare | Begin | Broken | Turn | Withdraw | Refused
 FromVisitor = FromDealer | FromFollower
 ToEngine = StartEngine | Load | Open | Put | Piece | Run | Close
 FromEngine = Listening | Loaded | Opened | Progress | Result | Piece | Done | Refused

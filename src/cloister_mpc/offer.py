@@ -7,12 +7,11 @@ from pathlib import Path
 from cloister.config import Settings
 from cloister.errors import ModelUnsupported, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
+from cloister_mpc.config import KIND, PARTIES
 
-PARTIES = 3
 BYTES_PER_NUMBER = 16  # replicated sharing: each party holds two of a number's three shares, eight bytes each
 BYTES_BESIDE_WEIGHTS = 700 << 20
 """What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""
-_MODELS = ("llama", "gpt2")
 _PACKAGES = ("spu", "jax")
 
 
@@ -32,10 +31,10 @@ def require(settings: Settings, folder: ModelFolder) -> None:
             "Parties on this machine cannot be dealt weights that are sealed.",
             hint="Their provider can deal them to parties elsewhere (--mpc-parties).",
         )
-    if folder.config and folder.config.get("model_type") not in _MODELS:
+    if folder.config and folder.config.get("model_type") != KIND:
         raise ModelUnsupported(
             f"Models of the kind '{folder.config.get('model_type')}' are not computed on shares.",
-            hint="Llama- and GPT-2-style models are.",
+            hint="Llama-style models are.",
         )
     parties = settings.mpc.parties
     if parties is not None and not parties.is_file():

@@ -9,30 +9,29 @@ from numpy.typing import NDArray
 from spu import Io, libspu
 
 from cloister.errors import ProtocolError
-from cloister_mpc.config import PARTIES, Protocol, share_bytes
+from cloister_mpc.config import PARTIES, share_bytes
 from cloister_mpc.functions.ring import FRACTION_BITS
 from cloister_mpc.messages import CHUNK_BYTES, DataType, ShareHead
 
-_KINDS: dict[Protocol, libspu.ProtocolKind] = {"aby3": libspu.ProtocolKind.ABY3, "cheetah": libspu.ProtocolKind.CHEETAH}
 _TYPES: dict[DataType, libspu.DataType] = {
     "float32": libspu.DataType.DT_F32,
     "int32": libspu.DataType.DT_I32,
     "int64": libspu.DataType.DT_I64,
 }
 _NAMES = {number: name for name, number in _TYPES.items()}
-_STORAGE = re.compile(r"([a-z0-9]+)\.(?:AShr<FM64>|BShr<PT_U(8|16|32|64|128),\d{1,3}>)")
+ARITHMETIC = "aby3.AShr<FM64>"  # the kind of share that parties are dealt
+_STORAGE = re.compile(r"aby3\.(?:AShr<FM64>|BShr<PT_U(8|16|32|64|128),\d{1,3}>)")
 
 
-def runtime_config(protocol: Protocol = "aby3") -> libspu.RuntimeConfig:
+def runtime_config() -> libspu.RuntimeConfig:
     """What all parties and dealers must agree on. Nothing is traced, profiled or dumped: no log holds a secret."""
-    field = libspu.FieldType.FM64
-    return libspu.RuntimeConfig(protocol=_KINDS[protocol], field=field, fxp_fraction_bits=FRACTION_BITS)
+    kind, field = libspu.ProtocolKind.ABY3, libspu.FieldType.FM64
+    return libspu.RuntimeConfig(protocol=kind, field=field, fxp_fraction_bits=FRACTION_BITS)
 
 
 class Dealer:
-    def __init__(self, protocol: Protocol = "aby3") -> None:
-        self.parties = PARTIES[protocol]
-        self._io = Io(self.parties, runtime_config(protocol))
+    def __init__(self) -> None:
+        self._io = Io(PARTIES, runtime_config())
 
     def deal(self, values: NDArray[np.generic]) -> list[libspu.Share]:
         """Fresh secret shares: integers stay integers, floats become fixed point."""
@@ -49,10 +48,6 @@ class Dealer:
 
 def _dense(values: NDArray[np.generic]) -> NDArray[np.generic]:
     return np.ascontiguousarray(values).reshape(values.shape)  # ascontiguousarray makes a row of a single number
-
-
-def storage(protocol: Protocol) -> str:
-    return f"{protocol}.AShr<FM64>"
 
 
 def share_of(head: ShareHead, kind: str, content: bytes) -> libspu.Share:
@@ -96,9 +91,9 @@ def pieces(content: bytes | memoryview) -> Iterator[bytes]:
         yield bytes(view[start : start + CHUNK_BYTES])
 
 
-def result_size(head: ShareHead, kind: str, protocol: Protocol) -> int:
+def result_size(head: ShareHead, kind: str) -> int:
     """Bytes that a result's share must have; raises for a kind that is not the protocol's."""
     found = _STORAGE.fullmatch(kind)
-    if found is None or found[1] != protocol:
+    if found is None:
         raise ProtocolError("A result is not a share of this protocol.")
-    return share_bytes(head, protocol, int(found[2]) // 8 if found[2] else 8)
+    return share_bytes(head, int(found[1]) // 8 if found[1] else 8)

@@ -273,16 +273,6 @@ def test_parties_and_how_long_sessions_stay_can_be_demanded(node: Node) -> None:
     assert broken(check(node.evidence(), strict)) == {"setting parties", "setting session idle"}
 
 
-def test_an_operators_own_detector_is_shown_and_can_be_demanded(node: Node) -> None:
-    policy = replace(SNP, settings=SettingsPolicy(detector_models=((b"d" * 32).hex(),)))
-    assert check(node.evidence(), policy).passed, "the release's own"
-    for digest, wrong in ((b"d" * 32, set()), (b"e" * 32, {"setting detector model"})):
-        node.statement = statement(replace(SETTINGS, detector_model=digest))
-        verdict = check(node.evidence(), policy)
-        assert broken(verdict) == wrong and digest.hex() in check_of(verdict, "settings").reason
-        json.dumps(verdict.as_json())
-
-
 def test_weights_can_be_pinned(node: Node) -> None:
     pinned = replace(SNP, weights=(bytes(32).hex(),))
     assert check(node.evidence(), pinned).passed

@@ -15,7 +15,7 @@ def test_the_version_is_the_packages(run: Run, words: str) -> None:
     assert (result.exit_code, result.stdout) == (0, f"cloister {__version__}\n")
 
 
-@pytest.mark.parametrize("command", ["serve", "chat", "bench serve", "key new"])
+@pytest.mark.parametrize("command", ["serve", "chat", "bench peers", "key new"])
 def test_every_command_explains_itself_by_example(run: Run, command: str) -> None:
     result = run(*command.split(), "--help")
     assert result.exit_code == 0

@@ -11,7 +11,6 @@ from cloister.prefix.templates import read_templates
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.transparency.note import VerifierKey
 from tests.cli.conftest import Run
-from tests.detection.made_classifier import WORD, make_classifier
 
 PRIVATE = "Write a function that sorts a list of numbers, and explain it. My mail is sunny@example.org."
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
@@ -44,16 +43,6 @@ def test_a_clean_text_is_public(run: Run) -> None:
 def test_no_text_and_two_texts_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("cache", "explain").exit_code != 0
     assert run("cache", "explain", "a", "--file", str(tmp_path)).exit_code != 0
-
-
-def test_explain_with_a_model_of_ones_own(run: Run, tmp_path: Path) -> None:
-    folder = make_classifier(tmp_path, flags=True)
-    arguments = ("cache", "explain", f"Margaret saw a {WORD}.", "--json", "--detector-model", str(folder))
-    [finding] = json.loads(run(*arguments).stdout)["findings"]
-    assert (finding["text"], finding["tier"], finding["category"]) == (WORD, 2, "name")
-    (folder / "config.json").unlink()
-    refused = run(*arguments)
-    assert refused.exit_code == 2 and "has no config.json" in refused.output
 
 
 def test_rules_of_ones_own_are_signed_and_used(run: Run, tmp_path: Path) -> None:

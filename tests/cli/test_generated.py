@@ -26,17 +26,17 @@ INTERNAL = {
     "gateway.max_connections_of_one",
 }
 """Limits of `cloister serve` that tests set and operators do not."""
-_SERVICE = "kv_cache_mib cache_disk_bytes cache_host_bytes max_running max_waiting max_waiting_per_tenant"
+_SERVICE = "kv_cache_mib max_running max_waiting max_waiting_per_tenant"
 _SERVICE_LINKS = "attention_processes link_deadline_ms"
 HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE} {_SERVICE_LINKS}".split())}
 """A vault host has no service: these are the service's."""
 
 SERVE_OPTIONS = """
-    host port model served-model-name dtype weights keys threads kernels kv-cache-mib cache-disk-bytes cache-host-bytes
+    host port model served-model-name dtype weights keys threads kernels kv-cache-mib
     max-running chunk-tokens max-context max-waiting request-timeout max-vaults gpu-in-turns attention-processes
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
-    templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key detector-model judge
-    judge-report vault-host vault-host-key vault-host-policy attester gpu-evidence release
+    templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
+    vault-host vault-host-key vault-host-policy attester gpu-evidence release
     sealed-weights provider-key mpc mpc-parties mpc-context mpc-drafts mpc-cache allow-degraded-sandbox
 """
 
@@ -60,7 +60,7 @@ def test_every_setting_has_an_option_or_is_internal_on_purpose(model: type[BaseM
 def test_the_options_of_serve_keep_their_names() -> None:
     flags = [option.flags for option in options_of(Settings)]
     assert {one.split("/")[0].removeprefix("--") for one in flags} == set(SERVE_OPTIONS.split())
-    assert {"--detector/--no-detector", "--judge/--no-judge"} <= set(flags)
+    assert "--detector/--no-detector" in flags
 
 
 @pytest.mark.parametrize("model", [Settings, VaultHostSettings])

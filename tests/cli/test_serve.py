@@ -205,7 +205,7 @@ def test_the_port_is_kept_until_somebody_listens_there(run: Run, monkeypatch: py
     os.close(kept[0])
 
 
-@pytest.mark.parametrize(("policy", "says"), [("system-prompt", "partition"), ("everyone", "safekv")])
+@pytest.mark.parametrize(("policy", "says"), [("system-prompt", "partition"), ("everyone", "counted")])
 def test_a_prefix_policy_that_is_none_is_refused_with_what_to_use(run: Run, policy: str, says: str) -> None:
     result = run("serve", "--prefix-policy", policy)
     assert result.exit_code == 2 and says in " ".join(result.output.replace("│", " ").split())

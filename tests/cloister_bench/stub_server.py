@@ -67,8 +67,8 @@ def usage_event(prompt_tokens: int, completion_tokens: int) -> bytes:
     return event({"id": "x", "choices": [], "usage": usage})
 
 
-def models_response() -> bytes:
-    return json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}, {"id": "other"}]})
+def models_response(**more: object) -> bytes:
+    return json_response({"object": "list", "data": [{"id": MODEL, "object": "model", **more}, {"id": "other"}]})
 
 
 def openai_server(tokens_per_chunk: int = 1, answer: str = "word ") -> Respond:

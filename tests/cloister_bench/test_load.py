@@ -33,22 +33,21 @@ async def run(stub: Stub, load: Workload = SMALL, users: int = 2, key: str | Non
 
 
 async def test_every_token_of_every_request_is_counted_and_the_warm_up_is_not() -> None:
-    ended = []
     with stub_server(openai_server()) as stub:
         address = HttpAddress.parse(stub.url)
-        report = await measure(address, "k", MODEL, SMALL, 4, lambda: ended.append(1))
+        report = await measure(address, "k", MODEL, SMALL, 4)
     assert (report.users, report.requests, report.errors) == (4, 12, 0)
-    assert (report.output_tokens, report.chunks, report.prompt_tokens) == (120, 120, 144)
+    assert (report.output_tokens, report.prompt_tokens) == (120, 144)
     assert report.output_tokens_per_s == pytest.approx(120 / report.wall_s, rel=0.2)
     assert report.ttft_ms.p50 is not None and report.itl_ms.p99 is not None
-    assert len(ended) == len(stub.requests) == 16
+    assert len(stub.requests) == 16
     assert stub.connections == 4, "one kept-alive connection for each user"
 
 
 async def test_several_tokens_in_a_chunk_are_counted_from_usage() -> None:
     with stub_server(openai_server(tokens_per_chunk=4)) as stub:
         report = await run(stub)
-    assert (report.output_tokens, report.chunks, report.short_answers) == (60, 18, 0)
+    assert (report.output_tokens, report.short_answers) == (60, 0)
 
 
 async def test_prompts_are_exact_all_different_and_the_same_for_the_same_seed() -> None:
@@ -143,7 +142,7 @@ async def test_failures_among_successes_do_not_stop_a_user() -> None:
 
 async def test_the_first_model_is_the_default() -> None:
     with stub_server(failing(models_response())) as stub:
-        assert await first_model(HttpAddress.parse(stub.url), None) == MODEL
+        assert (await first_model(HttpAddress.parse(stub.url), None))["id"] == MODEL
 
 
 @pytest.mark.parametrize(

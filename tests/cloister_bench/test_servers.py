@@ -1,4 +1,3 @@
-import json
 import os
 import select
 import signal
@@ -13,28 +12,12 @@ import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable, SetupError
+from cloister_bench.comparison import Comparison
 from cloister_bench.messages import Workload
-from cloister_bench.report import Percentiles, RunReport
-from cloister_bench.servers import Comparison, ServerProcess, Side, Sides
-from cloister_bench.suite.measurement import Measured, Point
+from cloister_bench.peers import Bench, Plan
+from cloister_bench.servers import ServerProcess
 
-NONE = Percentiles(None, None, None)
 LOAD = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)
-
-
-def test_ratios_compare_rounds_and_a_peer_that_answered_nothing_has_none() -> None:
-    measured = Measured()
-    rates = {("ours", 1): (10, 30, 20), ("ours", 8): (100, 300, 500), ("peer", 1): (10, 10, 10), ("peer", 8): (0, 0, 0)}
-    for (name, users), each in rates.items():
-        for round, rate in enumerate(each):
-            measured.add(Point(name, users, 2, 3), round, RunReport(users, rate, NONE, NONE, 0))
-    comparison = Comparison(["ours", "peer"], measured)
-    assert comparison.throughput("ours") == {1: 20, 8: 300}
-    assert comparison.ratios() == {"ours": {"peer": {1: 2.0}}}
-    assert [run.output_tokens_per_s for run in comparison.median_runs("ours")] == [20, 300]
-    document = json.loads(json.dumps(comparison.as_json()))
-    assert document["ratios"] == {"ours": {"peer": {"1": 2.0}}}
-    assert [[run["users"] for run in runs] for runs in document["servers"]["ours"]["rounds"]] == [[1, 8]] * 3
 
 
 STUB = """
@@ -62,34 +45,42 @@ def start(name: str, folder: Path) -> ServerProcess:
     return server
 
 
+class Silent:
+    def begin(self, part: str, total: int) -> None: ...
+
+    def advance(self, what: str) -> None: ...
+
+    def say(self, what: str) -> None: ...
+
+
 async def test_a_server_is_measured_while_the_others_are_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, peer = servers = [start("ours", tmp_path), start("peer", tmp_path)]
+    servers = [start("ours", tmp_path), start("peer", tmp_path)]
     pids = {server.name: server.pid for server in servers}
-    sides = Sides([Side("open", ours, "open"), Side("partitioned", ours, "partitioned"), Side("peer", peer)], LOAD)
-    measured: list[str] = []
+    results, measured = Comparison(Plan((1, 2), 2, LOAD), "both"), list[str]()
 
     def awake() -> list[str]:
         states = {name: psutil.Process(pid).status() for name, pid in pids.items()}
         return [name for name, state in states.items() if state != psutil.STATUS_STOPPED]
 
     def pause(server: ServerProcess, paused: Callable[[ServerProcess], None] = ServerProcess.pause) -> None:
-        for _ in range(200):  # a process stops at its next chance, not at once
-            if awake() == [server.name]:
-                measured.append(server.name)
-                return paused(server)
-            time.sleep(0.01)
-        raise AssertionError(f"{awake()} run while {server.name} is measured")
+        if server.name in measured or len(measured) == 1:  # from then on both were started and paused
+            for _ in range(200):  # a process stops at its next chance, not at once
+                if awake() == [server.name]:
+                    break
+                time.sleep(0.01)
+            else:
+                raise AssertionError(f"{awake()} run while {server.name} is measured")
+        measured.append(server.name)
+        paused(server)
 
-    try:
-        await sides.start()
-        monkeypatch.setattr(ServerProcess, "pause", pause)
-        runs = [await sides.measure(Point(name, 2, 2, 3), 0) for name in ("open", "partitioned", "peer", "open")]
-    finally:
-        for server in servers:
-            server.__exit__(None, None, None)
-    assert measured == ["ours", "ours", "peer", "ours"] and all(run.errors == 0 for run in runs)
+    monkeypatch.setattr(ServerProcess, "__enter__", lambda server: server)
+    monkeypatch.setattr(ServerProcess, "pause", pause)
+    monkeypatch.setattr("shutil.rmtree", lambda folder: None)
+    await Bench(results, servers, Silent()).run(())
+    assert measured == ["ours", "peer", *["ours", "peer"] * 2, *["peer", "ours"] * 2]
+    assert all(not run.errors for rounds in results.measured.rounds.values() for run in rounds.values())
     assert not any(psutil.pid_exists(pid) for pid in pids.values()), "nothing outlives the comparison"
 
 

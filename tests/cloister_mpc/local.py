@@ -20,7 +20,7 @@ from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.certificates import Keys
 from cloister_mpc.client.parties import Parties
 from cloister_mpc.client.passes import ModelAtParties, TokenPasses
-from cloister_mpc.config import Limits, Protocol
+from cloister_mpc.config import Limits
 from cloister_mpc.local_parties import CONFIG_FILE, KEYS, Supervisor, make_local
 from cloister_mpc.model.shape import ModelShape
 from cloister_mpc.model.weights import LayerWeights, ModelWeights, OuterWeights
@@ -34,11 +34,8 @@ SHAPE = ModelShape(
     hidden=8,
     inner=8,
     vocabulary=300,
-    positions=0,
     context=128,
     epsilon=1e-5,
-    activation="silu",
-    gated=True,
     biases=False,
     tied=True,
     rotation=(1.0, 0.01),
@@ -57,7 +54,6 @@ def weights(seed: int = 1) -> ModelWeights:
 
     outer = OuterWeights(
         embedding=rng.normal(size=(300, 8)).astype(np.float32),
-        places=np.zeros((0, 0), np.float32),
         gain=np.ones((8, 1), np.float32),
         head=np.zeros((0, 0), np.float32),
     )
@@ -71,16 +67,15 @@ class LocalParties:
     def __init__(
         self,
         folder: Path,
-        protocol: Protocol = "aby3",
         hosts: tuple[str, ...] = (),
         before: dict[int, list[str]] | None = None,
         limits: Limits = LIMITS,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.config = make_local(folder, protocol, hosts=hosts, limits=limits)
+        self.config = make_local(folder, hosts=hosts, limits=limits)
         self.keys = Keys(folder / KEYS)
-        self.supervisor = Supervisor(folder / CONFIG_FILE, len(self.config.party), logs=folder, before=before)
+        self.supervisor = Supervisor(folder / CONFIG_FILE, logs=folder, before=before)
 
     @cached_property
     def model(self) -> ModelAtParties:

@@ -25,12 +25,12 @@ from cloister_mpc.certificates import (
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("ours"), 3)
+    return make_keys(tmp_path_factory.mktemp("ours"))
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("foreign"), 3)
+    return make_keys(tmp_path_factory.mktemp("foreign"))
 
 
 def met(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[Role | Exception, ssl.SSLSocket | Exception]:
@@ -149,7 +149,7 @@ def test_roles_there_are_not(uri: str) -> None:
 
 def test_keys_are_never_overwritten(ours: Keys) -> None:
     with pytest.raises(SetupError, match="exists already"):
-        make_keys(ours.folder, 3)
+        make_keys(ours.folder)
 
 
 def test_keys_that_cannot_be_read_are_told_by_name(tmp_path: Path, ours: Keys) -> None:

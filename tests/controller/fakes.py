@@ -147,7 +147,7 @@ class FakeForkServer:
         """What each vault got for its link."""
 
     def spawn(
-        self, role: str, *descriptors: int, disk: int | None = None, slots: int = 0, weights: int | None = None
+        self, role: str, *descriptors: int, slots: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
         if role == "service":

@@ -181,12 +181,12 @@ async def test_a_service_that_made_too_few_mailboxes_is_not_used() -> None:
 
 
 def test_what_a_child_gets_is_said_in_its_order() -> None:
-    """A file for a service, weights for a vault: each has its flag, and comes last."""
+    """A vault's weights have their flag, and come last."""
     handle: Any = SimpleNamespace(send=MagicMock())
     fork: Any = SimpleNamespace(_numbers=iter(range(9)), _starting={}, _handle=handle)
-    for role, given in (("service", {"disk": 30}), ("vault", {"weights": 31}), ("vault", {})):
+    for role, given in (("service", {}), ("vault", {"weights": 31}), ("vault", {})):
         _, ours = RealForkServer.spawn(fork, role, 20, 21, **given)
         ours.close()
         order, descriptors = handle.send.call_args.args
-        assert (order.role, order.disk, order.weights) == (role, "disk" in given, "weights" in given)
+        assert (order.role, order.weights) == (role, "weights" in given)
         assert descriptors[2:] == (20, 21, *given.values())

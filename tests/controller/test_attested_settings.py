@@ -20,7 +20,6 @@ from cloister.controller.attested_settings import (
 )
 from cloister.errors import SetupError
 from cloister_mpc.config import PartiesConfig, PartyPlace, config_text
-from tests.detection.made_classifier import make_classifier
 
 OUTPOST = VaultHostSettings(listen="127.0.0.1:0", key_file=Path("key"))
 
@@ -66,15 +65,12 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.session_idle_s": 600.001,
         "controller.prefix_policy": "global",
         "controller.quantise_ttft_ms": 250,
-        "controller.shared_policy": "safekv",
+        "controller.shared_policy": "global",
         "controller.share_epsilon": 0.5,
         "controller.share_threshold": 20,
         "controller.detector": True,
         "controller.templates_key": "templates.example+00000000+AA",
         "controller.verify": "all",
-        "controller.judge": True,
-        "controller.detector_model": make_classifier(tmp_path / "classifier"),
-        "engine.cache_disk_bytes": 1 << 20,
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",
         "mpc.parties": parties_file(tmp_path),
@@ -109,17 +105,6 @@ def test_what_the_parties_file_says_counts_and_not_where_it_lies(tmp_path: Path)
     (other / "ca.crt").unlink()
     with pytest.raises(SetupError):
         attested(other / "parties.toml")
-
-
-def test_what_the_detectors_model_is_counts_and_not_where_it_lies(tmp_path: Path) -> None:
-    def attested(folder: Path) -> bytes | None:
-        return attested_settings(changed(Settings(), "controller.detector_model", folder)).detector_model
-
-    one, other = (make_classifier(tmp_path / name) for name in ("one", "other"))
-    assert attested(one) == attested(other) != attested(make_classifier(tmp_path / "third", seed=1))
-    (other / "tokenizer.json").unlink()
-    with pytest.raises(SetupError):
-        attested(other)
 
 
 def test_a_vault_host_says_whether_its_sandbox_may_be_degraded() -> None:

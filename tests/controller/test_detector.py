@@ -13,12 +13,9 @@ import pytest
 
 from cloister.controller import detector as module
 from cloister.controller.detector import HELD_BACK, BlockLabel, DetectorKeeper
-from cloister.detection.classifier_folder import digest_of_folder
 from cloister.detection.signed_rules import SignedRules, sign_rules
-from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category, Label
 from cloister.transparency.note import SigningKey
-from tests.detection.made_classifier import WORD, make_classifier
 
 STUB = "tests.controller.stub_detector"
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
@@ -33,15 +30,11 @@ class Answers:
         *,
         answer_s: float = 20.0,
         rules: SignedRules | None = None,
-        model: tuple[str, bytes] | None = None,
     ) -> None:
         self.got: dict[int, tuple[BlockLabel, ...]] = {}
         self.new = asyncio.Event()
-        self.keeper = DetectorKeeper(
-            self.take, module=name, answer_s=answer_s, rules=rules, model=model, allow_degraded=True
-        )
-        if model is None:
-            self.keeper.start()
+        self.keeper = DetectorKeeper(self.take, module=name, answer_s=answer_s, rules=rules, allow_degraded=True)
+        self.keeper.start()
 
     def take(self, request_id: int, labels: tuple[BlockLabel, ...]) -> None:
         assert request_id not in self.got, "answered twice"
@@ -124,7 +117,6 @@ async def test_too_much_at_once_is_held_back(answers: Answers, monkeypatch: pyte
     await answers.up()
     monkeypatch.setattr(module, "MAX_PENDING", 1)
     answers.keeper.classify(1, "hang", (4,))
-    assert answers.keeper.load == 1.0
     answers.keeper.classify(2, "public", (6,))
     assert await answers.of(2) == (HELD_BACK,)
     await answers.keeper.close()
@@ -171,37 +163,4 @@ async def test_the_detector_itself_is_sealed_and_labels() -> None:
         while not answers.keeper.supervisor.restarts:
             await asyncio.sleep(0.01)
     await answers.up()
-    await answers.keeper.close()
-
-
-async def test_an_operators_model_runs_in_the_sealed_detector(tmp_path: Path) -> None:
-    folder = make_classifier(tmp_path, flags=True)
-    answers = Answers(module.DETECTOR, model=(str(folder), digest_of_folder(folder)))
-    await answers.keeper.start_first()
-    clean = "Margaret met me here. "
-    long = clean + "we sort lists, " * 500 + WORD
-    answers.keeper.classify(1, f"{clean}a {WORD}", (len(clean), len(clean) + 7))
-    answers.keeper.classify(2, long, (len(long) - 6, len(long)))
-    assert [label.label for label in await answers.of(1)] == [Label.PUBLIC, Label.PRIVATE]
-    labels = await answers.of(2)
-    assert [label.label for label in labels] == [Label.PUBLIC, Label.PRIVATE]
-    assert (labels[1].tier, labels[1].category) == (2, Category.NAME)
-    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b" ")
-    assert answers.keeper.pid is not None
-    os.kill(answers.keeper.pid, signal.SIGKILL)
-    async with asyncio.timeout(240):
-        while answers.keeper.supervisor.restarts < 2:
-            await asyncio.sleep(0.01)
-    answers.keeper.classify(3, "public", (6,))
-    assert await answers.of(3) == (HELD_BACK,), "other files than those that evidence names are not loaded"
-    await answers.keeper.close()
-
-
-@pytest.mark.release
-async def test_an_operators_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
-    folder = make_classifier(tmp_path)
-    (folder / "tokenizer.json").write_text("{}")
-    answers = Answers(module.DETECTOR, model=(str(folder), digest_of_folder(folder)))
-    with pytest.raises(SetupError, match="is not a tokenizer"):
-        await answers.keeper.start_first()
     await answers.keeper.close()

@@ -72,7 +72,7 @@ async def test_a_prompt_that_the_service_gets_whole_is_held_while_its_request_la
 
 async def test_a_text_for_the_detector_is_not_held_once_it_was_passed_on(node: Node) -> None:
     passed: list[str] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: passed.append(text)
+    node.relay.labels.examine = lambda request_id, text, ends: passed.append(text)
     node.send(SubmitTokens(5, "ann", PROMPT, PARAMS, level="shared", examined=True))
     node.send(Examine(5, TEXT, (len(TEXT),)))
     assert passed == [TEXT]

@@ -219,7 +219,7 @@ async def test_stats_count_by_the_controllers_own_books(node: Node) -> None:
 async def test_no_number_of_the_services_crosses_that_means_nothing(node: Node) -> None:
     node.service.stats = Stats(
         running=-5, waiting=1 << 60, blocks_total=1 << 60, blocks_free=-1, steps=1 << 62, prompt_tokens=1 << 60,
-        preemptions=1 << 62, reuse={"safekv": Reuse(-1, 1 << 62, 5)}, evictions=-7, offloads=1 << 62,
+        preemptions=1 << 62, reuse={"counted": Reuse(-1, 1 << 62, 5)}, evictions=-7,
         seconds={"step": 1.23456789, "merge": float("nan"), "rest": -1e300},
     )  # fmt: skip
     node.send(AskStats())
@@ -227,7 +227,7 @@ async def test_no_number_of_the_services_crosses_that_means_nothing(node: Node) 
     assert (stats.running, stats.waiting, stats.prompt_tokens) == (0, 0, 0)
     assert stats.blocks_free == 0 and max(stats.blocks_total, stats.steps, stats.preemptions) <= 1 << 40
     assert stats.seconds == {"step": 1.2, "merge": 0.0, "rest": 0.0}
-    assert stats.reuse == {"safekv": Reuse(0, 1 << 40, 5)} and (stats.evictions, stats.offloads) == (0, 1 << 40)
+    assert stats.reuse == {"counted": Reuse(0, 1 << 40, 5)} and stats.evictions == 0
 
 
 async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> None:
@@ -254,7 +254,7 @@ async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends: read.append(request_id)
     node.send(SubmitTokens(7, "ann", tuple(range(40)), PARAMS, level="shared", examined=True))
     node.send(Examine(7, "text", (4,)))
     node.relay.labels.labelled(read[0], (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))

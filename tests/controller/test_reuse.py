@@ -25,7 +25,7 @@ async def test_a_levels_policy_is_the_controllers_to_say(node: Node) -> None:
     submit = await node.service.next(Generate)
     assert (submit.policy, submit.salt) == ("none", "s")
     node.send(SubmitTokens(2, "ann", (1, 2), PARAMS, level="shared"))
-    assert (await node.service.next(Generate)).policy == "safekv"
+    assert (await node.service.next(Generate)).policy == "counted"
     with pytest.raises(ProtocolError):
         node.send(GeneratePrompt(3, "ann", (1, 2), PARAMS, policy="global"))
 
@@ -73,7 +73,7 @@ async def test_what_comes_before_the_first_block_that_is_not_public_may_be_share
     node: Node, blocks: tuple[BlockLabel, ...], public: int
 ) -> None:
     read: list[int] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 7)
     node.relay.labels.labelled(read[0], blocks)
     await node.service.next(Generate)
@@ -83,24 +83,27 @@ async def test_what_comes_before_the_first_block_that_is_not_public_may_be_share
 @pytest.mark.parametrize("first", [UNCERTAIN, PRIVATE])
 async def test_where_the_first_is_none_nothing_may_be_shared(node: Node, first: BlockLabel) -> None:
     read: list[int] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 7)
     node.relay.labels.labelled(read[0], (first, PUBLIC))
     await node.service.next(Generate)
     assert await node.service.next(LabelTokens) == LabelTokens(read[0], 0)
 
 
+PROMPT = (*range(48),)
+
+
 def examine(node: Node, *numbers: int, **fields: object) -> None:
     """Requests with the same prompt at `shared`, and their text for a detector."""
     for number in numbers:
-        node.send(SubmitTokens(number, "ann", (1, 2), PARAMS, level="shared", examined=True, **fields))  # type: ignore[arg-type]
+        node.send(SubmitTokens(number, "ann", PROMPT, PARAMS, level="shared", examined=True, **fields))  # type: ignore[arg-type]
     node.send(Examine(numbers[0], "text", (4,), numbers[1:]))
 
 
 async def test_at_shared_a_request_waits_for_its_own_label_and_is_served_with_it(node: Node) -> None:
     """What it may find of others' ends where its own public part does, so that must be known first."""
     read: list[int] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 1, 2, 3)
     node.send(SubmitTokens(4, "bob", (1, 2), PARAMS))
     assert (await node.service.next(Generate)).tenant == "bob", "the others wait"
@@ -116,27 +119,24 @@ async def test_a_request_whose_text_is_not_read_finds_nothing_of_others(
 ) -> None:
     monkeypatch.setattr(open_route, "PATIENCE_S", 0.01 if why == "late" else 3600.0)
     if why != "no detector":
-        node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
+        node.relay.labels.examine = lambda request_id, text, ends: None
     if why == "nothing to read":
-        node.send(SubmitTokens(1, "ann", (1, 2), PARAMS, level="shared"))
+        node.send(SubmitTokens(1, "ann", PROMPT, PARAMS, level="shared"))
     else:
         examine(node, 1, salt="s" if why == "salt" else "")
     if why == "forgotten":
         node.send(EndSession("ann", "any", private=True))
     submit = await node.service.next(Generate)
-    assert submit.policy == "safekv"
+    assert submit.policy == "counted"
     if why != "salt":
         assert (await node.service.next(LabelTokens)).public_tokens == 0
-    if why == "late":
-        node.relay.labels.labelled(submit.request_id, (PUBLIC,))
-        assert (await node.service.next(LabelTokens)) == LabelTokens(submit.request_id, SERVING.block_tokens)
     if why == "forgotten":
         assert await node.service.next(ForgetTenant) == ForgetTenant("ann"), "after what it has to forget"
 
 
 async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_service(node: Node) -> None:
     read: list[int] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append(request_id)
+    node.relay.labels.examine = lambda request_id, text, ends: read.append(request_id)
     examine(node, 1)
     node.send(Cancel(1))
     node.relay.labels.labelled(read[0], (PUBLIC,))
@@ -147,7 +147,7 @@ async def test_a_request_that_is_cancelled_while_it_waits_never_reaches_the_serv
 
 async def test_a_detector_reads_prompts_of_its_level_and_of_requests_there_are(node: Node) -> None:
     read: list[tuple[str, object]] = []
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: read.append((text, ends))
+    node.relay.labels.examine = lambda request_id, text, ends: read.append((text, ends))
     for message in (
         SubmitTokens(1, "ann", (1, 2), PARAMS),
         Examine(1, "open", (4,)),
@@ -169,15 +169,3 @@ async def test_without_a_detector_a_request_is_labelled_at_once(policy: PolicyNa
         assert submit.policy == policy
         assert (await node.service.next(LabelTokens)) == LabelTokens(submit.request_id, public)
     node.close()
-
-
-async def test_of_a_forgotten_tenant_no_prompt_waits_for_a_late_label(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_route, "PATIENCE_S", 0.01)
-    node.relay.labels.examine = lambda request_id, text, ends, *, suspicion: None
-    examine(node, 1)
-    await node.service.next(Generate)
-    assert node.relay.labels.route._unlabelled
-    node.send(EndSession("ann", "any", private=True))
-    assert not node.relay.labels.route._unlabelled

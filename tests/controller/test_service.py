@@ -22,7 +22,7 @@ READY = Ready(VERSION, 32, 512, 64, 16, "fake")
 
 
 class ForkServer:
-    def spawn(self, role: str, *, disk: int | None) -> tuple[Child, socket.socket]:
+    def spawn(self, role: str) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
         self.service = Peer(theirs, ToSealedService)
         return Child(), ours

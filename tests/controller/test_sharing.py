@@ -79,9 +79,8 @@ def test_a_mark_registers_nothing(policy: str) -> None:
         assert made.label(order(tenant, public=4), 0).public_tokens == 0
 
 
-def test_the_papers_policy_shares_what_the_detector_passes() -> None:
-    assert spans(sharing("safekv"), "a", passed=7) == [7]
-    assert sharing("safekv").waits and sharing().waits and not sharing("registered").waits
+def test_a_label_waits_for_the_detector_only_where_it_has_a_veto() -> None:
+    assert sharing().waits and not sharing("registered").waits
     assert not sharing(detector=False).waits and not sharing("partition").labels
 
 

@@ -63,16 +63,6 @@ def test_private_and_uncertain_are_inherited() -> None:
     assert [each.category for each in got][2::2] == [Category.INHERITED] * 2
 
 
-def test_suspicion_makes_more_private() -> None:
-    pipeline = shipped_pipeline()
-    words = ["Paris", "Heron", "April", "Mason", "Python", "Grace", "Summer", "Victoria", "Windows", "Jordan"]
-    text = " ".join(f"about {word}." for word in words)
-    ends = even_blocks(text, 16)
-    calm = pipeline.examine(text, ends).verdicts
-    wary = pipeline.examine(text, ends, suspicion=1.0).verdicts
-    assert all(one.label <= other.label for one, other in zip(wary, calm, strict=True))
-
-
 def test_what_the_models_template_writes_by_itself_is_known_as_a_whole(smollm_folder: ModelFolder) -> None:
     tokenizer = Tokenizer(smollm_folder)
     openings = prefixes_of(tokenizer)

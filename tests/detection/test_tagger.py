@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.detection import tagger as tagger_module
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, lowered, shipped_tagger
+from cloister.detection.tagger import CATEGORIES, Tagger, shipped_tagger
 from cloister.detection.words import BUCKETS, FEATURES, split
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category
@@ -137,11 +137,3 @@ def test_the_shipped_tagger_tells_people_from_things() -> None:
     assert all(highest(text) < public for text in clean)
     tags = tagger.tag("Please ask Margaret about it.")
     assert CATEGORIES[tags.classes[2]] is Category.NAME
-
-
-def test_thresholds_fall_with_load_and_suspicion_and_never_rise() -> None:
-    calibration = Calibration(0.3, 0.8)
-    assert lowered(calibration) == pytest.approx(calibration)
-    for load, suspicion in ((1.0, 0.0), (0.0, 0.3), (0.0, 1.0)):
-        moved = lowered(calibration, load, suspicion)
-        assert moved.public < calibration.public and moved.public <= moved.private < calibration.private

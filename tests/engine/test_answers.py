@@ -125,24 +125,24 @@ def test_a_prompt_cancelled_halfway_keeps_what_is_complete(engine: PagedEngine) 
 
 def test_nobody_else_finds_an_answer_however_much_is_labelled(engine: PagedEngine, cache: RadixCache) -> None:
     """A label speaks of a prompt: it ends with it, whether it comes before, while or after the answer is kept."""
-    first = turn(1, FIRST, policy="safekv")
+    first = turn(1, FIRST, policy="counted")
     engine.submit(first)
-    engine.label(1, 8, final=False)
+    engine.label(1, 8)
     said: list[int] = []
     while not engine.only_spare:
         said += [token for message in engine.step() for token in message.tokens]
     engine.step()
-    engine.label(1, 1000, final=False)
+    engine.label(1, 1000)
     drain(engine)
     engine.label(1, 1000)
     public = {node.tokens for node in cache.tree.nodes() if node.namespace is cache.tree.public}
     assert sum(map(len, public)) == 8 * 4, "two whole pages of the prompt"
     chat = [*FIRST, *said, *MORE]
     for number, (tenant, salt) in enumerate((("b", ""), ("b", "s"), ("a", "s")), 2):
-        engine.submit(turn(number, chat, tenant, policy="safekv", salt=salt))
-        engine.label(number, 1000)
+        engine.submit(turn(number, chat, tenant, policy="counted", salt=salt))
+        engine.label(number, 1000, 1000)
         assert drain(engine)[number].cached == (0 if salt else 8)
-    engine.submit(turn(9, chat, policy="safekv"))
+    engine.submit(turn(9, chat, policy="counted"))
     engine.label(9, 11)
     assert drain(engine)[9].cached == pages_of(33)
 
@@ -155,9 +155,10 @@ def test_it_is_the_prompts_label_that_bounds_what_is_public(
     monkeypatch.setattr(cache._labels, "public_pages", lambda key: 1000 if key.labelled_as is None else labelled(key))
     kept = cache.insert
     monkeypatch.setattr(cache, "insert", lambda key, blocks: kept(replace(key, labelled_as=None), blocks))
-    said = answers_to(engine, [turn(1, FIRST, policy="safekv")])[1].tokens
-    engine.submit(turn(2, [*FIRST, *said, *MORE], "b", policy="safekv"))
-    assert drain(engine)[2].cached == pages_of(33)
+    said = answers_to(engine, [turn(1, FIRST, policy="counted")])[1].tokens
+    engine.submit(turn(2, [*FIRST, *said, *MORE], "b", policy="counted"))
+    drain(engine)
+    assert engine.stats().reuse["counted"].tokens == pages_of(33)
 
 
 def test_a_salt_keeps_its_answers(engine: PagedEngine) -> None:

@@ -95,7 +95,7 @@ def test_requests_over_a_link_need_it(engine: Engine) -> None:
 
 def test_labels_and_forgotten_tenants_leave_running_requests_alone(engine: Engine) -> None:
     engine.submit(request(1, PROMPT, "a", max_tokens=3))
-    engine.label(1, 2, final=False)
+    engine.label(1, 2)
     engine.label(77, 2)
     engine.step()
     engine.forget("a")

@@ -104,11 +104,11 @@ def test_hits_do_not_change_turns():
 
 def shared(number: int, prompt: list[int], tenant: str, public: int = 0, **fields: object) -> EngineRequest:
     """A request under the real tree; `safekv` unless said otherwise."""
-    made = msgspec.structs.replace(request(number, prompt, tenant, logprobs=2), public=public, policy="safekv")
+    made = msgspec.structs.replace(request(number, prompt, tenant, logprobs=2), public=public, policy="counted")
     return msgspec.structs.replace(made, **fields)
 
 
-@pytest.mark.parametrize("policy", ["none", "global", "partition", "safekv"])
+@pytest.mark.parametrize("policy", ["none", "global", "partition", "counted"])
 def test_whatever_is_found_the_answer_is_the_same_to_the_last_bit(policy: PolicyName) -> None:
     """Logprobs included, beside others, in a pool so small that blocks are evicted and sequences preempted."""
     chance = random.Random(policy)
@@ -151,13 +151,13 @@ def test_a_tenant_is_told_what_it_found_and_never_what_it_may_not_see() -> None:
     assert answers_to(engine, [shared(4, prompt, "a", salt="s")])[4].cached == 0
     engine.label(3, 9)
     engine.submit(shared(5, prompt, "c"))
-    engine.label(5, 21)
+    engine.label(5, 21, 21)
     assert drain(engine)[5].cached == 8, "two whole blocks of what was labelled"
     engine.submit(shared(6, prompt, "a"))
-    engine.label(6, 9)
+    engine.label(6, 9, 9)
     [first, *_] = [message for message in engine.step() if isinstance(message, Tokens)]
-    assert (first.cached, first.shared) == (20, 8), "and its own behind them"
-    assert engine.stats().reuse == {"safekv": Reuse(hits=3, misses=3, tokens=48)}
+    assert (first.cached, first.shared) == (20, 0), "its own, and no word of what others share"
+    assert engine.stats().reuse == {"counted": Reuse(hits=3, misses=3, tokens=48)}
 
 
 def test_after_forget_nothing_is_found_and_what_is_under_way_leaves_nothing() -> None:

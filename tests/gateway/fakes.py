@@ -195,8 +195,8 @@ class FakeBackend(Backend):
             raise self.stats_fail
         return Stats(
             running=self.open, waiting=3, blocks_total=128, blocks_free=100, vaults=2, up=self.up,
-            levels=self.levels_now, reuse={"safekv": Reuse(120, 30, 4321)},
-            demotions=2, evictions=250, offloads=199, recalls=7,
+            levels=self.levels_now, reuse={"counted": Reuse(120, 30, 4321)},
+            evictions=250,
         )  # fmt: skip
 
     async def view(self, request_id: int) -> View:

@@ -47,8 +47,8 @@ def test_a_frontend_cannot_order_the_service_about(order: Generate, frontend: An
         passed(order, frontend)
 
 
-@pytest.mark.parametrize("field", [{"policy": "global"}, {"background": True}, {"partitions": [PART]}], ids=str)
-def test_a_frontend_chooses_no_policy_no_link_and_no_background(field: dict[str, Any]) -> None:
+@pytest.mark.parametrize("field", [{"policy": "global"}, {"partitions": [PART]}], ids=str)
+def test_a_frontend_chooses_no_policy_and_no_link(field: dict[str, Any]) -> None:
     submit = {"type": "SubmitTokens", "request_id": 1, "tenant": "t", "prompt": (1,), "params": PARAMS}
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(submit), type=FromGateway) == SubmitTokens(
         1, "t", (1,), PARAMS

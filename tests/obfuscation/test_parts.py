@@ -12,7 +12,7 @@ from cloister.obfuscation.goal import SamplingGoal
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.language_model import TokenShapes
-from cloister.obfuscation.parts import is_telling, words_in
+from cloister.obfuscation.parts import is_telling, owners_of, refuse_parts, words_in
 from cloister.obfuscation.quantized import QuantizedSampler
 from cloister.obfuscation.tags import TaggedText, parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, make_variants
@@ -104,6 +104,15 @@ def test_substitutes_for_a_secret_with_parts_have_as_many_words() -> None:
     with pytest.raises(TagsInvalid, match="as it has"):
         only_fake(f"I am {NAME}. Margaret.", "Dr Lund")
     assert only_fake(f"I am {NAME}.", "Dr Lund") == "I am Dr Lund."
+
+
+def test_the_letters_before_a_number_are_no_secret() -> None:
+    """Substitutes have them, too: "MRN" beside the number tells nothing."""
+    [marked] = add_mentions([parse_redacted('MRN: <redacted category="id">MRN-1001152</redacted>, MRN-1001152.')])
+    assert [marked.secret(span) for span in marked.spans] == ["1001152", "1001152"]
+    refuse_parts([marked], owners_of([marked]))
+    [mail] = add_mentions([parse_redacted('<redacted category="id">ann-12@example.org</redacted> it is')])
+    assert [mail.secret(span) for span in mail.spans] == ["ann-12@example.org"]
 
 
 def test_a_part_of_a_secret_from_earlier_is_one_and_keeps_its_owner() -> None:

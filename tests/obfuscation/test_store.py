@@ -138,8 +138,8 @@ def test_new_substitutes_are_none_that_another_secret_of_the_prompt_has(again: C
         sampler = Sampler(model, tokenizer, goal, Prf(new_secret()), shapes, grouped)
         return make_variants([parse_redacted(f"Dear {marked}")], sampler, again(), goal).substitutes
 
-    draw(NAMES[0])
-    for name in NAMES[1:9]:
+    stood_in = {value for (value,) in draw(NAMES[0]).values}
+    for name in [name for name in NAMES[1:] if name not in stood_in][:8]:
         found = draw(NAMES[0], name)
         first, second = (set(column) for column in zip(*found.values, strict=True))
         assert found.kept == 1 and not second & {*first, NAMES[0]}

@@ -38,7 +38,7 @@ KEYS = st.builds(
     st.lists(st.sampled_from((1, 2)), min_size=1, max_size=6).map(lambda tokens: pages(*tokens)),
     st.sampled_from("abc"),
     st.sampled_from(("", "", "s")),
-    st.sampled_from(("global", "partition", "safekv", "counted")),
+    st.sampled_from(("global", "partition", "counted")),
     st.integers(0, 9),
     st.integers(0, 3),
 )

@@ -22,7 +22,6 @@ class Page:
     block: int
     parent: Page | None
     children: list[Page] = field(default_factory=list)
-    barred: bool = False
 
     def below(self) -> Iterator[Page]:
         for child in self.children:
@@ -41,8 +40,6 @@ class NaiveCache:
         self.root = Page(b"", PUBLIC, [PUBLIC], -1, None)
         self.size = page_bytes
         self.waiting: dict[int, PrefixKey] = {}
-        self.labelled: set[PrefixKey] = set()
-        self.complete: set[PrefixKey] = set()
         self.public: dict[PrefixKey, int] = {}
 
     def cut(self, key: PrefixKey) -> list[bytes]:
@@ -92,9 +89,6 @@ class NaiveCache:
         rest = self.cut(key)[: len(blocks)]
         way = self.search(self.root, rest, viewer, public)
         self.claim(key, way)
-        if self.waiting.get(key.request_id) is key and len(blocks) == len(self.cut(key)):
-            self.complete.add(key)
-            self.settle(key)
         page = way[-1] if way else self.root
         held = {each.block for each in self.root.below()}
         for at in range(len(way), len(blocks)):
@@ -106,42 +100,19 @@ class NaiveCache:
             page = new
 
     def label(self, request_id: int, pages: int) -> None:
-        key = self.waiting.get(request_id)
-        if key is not None and key not in self.labelled:
+        key = self.waiting.pop(request_id, None)
+        if key is not None:
             pages = self.public[key] = min(pages, len(self.cut(key)))
-            self.labelled.add(key)
-            self.settle(key)
             self.publish(self.whose(key)[0], self.cut(key)[:pages])
-
-    def settle(self, key: PrefixKey) -> None:
-        if key in self.labelled & self.complete:
-            del self.waiting[key.request_id]
 
     def publish(self, viewer: Who, tokens: list[bytes]) -> None:
         for page in self.search(self.root, tokens, viewer, len(tokens)):
             if page.owner != PUBLIC:
                 assert page.parent is not None
                 twins = [other for other in page.parent.children if other.tokens == page.tokens]
-                if page.barred or page.parent.owner != PUBLIC or any(other.owner == PUBLIC for other in twins):
+                if page.parent.owner != PUBLIC or any(other.owner == PUBLIC for other in twins):
                     return
                 page.owner = PUBLIC
-
-    def demote(self, page: Page, *, barred: bool = False) -> None:
-        """Each holder has the page for itself from now on, and what it could reach below it."""
-        assert page.parent is not None
-        for heir in page.holders:
-            self.leave_to(heir, page.parent, page, barred)
-        page.leave()
-
-    def leave_to(self, heir: Who, parent: Page, page: Page, barred: bool) -> None:
-        alike = (own for own in parent.children if own.owner == heir and own.tokens == page.tokens)
-        if (own := next(alike, None)) is None:
-            own = Page(page.tokens, heir, [heir], page.block, parent)
-            parent.children.append(own)
-        own.barred |= barred if page.owner == PUBLIC else page.barred
-        for child in sorted(page.children, key=lambda child: child.owner == PUBLIC):  # its own come first
-            if heir in child.holders:
-                self.leave_to(heir, own, child, barred)
 
     def forget(self, tenant: str) -> None:
         self.waiting = {one: key for one, key in self.waiting.items() if key.tenant != tenant}

@@ -16,8 +16,7 @@ def test_a_label_is_for_the_key_that_waits_for_it_alone() -> None:
     labels, first, second = Labels(), key_of(pages(1, 2), number=0), key_of(pages(3, 4), "b", number=0)
     labels.expect(first)
     labels.expect(second)
-    assert labels.add(0, 2 * PAGE_TOKENS, final=True) == (first, 2)
-    labels.complete(second)
+    assert labels.add(0, 2 * PAGE_TOKENS) == (first, 2)
     assert labels.public_pages(second) == 0 and labels.public_pages(first) == 2
 
 
@@ -25,8 +24,7 @@ def test_what_was_said_of_a_key_is_known_as_long_as_the_key_and_no_longer() -> N
     """A sequence that is preempted looks again, with the same key."""
     labels, key = Labels(), key_of(pages(1, 2), number=0)
     labels.expect(key)
-    labels.add(0, PAGE_TOKENS, final=True)
-    labels.complete(key)
+    labels.add(0, PAGE_TOKENS)
     labels.expect(key)
     assert labels.public_pages(key) == 1 and not labels._waiting
     del key
@@ -39,4 +37,4 @@ def test_the_oldest_of_too_many_stay_private(monkeypatch: pytest.MonkeyPatch) ->
     labels = Labels()
     for number in range(3):
         labels.expect(key_of(pages(1), number=number))
-    assert [labels.add(number, PAGE_TOKENS, final=True) is None for number in range(3)] == [True, False, False]
+    assert [labels.add(number, PAGE_TOKENS) is None for number in range(3)] == [True, False, False]

@@ -17,7 +17,6 @@ import pytest
 from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import Paging, PrefixKey
-from cloister.prefix.monitor import Monitor
 from cloister.prefix.radix import RadixCache
 
 PAGE = 16
@@ -27,10 +26,9 @@ Tokens = list[int]
 
 class World:
     def __init__(self, chance: random.Random) -> None:
-        self.now = 0.0
         self.chance = chance
         self.pool = BlockPool(120)
-        self.cache = RadixCache(monitor=Monitor(clock=lambda: self.now))
+        self.cache = RadixCache()
         self.cache.attach(self.pool, PAGE)
         self._numbers = count(1)
 
@@ -38,13 +36,13 @@ class World:
         return [self.chance.randrange(40_000) for _ in range(tokens)]
 
     def ask(
-        self, tenant: str, tokens: Tokens, policy: PolicyName = "safekv", *, marked: int = 0, passed: int = 0
+        self, tenant: str, tokens: Tokens, policy: PolicyName = "global", *, marked: int = 0, passed: int = 0
     ) -> int:
         """Serve a request whose first tokens are marked, or a detector passed; how many pages it found."""
         paging = Paging(marked, len(tokens), PAGE)
         key = PrefixKey(next(self._numbers), tenant, "", policy, paging, paging.pack(tokens))
         pages = paging.pages(len(tokens))
-        self.cache.prefetch(key, pages)
+        self.cache.expect(key)
         self.cache.label(key.request_id, passed)
         found = self.cache.lookup(key, pages).blocks
         if self.pool.free < pages - len(found):
@@ -59,9 +57,9 @@ class World:
 Plant = Callable[[World, Tokens], None]
 
 
-def by_detection(world: World, guess: Tokens) -> None:
-    """With other words after it, so that a detector passes it."""
-    world.ask("mallory", [*guess, 1], passed=GUESS)
+def by_global(world: World, guess: Tokens) -> None:
+    """As `open` where the policy shares everything."""
+    world.ask("mallory", [*guess, 1])
 
 
 def by_mark(world: World, guess: Tokens) -> None:
@@ -87,27 +85,14 @@ def evicted_later(world: World, plant: Plant, guess: Tokens, victim: Callable[[]
     return world.ask("mallory", guess, passed=GUESS) == 4
 
 
-def made_popular(world: World, plant: Plant, guess: Tokens, victim: Callable[[], object]) -> bool:
-    """Whether a fourth stranger hit it in its first minute: then the monitor never takes it back."""
-    plant(world, guess)
-    for who in ("mallory2", "mallory3", "mallory4"):
-        world.ask(who, [*guess, 1], passed=GUESS)
-    victim()
-    for _ in range(59):
-        world.now += 0.5
-        world.ask("mallory2", [*guess, 1], passed=GUESS)
-    return world.cache.counts.demotions == 0
-
-
-@pytest.mark.parametrize("attack", [evicted_later, made_popular])
-@pytest.mark.parametrize("plant", [by_detection, by_mark])
+@pytest.mark.parametrize("plant", [by_global, by_mark])
 @pytest.mark.parametrize(
     ("policy", "marked"),
-    [("safekv", 0), ("safekv", GUESS), ("partition", 0), ("partition", GUESS)],
+    [("counted", 0), ("counted", GUESS), ("partition", 0), ("partition", GUESS)],
     ids=["shared", "shared, marked", "open", "partitioned"],
 )
 def test_what_becomes_of_a_planted_guess_does_not_tell_whether_it_was_sent(
-    attack: Callable[[World, Plant, Tokens, Callable[[], object]], bool], plant: Plant, policy: PolicyName, marked: int
+    plant: Plant, policy: PolicyName, marked: int
 ) -> None:
     seen = set()
     for sent in (True, False):
@@ -115,18 +100,15 @@ def test_what_becomes_of_a_planted_guess_does_not_tell_whether_it_was_sent(
         guess, other, rest = world.text(), world.text(), world.text(40)
         prompt = [*(guess if sent else other), *rest]
         send = partial(world.ask, "alice", prompt, policy, marked=marked)
-        seen.add(attack(world, plant, guess, send))
+        seen.add(evicted_later(world, plant, guess, send))
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("attack", [evicted_later, made_popular])
-def test_the_attacks_see_a_prompt_that_is_public(
-    attack: Callable[[World, Plant, Tokens, Callable[[], object]], bool],
-) -> None:
+def test_the_attack_sees_a_prompt_that_is_public() -> None:
     seen = []
     for sent in (True, False):
         world = World(random.Random(1))
         guess, other, rest = world.text(), world.text(), world.text(40)
         prompt = [*(guess if sent else other), *rest]
-        seen.append(attack(world, by_detection, guess, partial(world.ask, "alice", prompt, passed=GUESS)))
+        seen.append(evicted_later(world, by_global, guess, partial(world.ask, "alice", prompt)))
     assert seen == [True, False]

@@ -12,8 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloister.engine.runner import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
-from cloister.prefix.inheritance import MAX_HEIRS
-from cloister.prefix.monitor import Monitor
 from cloister.prefix.node import Namespace, Node
 from cloister.prefix.radix import RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
@@ -35,7 +33,7 @@ class Machine(RuleBasedStateMachine):
 
     def expect(self, key: PrefixKey, passed: int | None) -> None:
         """A request comes, and with it what a detector passed of it, if it was in time."""
-        self.cache.prefetch(key, len(key.tokens) // SIZE - 1)
+        self.cache.expect(key)
         self.naive.expect(key)
         if passed is not None:
             self.label(key.request_id, passed)
@@ -82,16 +80,6 @@ class Machine(RuleBasedStateMachine):
         self.cache.label(number, public * PAGE_TOKENS)
         self.naive.label(number, public)
 
-    @rule(which=st.integers(0))
-    def demote(self, which: int) -> None:
-        public = [node for node in self.cache.tree.nodes() if node.namespace is self.cache.tree.public]
-        if not public:
-            return
-        node = public[which % len(public)]
-        page = next(page for page in self.naive.root.below() if (page.block, page.owner) == (node.blocks[0], PUBLIC))
-        self.cache.demote(node)
-        self.naive.demote(page)
-
     @rule(tenant=st.sampled_from("abc"))
     def forget(self, tenant: str) -> None:
         self.cache.forget(tenant)
@@ -109,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         assert self.pool.free - free <= count
         if self.pool.free - free < count:
             for node in self.cache.tree.nodes():
-                assert not node.is_edge or node.blocks[-1] in used, "an idle block was not given up"
+                assert node.children or node.blocks[-1] in used, "an idle block was not given up"
         for page in gone:
             assert page.block not in used or before[page.block] > 1
             assert all(below in gone for below in page.children)
@@ -152,8 +140,8 @@ class Machine(RuleBasedStateMachine):
             assert node.parent is not None
             if node.parent.namespace is self.cache.tree.public and node.parent != self.cache.tree.root:
                 assert set(node.rights) <= set(node.parent.rights), "a right to a page is one to all before it"
-            assert node.resident == len(node.blocks) == len(node.tokens) // SIZE > 0
-            assert not node.is_edge or node.namespace.tenant.queue._nodes.get(node.serial) is node
+            assert len(node.blocks) == len(node.tokens) // SIZE > 0
+            assert node.children or node.namespace.tenant.queue._nodes.get(node.serial) is node
 
     def rows(self) -> list[Row]:
         names = {owner: name for name, owner in self.cache._namespaces._namespaces.items()} | {
@@ -221,12 +209,12 @@ def finds(cache: RadixCache, pool: BlockPool, key: PrefixKey, passed: int | None
 
 
 def _expect(cache: RadixCache, key: PrefixKey, passed: int | None) -> None:
-    cache.prefetch(key, len(key.tokens) // SIZE)
+    cache.expect(key)
     if passed is not None:
         cache.label(key.request_id, passed * PAGE_TOKENS)
 
 
-@pytest.mark.parametrize("policy", ["partition", "safekv"])
+@pytest.mark.parametrize("policy", ["partition", "counted"])
 def test_another_tenant_misses_where_the_same_tenant_hits(
     cache: RadixCache, pool: BlockPool, policy: PolicyName
 ) -> None:
@@ -238,16 +226,16 @@ def test_another_tenant_misses_where_the_same_tenant_hits(
 
 def test_a_private_page_under_a_public_prefix_is_its_namespaces_alone(cache: RadixCache, pool: BlockPool) -> None:
     for tenant in "ab":
-        keep(cache, pool, key_of(pages(1, 2, 3), tenant, policy="safekv"), passed=2)
+        keep(cache, pool, key_of(pages(1, 2, 3), tenant, policy="counted"), passed=2)
     assert cache.pages == 2 + 1 + 1, "each has its own third page"
-    assert finds(cache, pool, key_of(pages(1, 2, 3), "c", policy="safekv"), passed=3) == 2
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "c", policy="counted"), passed=3) == 2
     assert finds(cache, pool, key_of(pages(1, 2, 3), "c", policy="partition")) == 0, "partition finds nothing public"
 
 
-@pytest.mark.parametrize("policy", ["partition", "safekv"])
+@pytest.mark.parametrize("policy", ["partition", "counted"])
 def test_a_mark_shows_nothing_to_other_tenants(cache: RadixCache, pool: BlockPool, policy: PolicyName) -> None:
     keep(cache, pool, key_of(pages(1, 2, 3), "a", policy=policy, marked=2))
-    for other in ("partition", "safekv"):
+    for other in ("partition", "counted"):
         key = key_of(pages(1, 2, 3), "b", policy=other, marked=2)  # type: ignore[arg-type]
         assert finds(cache, pool, key, passed=3) == 0
         cache.forget("b")
@@ -258,32 +246,32 @@ def test_a_mark_shows_nothing_to_other_tenants(cache: RadixCache, pool: BlockPoo
 def test_a_request_finds_what_others_published_inside_its_own_public_span_only(
     cache: RadixCache, pool: BlockPool, passed: int | None
 ) -> None:
-    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="safekv"), passed=3)
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
     before = [node.epoch for node in cache.tree.nodes()]
     cache._lookups += 100  # three epochs
     span = passed or 0
-    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed) == span
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed) == span
     after = {node.tokens: node.epoch for node in cache.tree.nodes()}
     assert after.get(pages(1, 2, 3)[span * SIZE :], before[0]) == before[0], "nor is the rest used"
-    assert finds(cache, pool, key_of(pages(1, 2, 3), "a", policy="safekv"), passed) == span, "nor does who brought it"
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed) == span, "nor does who brought it"
 
 
 def test_what_is_private_in_a_prompt_is_kept_beside_what_is_public_in_anothers(
     cache: RadixCache, pool: BlockPool
 ) -> None:
-    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="safekv"), passed=3)
-    mine = keep(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=1)
+    keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
+    mine = keep(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=1)
     assert cache.pages == 5
     found = cache.lookup(key_of(pages(1, 2, 3), "b", policy="partition"), 3)
     assert found.blocks == (), "what follows a public page is reached through it"
-    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=1) == 3
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=1) == 3
     cache.forget("a")
-    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=1) == 3
+    assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=1) == 3
     assert all(pool.references(block) == 1 for block in mine)
 
 
 def test_a_salt_only_narrows(cache: RadixCache, pool: BlockPool) -> None:
-    for policy in ("global", "safekv"):
+    for policy in ("global", "counted"):
         keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
         keep(cache, pool, key_of(pages(7, 8), "a", "salt", policy=policy))  # type: ignore[arg-type]
         assert finds(cache, pool, key_of(pages(7, 8), "a", "salt", policy=policy)) == 2  # type: ignore[arg-type]
@@ -295,16 +283,16 @@ def test_a_salt_only_narrows(cache: RadixCache, pool: BlockPool) -> None:
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_label_makes_pages_public_without_a_copy(cache: RadixCache, pool: BlockPool, late: bool) -> None:
-    key = key_of(pages(1, 2, 3), "a", policy="safekv", number=5)
+    key = key_of(pages(1, 2, 3), "a", policy="counted", number=5)
     assert cache.lookup(key, 3).blocks == ()
     blocks = pool.allocate(3)
     if not late:
         cache.label(5, 2 * PAGE_TOKENS)
     cache.insert(key, blocks)
     if late:
-        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3) == 0
+        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3) == 0
         cache.label(5, 2 * PAGE_TOKENS)
-    others = key_of(pages(1, 2, 3), "b", policy="safekv", number=7)
+    others = key_of(pages(1, 2, 3), "b", policy="counted", number=7)
     _expect(cache, others, 3)
     found = cache.lookup(others, 3)
     assert list(found.blocks) == blocks[:2] and found.public == 2
@@ -312,8 +300,8 @@ def test_a_label_makes_pages_public_without_a_copy(cache: RadixCache, pool: Bloc
 
 
 def test_nobodys_label_touches_anothers_pages(cache: RadixCache, pool: BlockPool) -> None:
-    keep(cache, pool, key_of(pages(1, 2), "a", policy="safekv", number=1))
-    keep(cache, pool, key_of(pages(1, 2), "b", policy="safekv", number=2))
+    keep(cache, pool, key_of(pages(1, 2), "a", policy="counted", number=1))
+    keep(cache, pool, key_of(pages(1, 2), "b", policy="counted", number=2))
     cache.label(2, 2 * PAGE_TOKENS)
     cache.label(99, 2 * PAGE_TOKENS)
     owners = {node.namespace.tenant.name for node in cache.tree.nodes()}
@@ -321,16 +309,16 @@ def test_nobodys_label_touches_anothers_pages(cache: RadixCache, pool: BlockPool
 
 
 def test_a_label_publishes_nothing_that_has_a_salt(cache: RadixCache, pool: BlockPool) -> None:
-    keep(cache, pool, key_of(pages(1, 2), "a", "salt", policy="safekv", number=1))
+    keep(cache, pool, key_of(pages(1, 2), "a", "salt", policy="counted", number=1))
     cache.label(1, 2 * PAGE_TOKENS)
-    assert finds(cache, pool, key_of(pages(1, 2), "b", policy="safekv", number=2)) == 0
-    assert finds(cache, pool, key_of(pages(1, 2), "a", policy="safekv", number=3)) == 0
+    assert finds(cache, pool, key_of(pages(1, 2), "b", policy="counted", number=2)) == 0
+    assert finds(cache, pool, key_of(pages(1, 2), "a", policy="counted", number=3)) == 0
 
 
 def test_a_label_takes_nothing_public_out_of_the_tree(cache: RadixCache, pool: BlockPool) -> None:
     """`b` computed what `a` published later, and more: both keep theirs, and no page is lost to the pool."""
-    keep(cache, pool, key_of(pages(1, 2), "a", policy="safekv", number=1))
-    keep(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=2))
+    keep(cache, pool, key_of(pages(1, 2), "a", policy="counted", number=1))
+    keep(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted", number=2))
     cache.label(1, 2 * PAGE_TOKENS)
     cache.label(2, 3 * PAGE_TOKENS)
     assert sum(len(node.blocks) for node in cache.tree.nodes()) == cache.pages == 5
@@ -338,71 +326,22 @@ def test_a_label_takes_nothing_public_out_of_the_tree(cache: RadixCache, pool: B
     assert pool.free == pool.total
 
 
-def test_a_demoted_page_is_its_creators_alone_and_others_keep_what_they_use(cache: RadixCache, pool: BlockPool) -> None:
-    blocks = keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
-    using = cache.lookup(key_of(pages(1, 9), "b", policy="global"), 1)
-    for node in [node for node in cache.tree.nodes() if node.parent == cache.tree.root]:
-        cache.demote(node)
-    assert finds(cache, pool, key_of(pages(1, 2), "c", policy="safekv"), passed=2) == 0
-    assert finds(cache, pool, key_of(pages(1, 2), "a")) == 2
-    assert finds(cache, pool, key_of(pages(1, 2), "b")) == 1, "of what it found, and no more"
-    assert [pool.references(block) for block in blocks] == [3, 1] and list(using.blocks) == blocks[:1]
-
-
-def test_what_holders_of_a_demoted_run_lose_does_not_depend_on_each_other(cache: RadixCache, pool: BlockPool) -> None:
-    """`b` reads its run now. What `a` has of the same blocks is given up as if nobody did."""
-    blocks = keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
-    keep(cache, pool, key_of(pages(1, 2), "b", policy="global"))
-    cache.demote(next(cache.tree.nodes()))
-    reading = cache.lookup(key_of(pages(1, 2), "b"), 2)
-    assert list(reading.blocks) == blocks, "a mark, never a copy"
-    finds(cache, pool, key_of(pages(7), "b"))
-    cache.evict(2)
-    assert finds(cache, pool, key_of(pages(1, 2), "a")) == 0
-    assert finds(cache, pool, key_of(pages(1, 2), "b")) == 2
-
-
-def test_those_who_keep_a_demoted_run_are_bounded(cache: RadixCache, pool: BlockPool) -> None:
-    tenants = [f"tenant-{number}" for number in range(MAX_HEIRS + 2)]
-    for tenant in tenants:
-        keep(cache, pool, key_of(pages(1, 2), tenant, policy="global"))
-    cache.demote(next(cache.tree.nodes()))
-    found = [finds(cache, pool, key_of(pages(1, 2), tenant)) for tenant in tenants]
-    assert found == [2] * MAX_HEIRS + [0, 0] and cache.pages == 2
-    for tenant in tenants:
-        cache.forget(tenant)
-    assert pool.free == pool.total
-
-
-def test_a_tenant_keeps_what_it_has_below_a_demoted_run_also_beside_one_of_its_own(
-    cache: RadixCache, pool: BlockPool
-) -> None:
-    for tenant in "ab":
-        keep(cache, pool, key_of(pages(1, 2, 3, 4), tenant, policy="safekv"), passed=2)
-    keep(cache, pool, key_of(pages(1, 5), "b"))  # nothing of it is public
-    [public] = [node for node in cache.tree.nodes() if node.namespace is cache.tree.public]
-    cache.demote(public)
-    for tenant in "ab":
-        assert finds(cache, pool, key_of(pages(1, 2, 3, 4), tenant)) == 4
-    assert finds(cache, pool, key_of(pages(1, 5), "b")) == 2 and cache.pages == 2 + 2 + 2 + 2
-
-
 @pytest.mark.parametrize("first", ["mallory", "alice"])
 def test_each_tenants_right_to_a_page_outlives_the_one_who_brought_it(
     cache: RadixCache, pool: BlockPool, first: str
 ) -> None:
     opening = (1, 2)
-    keep(cache, pool, key_of(pages(*opening, 9), "mallory", policy="safekv"), passed=2)
+    keep(cache, pool, key_of(pages(*opening, 9), "mallory", policy="counted"), passed=2)
     prompts = {"alice": (*opening, 3, 4, 5), "bob": (*opening, 6, 7, 8)}
     for tenant, prompt in prompts.items():
-        keep(cache, pool, key_of(pages(*prompt), tenant, policy="safekv"), passed=2)
+        keep(cache, pool, key_of(pages(*prompt), tenant, policy="counted"), passed=2)
     cache.forget(first)
     stay = {tenant: prompt for tenant, prompt in prompts.items() if tenant != first}
     for tenant, prompt in stay.items():
-        assert finds(cache, pool, key_of(pages(*prompt), tenant, policy="safekv"), passed=2) == 5
+        assert finds(cache, pool, key_of(pages(*prompt), tenant, policy="counted"), passed=2) == 5
     for tenant in {"mallory", "alice", "bob"} - {"bob"}:
         cache.forget(tenant)
-    assert finds(cache, pool, key_of(pages(*prompts["bob"]), "bob", policy="safekv"), passed=2) == 5
+    assert finds(cache, pool, key_of(pages(*prompts["bob"]), "bob", policy="counted"), passed=2) == 5
     cache.forget("bob")
     assert cache.pages == 0 and pool.free == pool.total, "and with the last of them it goes"
 
@@ -501,16 +440,14 @@ def test_pages_below_another_tokens_hash_are_not_found(cache: RadixCache, pool: 
         assert finds(cache, pool, key_of(pages(*wrong))) < 3
 
 
-def test_after_a_label_that_is_not_final_another_says_more_but_never_less(cache: RadixCache, pool: BlockPool) -> None:
-    key = key_of(pages(1, 2, 3), "a", policy="safekv", number=5)
+def test_a_second_label_changes_nothing(cache: RadixCache, pool: BlockPool) -> None:
+    key = key_of(pages(1, 2, 3), "a", policy="counted", number=5)
     cache.lookup(key, 3)
-    cache.label(5, PAGE_TOKENS, final=False)
+    cache.label(5, PAGE_TOKENS)
     cache.insert(key, pool.allocate(3))
-    shown = [finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3)]
-    for public, final in ((2, False), (0, True), (3, True)):
-        cache.label(5, public * PAGE_TOKENS, final=final)
-        shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv"), passed=3))
-    assert shown == [1, 2, 2, 2], "and after the final one nothing"
+    for public in (2, 0, 3):
+        cache.label(5, public * PAGE_TOKENS)
+        assert finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="counted"), passed=3) == 1
 
 
 def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone(
@@ -520,7 +457,7 @@ def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone
     keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
     for tenant, shown in (("b", 0), ("b", 3), ("a", 3)):
         key = key_of(pages(1, 2, 3), tenant, policy="counted")
-        cache.prefetch(key, 3)
+        cache.expect(key)
         cache.label(key.request_id, 3 * PAGE_TOKENS)
         for _ in range(2):  # a request that has to wait looks up again, and is shown the same
             found = cache.lookup(key, 3)
@@ -531,13 +468,13 @@ def test_counted_pages_are_found_by_others_and_usage_shows_the_tenants_own_alone
 def test_registered_pages_are_shown_to_the_tenants_they_are_registered_for(cache: RadixCache, pool: BlockPool) -> None:
     keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=3)
     key = key_of(pages(1, 2, 3), "b", policy="counted")
-    cache.prefetch(key, 3)
+    cache.expect(key)
     cache.label(key.request_id, 3 * PAGE_TOKENS, 2 * PAGE_TOKENS)
     found = cache.lookup(key, 3)
     assert (len(found.blocks), found.shown) == (3, 2)
 
 
-@pytest.mark.parametrize(("policy", "stays"), [("counted", False), ("registered", False), ("safekv", True)])
+@pytest.mark.parametrize(("policy", "stays"), [("counted", False), ("registered", False), ("global", True)])
 def test_the_eviction_of_counted_pages_is_blind_to_hits(
     cache: RadixCache, pool: BlockPool, policy: PolicyName, stays: bool
 ) -> None:
@@ -552,23 +489,13 @@ def test_the_eviction_of_counted_pages_is_blind_to_hits(
     assert (finds(cache, pool, key_of(pages(1), "d", policy=policy), passed=1) == 1) is stays
 
 
-def test_counted_pages_are_not_watched(pool: BlockPool) -> None:
-    """Their evidence is a count; a monitor that demotes them would show one tenant's hits to others."""
-    cache = RadixCache(monitor=Monitor())
-    cache.attach(pool, PAGE_TOKENS)
-    keep(cache, pool, key_of(pages(1, 2), "a", policy="counted"), passed=2)
-    for _ in range(50):
-        assert finds(cache, pool, key_of(pages(1, 2), "probing", policy="counted"), passed=2) == 2
-    assert not cache.counts.demotions
-
-
 def test_usage_shows_a_tenants_own_copy_whatever_others_published(cache: RadixCache, pool: BlockPool) -> None:
     """Else a fall of the number would show that the pages became public."""
     keep(cache, pool, key_of(pages(1, 2), "b", policy="counted"), passed=0)
     for published in (2, 3):
         keep(cache, pool, key_of(pages(1, 2, 3), "a", policy="counted"), passed=published)
         key = key_of(pages(1, 2, 3), "b", policy="counted")
-        cache.prefetch(key, 3)
+        cache.expect(key)
         cache.label(key.request_id, 3 * PAGE_TOKENS)
         found = cache.lookup(key, 3)
         assert found.shown == 2 and len(found.blocks) == published

@@ -45,7 +45,7 @@ def test_a_removed_node_keeps_neither_tokens_nor_neighbours(no_collector: None) 
     child = tree.add(parent, owner, owner, pages(2, 3), [1, 2])
     owner.tenant.queue.push(child, 0)
     tree.remove(child)
-    assert not child.in_tree and not child.tokens and not child.blocks and not child.resident
+    assert not child.in_tree and not child.tokens and not child.blocks
     assert not owner.tenant.queue and not parent.children
 
 
@@ -53,8 +53,8 @@ def test_with_a_tenants_last_node_its_record_and_key_go_at_once(no_collector: No
     pool, cache = BlockPool(8), RadixCache()
     cache.attach(pool, PAGE_TOKENS)
     for tenant in "ab":  # the first page becomes both tenants', the second is each tenant's own
-        key = key_of(pages(1, 2), tenant, policy="safekv")
-        cache.prefetch(key, 2)
+        key = key_of(pages(1, 2), tenant, policy="counted")
+        cache.expect(key)
         cache.label(key.request_id, PAGE_TOKENS)
         found = cache.lookup(key, 2).blocks
         cache.insert(key, blocks := [*found, *(pool.allocate(2 - len(found)) or [])])

@@ -90,8 +90,7 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         {"Failed.code", "Failed.message", "Failed.param"},
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
-    # Names of tenants: others are not repeated (controller/test_probes.py), and charges go to vaults' turns alone.
-    tenants = {"Probed.owner", "Probed.suspect", "Paused.charged"}
+    tenants = {"Paused.charged"}  # charges go to vaults' turns alone
     assert texts == replaced | before_any_request | tenants
     assert set(get_args(PolicyName)) == set(POLICIES)
     assert View not in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__

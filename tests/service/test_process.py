@@ -25,7 +25,6 @@ from cloister.messages.controller_service import (
     LinkSlot,
     Pause,
     Paused,
-    Probed,
     Resume,
     WeightsMemory,
 )
@@ -34,7 +33,6 @@ from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Rea
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.types import VERSION
 from cloister.prefix.base import PrefixCache
-from cloister.prefix.monitor import Alert
 from cloister.prefix.radix import RadixCache
 from cloister.service.process import Service, request_of
 from tests.engine.fake_runner import FakeRunner
@@ -49,7 +47,7 @@ def order_of(request: EngineRequest) -> Generate:
     head = request.request_id, request.tenant, request.prompt, request.params
     order: Generate
     if not request.partitions:
-        order = GeneratePrompt(*head, request.public, request.salt, request.policy, request.background)
+        order = GeneratePrompt(*head, request.public, request.salt, request.policy)
         assert request_of(order) == request
     else:
         [partition] = request.partitions
@@ -154,21 +152,6 @@ def test_it_serves_and_ends_when_the_controller_hangs_up(controller: Controller)
     heard = controller.hear_until(is_last)
     assert heard[0] == Accepted(1) and said(heard, 1) == alone(request(1, PROMPT)).tokens
     assert controller.hang_up() is None
-
-
-def test_what_looks_probed_is_said_by_name_alone() -> None:
-    ours, theirs = socket.socketpair()
-    alerts = [Alert("firm", "eve")]
-    service = Service(PagedEngine(FakeRunner(), EngineSettings()), READY, alerts)
-    serving = threading.Thread(target=service.run, args=(theirs,), daemon=True)
-    serving.start()
-    frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)
-    heard: list[msgspec.Struct] = []
-    while len(heard) < 2:
-        heard += frames.feed(ours.recv(1 << 16))
-    assert heard == [READY, Probed("firm", "eve")] and not alerts
-    ours.close()
-    serving.join(20)
 
 
 def test_hanging_up_in_the_middle_of_an_answer_is_no_error(controller: Controller) -> None:

@@ -13,7 +13,7 @@ from tests.served import Command
 pytestmark = [pytest.mark.release, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.parametrize("suite", ["spd", "mpc"])
+@pytest.mark.parametrize("suite", ["levels", "mpc"])
 def test_a_quick_run_ends_well(suite: str, tmp_path: Path) -> None:
     if suite == "mpc" and find_spec("spu") is None:
         pytest.skip("SPU is not installed: make mpc")
@@ -27,7 +27,7 @@ def test_a_quick_run_ends_well(suite: str, tmp_path: Path) -> None:
 def test_a_load_on_a_running_server(real_server: str, tmp_path: Path) -> None:
     numbers = tmp_path / "numbers.json"
     load = ("--users", "1,4", "--requests-per-user", "2", "--output-tokens", "16", "--json", str(numbers))
-    bench = Command(tmp_path / "log", "bench", "serve", "--url", real_server, *load)
+    bench = Command(tmp_path / "log", "bench", "peers", "--server", real_server, *load)
     assert bench.process.wait(600) == 0, bench.said
     runs = json.loads(numbers.read_text())["runs"]
     assert [run["users"] for run in runs] == [1, 4] and all(run["errors"] == 0 for run in runs)

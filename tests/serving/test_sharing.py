@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) 
     options = ("--detector", "--model", str(short_folder.path), "--keys", str(folder / "keys"))
     options += ("--share-threshold", "2", "--share-epsilon", "1000000000", "--quantise-ttft", "1")
     options += ("--templates", str(folder / "templates"), "--templates-key", key)
-    options += ("--kv-cache-mib", "2", "--cache-disk-bytes", str(16 << 20))  # some forty blocks, and more on a disk
+    options += ("--kv-cache-mib", "2")  # some forty blocks
     with running_server(folder / "log", *options) as server:
         yield server
 
@@ -132,16 +132,3 @@ def test_a_detector_that_dies_costs_hits_and_is_back(server: Server, cached: Cac
     assert cached("a", "Now " + CLEAN) == 0
     assert until(lambda: any(is_a(one, "detector") for one in server.children()))
     assert cached("a", "Then " + CLEAN) == 0 and cached("a", "Then " + CLEAN) > 32
-
-
-def test_what_the_pool_has_no_room_for_comes_back_from_the_disk(cached: Cached) -> None:
-    """The service writes and reads it in its sandbox. Where the disk is late it is computed, so that is tried again."""
-    question = "What becomes of a lake when the river that feeds it is led elsewhere? " * 5
-
-    def asked_again() -> int:
-        for other in range(12):
-            cached("a", f"Number {other} of twelve. " + f"Tell me about the number {other}, at some length. " * 8)
-        return cached("a", question)
-
-    assert not cached("a", question) and cached("a", question) > 32
-    assert until(asked_again) > 32

@@ -21,10 +21,8 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
-Prefixes = Literal["none", "partition", "registered", "counted", "safekv", "global"]
+Prefixes = Literal["none", "partition", "registered", "counted", "global"]
 Veto = Literal["none", "detector"]
-Disk = Literal["none", "encrypted"]
-Judge = Literal["none", "model"]
 Verified = Literal["off", "sample", "late", "all"]
 
 
@@ -50,14 +48,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     share_threshold: Annotated[int, Meta(ge=0, le=100)] = 0
     veto: Veto = "none"  # whether a detector keeps private what many sent
     templates: Annotated[str, Meta(max_length=256)] = ""  # whose signature registers texts that tenants share
-    disk: Disk = "none"  # Whether such keys and values may leave memory.
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0  # grid of first tokens where prefixes are shared
     verified: Verified = "off"  # what a vault computes again of its answers (docs/threat-model.md)
     verified_ppm: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # of requests
-    judge: Judge = "none"  # whether the model may call public, at `shared`, what the detector was not sure of
-    detector_model: Digest | None = (
-        None  # of an operator's own tier 2 (detection.classifier_folder); None: the release's
-    )
 
     @property
     def vaults(self) -> Vaults:
@@ -72,8 +65,6 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
         shown: dict[str, Any] = msgspec.to_builtins(self) | {"in_words": list(self.in_words())}
         if self.parties is not None:
             shown["parties"]["identity"] = self.parties.identity.hex()
-        if self.detector_model is not None:
-            shown["detector_model"] = self.detector_model.hex()
         return shown
 
     def in_words(self) -> tuple[str, ...]:
@@ -88,17 +79,10 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             self._about_mpc(),
             f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
             self._about_sharing(),
-            "they are not put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
             self._about_verified(),
-            "what the detector is not sure of stays private at shared"
-            if self.judge == "none"
-            else "the model may call public at shared what the detector is not sure of",
-            "the detector is the release's"
-            if self.detector_model is None
-            else f"the detector's model is the operator's own: {self.detector_model.hex()}",
         )
 
     def _about_sharing(self) -> str:
@@ -138,11 +122,8 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     prefixes: tuple[Prefixes, ...] | None = None
     shared: tuple[Prefixes, ...] | None = None
     veto: tuple[Veto, ...] | None = None
-    disk: tuple[Disk, ...] | None = None
-    judge: tuple[Judge, ...] | None = None
     verified: tuple[Verified, ...] | None = None
     parties: tuple[Pin, ...] | None = None  # Identities of parties on other machines; not checked at a node without any
-    detector_models: tuple[Pin, ...] | None = None  # Not checked at a node whose detector is the release's.
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
     min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
@@ -153,7 +134,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, found: Examination, settings: AttestedSettings) -> None:
         shown = settings.hash.hex()
         found.listed("settings hash", shown, (shown,) if self.hashes is None else self.hashes, "settings.hashes")
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "disk", "judge", "verified"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "shared", "veto", "verified"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)
@@ -161,9 +142,6 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 found.check(f"setting {name}", value in accepted, reason, value)
         if self.parties is not None and settings.parties is not None:
             found.listed("setting parties", settings.parties.identity.hex(), self.parties, "settings.parties")
-        if self.detector_models is not None and settings.detector_model is not None:
-            model, where = settings.detector_model.hex(), "settings.detector_models"
-            found.listed("setting detector model", model, self.detector_models, where)
         if (most := self.max_session_idle_s) is not None:
             kept = settings.session_idle_ms / 1000
             reason = f"a kept session stays for {kept:g} s, and the policy allows {most:g}"

@@ -24,7 +24,6 @@ cache = typer.Typer(no_args_is_help=True, help="The shared prefix cache: what is
 cache.command("register")(register)
 
 MAX_FILE_BYTES = 4 << 20
-_MODEL_HELP = "A Hugging Face folder for token classification as tier 2, as `cloister serve` takes it."
 _TEXT_HELP = 'The text; "-" reads standard input: other users of this machine can see a process\'s arguments.'
 
 
@@ -35,13 +34,11 @@ def explain(
     block: Annotated[int, typer.Option(min=8, max=4096, help="Characters in a block; 16 tokens are about 64.")] = 64,
     rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Your own rules beside those shipped.")] = None,
     rules_key: Annotated[str, typer.Option(metavar="VKEY", help="The key that signed them.", show_default=False)] = "",
-    model: Annotated[Path | None, typer.Option("--detector-model", metavar="FOLDER", help=_MODEL_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what each tier of detection finds in a text, and which of its blocks other tenants may share.
 
-    Runs here, without a server; nothing is kept. Tier 3, the serving model, judges what is uncertain on a server that
-    has it: until then it is private.
+    Runs here, without a server; nothing is kept. What is uncertain is private.
 
     Examples:
       cloister cache explain "My name is Ada and I live in Linz."
@@ -51,7 +48,7 @@ def explain(
     from cloister.detection.pipeline import even_blocks
 
     given = _text(text, file)
-    examined = _pipeline(rules, rules_key, model).examine(given, ends := even_blocks(given, block))
+    examined = _pipeline(rules, rules_key).examine(given, ends := even_blocks(given, block))
     found = explained(given, ends, examined)
     typer.echo(json.dumps(found, ensure_ascii=False)) if as_json else _show(given, found)
 
@@ -95,17 +92,15 @@ def _text(text: str | None, file: Path | None) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _pipeline(rules: Path | None, rules_key: str, model: Path | None) -> Pipeline:
-    from cloister.detection.classifier_folder import digest_of_folder
-    from cloister.detection.pipeline import pipeline_of
+def _pipeline(rules: Path | None, rules_key: str) -> Pipeline:
+    from cloister.detection.pipeline import shipped_pipeline
     from cloister.detection.signed_rules import read_signed
 
-    digest = None if model is None else digest_of_folder(model)
     if rules is None:
-        return pipeline_of("", model, digest)
+        return shipped_pipeline()
     if not rules_key:
         raise SetupError("Your own rules need the key that signed them.", hint="Give --rules-key.")
-    return pipeline_of(read_signed(rules, VerifierKey.parse(rules_key)), model, digest)
+    return shipped_pipeline(read_signed(rules, VerifierKey.parse(rules_key)))
 
 
 def explained(text: str, ends: list[int], examined: Examined) -> dict[str, Any]:

@@ -36,7 +36,6 @@ class KVCache(ABC):
     shape: CacheShape
     blocks: int
     dtype: torch.dtype
-    on_host: bool = False  # then the host's memory is no tier below it
 
     @property
     def block_bytes(self) -> int:
@@ -47,9 +46,6 @@ class KVCache(ABC):
 
     @abstractmethod
     def read(self, block: int) -> bytes: ...
-
-    @abstractmethod
-    def write(self, block: int, data: bytes) -> None: ...
 
     @abstractmethod
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:

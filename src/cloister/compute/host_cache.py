@@ -14,8 +14,6 @@ from cloister.compute.layout import BLOCK_TOKENS
 class HostCache(KVCache):
     """A block's layers lie together, so that a cache that is little used takes few pages."""
 
-    on_host = True
-
     def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
         self.shape = shape
         self.blocks = blocks
@@ -33,10 +31,6 @@ class HostCache(KVCache):
 
     def read(self, block: int) -> bytes:
         return b"".join(bytes(_bytes_of(part[block])) for part in (self._keys, self._values))
-
-    def write(self, block: int, data: bytes) -> None:
-        keys, values = _bytes_of(self._keys[block]), _bytes_of(self._values[block])
-        keys[:], values[:] = data[: len(keys)], data[len(keys) :]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         for source, target in zip(sources, targets, strict=True):

@@ -6,7 +6,6 @@ from math import ceil
 from cloister.attest.evidence import AttestedSettings, Mpc, Sandbox
 from cloister.config import Settings, VaultHostSettings
 from cloister.controller.external_level import load_level
-from cloister.detection.classifier_folder import digest_of_folder
 from cloister.levels import MPC
 from cloister.verify_mode import VerifyMode
 
@@ -22,9 +21,6 @@ MATTERS = {
     "controller.templates_key": "who says which texts all tenants may share",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
     "controller.verify": "whether a service that was taken over can put other users' words into an answer",
-    "controller.judge": "whether the model itself may call parts of prompts public at `shared`",
-    "controller.detector_model": "what finds private text beside the rules; its files' hash counts, not its path",
-    "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
     "mpc.parties": "who gets shares of prompts; what the file says counts, not its path",
@@ -48,14 +44,12 @@ IRRELEVANT = {
     "engine.max_waiting": _LIMIT,
     "engine.max_waiting_per_tenant": _LIMIT,
     "engine.vault_kv_mib": _LIMIT,
-    "engine.cache_host_bytes": "the service's own memory, as the KV cache is: it holds what that held",
     "engine.compact_prompts": "how exact an answer is, if its own request allows that; not who sees what",
     "engine.link_deadline_ms": _PATIENCE,
     "engine.attention_processes": "the statement names what is missing where several users share one",
     "controller.templates": "texts that the templates' key signed",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",
     "controller.detector_key": "as controller.detector_rules",
-    "controller.judge_report": "the statement says whether the model judges",
     "controller.gpu_in_turns": "the statement names what is missing where it is not so",
     "controller.spare_vaults": "a spare vault has seen no prompt",
     "controller.max_vaults": _LIMIT,
@@ -92,14 +86,13 @@ HOST_IRRELEVANT = {
     "attester": IRRELEVANT["controller.attester"],
     "gpu_evidence": IRRELEVANT["controller.gpu_evidence"],
     "release": "the evidence has its measurement, which must be the node's",
-    "engine.cache_disk_bytes": "a vault host has no service, and vaults put nothing on a disk",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}
 
 
 def attested_settings(settings: Settings) -> AttestedSettings:
-    """Reads the parties' file and the detector's model: SetupError if one is unusable."""
+    """Reads the parties' file: SetupError if it is unusable."""
     controls, parties = settings.controller, settings.mpc.parties
-    model, verify = controls.detector_model, VerifyMode.of(controls.verify)
+    verify = VerifyMode.of(controls.verify)
     mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
     return AttestedSettings(
         sandbox="degraded" if controls.allow_degraded_sandbox else "whole",
@@ -115,11 +108,8 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         veto="detector" if controls.detector else "none",
         templates=controls.templates_key or "",
         first_token_ms=controls.quantise_ttft_ms,
-        disk="encrypted" if settings.engine.cache_disk_bytes else "none",
-        judge="model" if controls.judge else "none",
         verified=verify.name,
         verified_ppm=round(verify.share * 1_000_000),
-        detector_model=None if model is None else digest_of_folder(model),
     )
 
 

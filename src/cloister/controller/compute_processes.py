@@ -12,7 +12,7 @@ from cloister.controller.attention import AttentionProcesses, LinkSlots
 from cloister.controller.forkserver import ForkServer, link_shape, seal_weights
 from cloister.controller.mps import mps_for
 from cloister.controller.relay import Relay
-from cloister.controller.service import Service, cache_file
+from cloister.controller.service import Service
 from cloister.controller.vault_host import VaultHostClient
 from cloister.levels import Decodes
 from cloister.link.memory import LinkShape
@@ -106,9 +106,8 @@ class ComputeProcesses:
         forkserver = self._forkserver if self._forkserver and self._forkserver.up else await self._preload_forkserver()
         if self.service is not None:
             return
-        with cache_file(self._settings.engine.cache_disk_bytes) as disk:
-            patience = SILENT["service"].beyond(self._settings.controller.service_deadline_s)
-            service = Service(forkserver, self._relay.from_service, self._service_ended, disk, patience)
+        patience = SILENT["service"].beyond(self._settings.controller.service_deadline_s)
+        service = Service(forkserver, self._relay.from_service, self._service_ended, patience)
         try:
             self.ready = await service.ready(SERVICE_START_S)
             if self._mps and self._placement.links_on_device:

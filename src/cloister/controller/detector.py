@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cloister.config import ControllerSettings
-from cloister.detection.classifier_folder import digest_of_folder
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages import controller_detector as wire
 from cloister.messages.types import VERSION
@@ -56,27 +55,22 @@ def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> Detector
         from cloister.detection.signed_rules import SignedRules  # brings the matcher and numpy along
 
         rules = SignedRules(settings.detector_rules, VerifierKey.parse(settings.detector_key))
-    model = settings.detector_model
-    known = None if model is None else (str(model), digest_of_folder(model))
-    return DetectorKeeper(on_labels, rules=rules, model=known, allow_degraded=settings.allow_degraded_sandbox)
+    return DetectorKeeper(on_labels, rules=rules, allow_degraded=settings.allow_degraded_sandbox)
 
 
 class DetectorKeeper:
-    """`on_labels` is called once for each text, from the event loop. `rules`: an operator's own, watched. `model`: an
-    operator's folder for tier 2, and its digest."""
+    """`on_labels` is called once for each text, from the event loop. `rules`: an operator's own, watched."""
 
     def __init__(
         self,
         on_labels: OnLabels,
         *,
         rules: SignedRules | None = None,
-        model: tuple[str, bytes] | None = None,
         allow_degraded: bool = False,
         answer_s: float = ANSWER_S,
         module: str = DETECTOR,
     ) -> None:
         self._on_labels, self._rules, self._allow_degraded = on_labels, rules, allow_degraded
-        self._model = model or (None, None)
         self._openings: tuple[str, ...] = ()
         self._answer_s, self._module = answer_s, module
         self._handle: ModuleHandle[wire.DetectorReady] | None = None
@@ -92,17 +86,6 @@ class DetectorKeeper:
     def pid(self) -> int | None:
         return self._handle.pid if self._handle is not None else None
 
-    @property
-    def load(self) -> float:
-        """From 0 to 1: it moves the thresholds (SafeKV §V-D)."""
-        return min(1.0, len(self._pending) / MAX_PENDING)
-
-    async def start_first(self) -> None:
-        """An operator's model that cannot be loaded is a SetupError here, and no detector that never comes."""
-        if self._model[0] is not None:
-            await self.supervisor.start()
-        self.start()
-
     def start(self) -> None:
         self.supervisor.keep()
         if self._watching is None:
@@ -113,7 +96,7 @@ class DetectorKeeper:
         if self.up.is_set() and self._handle is not None:
             self._handle.send(wire.KnowOpenings(openings))
 
-    def classify(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float = 0.0) -> None:
+    def classify(self, request_id: int, text: str, ends: Sequence[int]) -> None:
         """`ends`: where each block ends in the text, in characters. The answer comes later."""
         blocks = len(ends)
         full = len(self._pending) >= MAX_PENDING or self._pending_characters + len(text) > MAX_PENDING_CHARACTERS
@@ -126,7 +109,7 @@ class DetectorKeeper:
             self._heard = monotonic()
         self._pending[request_id] = (blocks, len(text))
         self._pending_characters += len(text)
-        self._handle.send(wire.Classify(request_id, text, tuple(ends), self.load, min(max(suspicion, 0.0), 1.0)))
+        self._handle.send(wire.Classify(request_id, text, tuple(ends)))
 
     async def close(self) -> None:
         await self.supervisor.close()
@@ -156,7 +139,7 @@ class DetectorKeeper:
             on_end=self.supervisor.ended,
         )
         rules = self._rules.text if self._rules else ""
-        handle.send(wire.StartDetector(VERSION, rules, self._allow_degraded, *self._model))
+        handle.send(wire.StartDetector(VERSION, rules, self._allow_degraded))
         ready = await handle.ready
         if ready.version != VERSION:
             raise ProtocolError("The detector is of another version.")

@@ -48,16 +48,16 @@ class ForkServer:
         return await self._handle.ready
 
     def spawn(
-        self, role: Role, *descriptors: int, disk: int | None = None, slots: int = 0, weights: int | None = None
+        self, role: Role, *descriptors: int, slots: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
-        """Also our end of its socket. `disk`: a file for blocks; `weights`: the device's memory with them."""
+        """Also our end of its socket. `weights`: the device's memory with them."""
         number, child = next(self._numbers), Child()
         self._starting[number] = child
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
-            more = (one for one in (disk, weights) if one is not None)
+            more = () if weights is None else (weights,)
             given = (theirs.fileno(), null.fileno(), *descriptors, *more)
-            self._handle.send(Spawn(number, role, disk is not None, slots, weights is not None), given)
+            self._handle.send(Spawn(number, role, slots, weights is not None), given)
         return child, ours
 
     def kill(self) -> None:

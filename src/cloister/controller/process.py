@@ -14,7 +14,6 @@ from cloister.controller.detector import find_detector
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.external_level import ExternalLevel, find_offer, measured_packages
 from cloister.controller.gpu_evidence import GpuEvidenceKeeper
-from cloister.controller.judge import measured
 from cloister.controller.offer import Offer
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
@@ -72,7 +71,6 @@ class Attestation:
 
 class Controller:
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
-        settings, self._without_judge = measured(settings, folder)
         self._folder, self._settings = folder, settings
         self._keys = ChannelKeys()
         self.sealed_requests = SealedRequests(self._keys)
@@ -97,7 +95,7 @@ class Controller:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self._without_judge, *((self._external.banner(self._settings),) if self._external else ()))
+        return (self._external.banner(self._settings),) if self._external else ()
 
     async def start(self) -> Serving:
         self.compute.launch()
@@ -106,7 +104,7 @@ class Controller:
         await self.offer.rehearse_first()
         if self._detector and self.compute.preloaded:
             self._detector.know(self.compute.preloaded.openings)
-            await self._detector.start_first()
+            self._detector.start()
             self.relay.labels.examine = self._detector.classify
         if self._templates:
             self._templates.start(self.relay.sharing)

@@ -10,7 +10,7 @@ from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.external_level import ExternalLevel, ExternalRoute
 from cloister.controller.node import Node
-from cloister.controller.prompt_labels import Probes, PromptLabels
+from cloister.controller.prompt_labels import PromptLabels
 from cloister.controller.requests import Frontend, Frontends, Request, Requests, frontend_of, sanitised, wide
 from cloister.controller.routes.base import Route
 from cloister.controller.routes.open import OpenRoute
@@ -30,13 +30,12 @@ from cloister.messages.controller_frontend import (
     AskView,
     EndSession,
     Examine,
-    JudgeForm,
     KeyEntry,
     Serving,
     SubmitTokens,
 )
 from cloister.messages.controller_sealed_api import AskSealed
-from cloister.messages.controller_service import ForgetTenant, Paused, Probed
+from cloister.messages.controller_service import ForgetTenant, Paused
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.types import ExtraAnswer
@@ -106,9 +105,8 @@ class Relay:
         self.availability = Availability(self._node, self.vaults, serving)
         self.totals = Totals(self.requests, self.vaults)
         self._tenants: frozenset[str] = frozenset()
-        self.probes = Probes()
         self.sharing = Sharing(settings, lambda: serving().block_tokens)
-        self.labels = PromptLabels(self._node, self.probes, self.sharing, judge=settings.judge)
+        self.labels = PromptLabels(self._node, self.sharing)
         self._read: dict[str, OpenRoute] = {
             route.level.name: route for route in (OpenRoute(self._node, settings.prefix_policy), self.labels.route)
         }
@@ -163,8 +161,6 @@ class Relay:
                     self._cancel(request)
             case Examine():
                 self.labels.read(number, message)
-            case JudgeForm():
-                self.labels.learn(message)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._send_stats(number, stats))
@@ -184,7 +180,6 @@ class Relay:
     def admit(self, keys: tuple[KeyEntry, ...]) -> None:
         """Of a tenant that lost its last key nothing is kept."""
         tenants = frozenset(key.tenant for key in keys)
-        self.probes.keep_only(tenants)
         self.sharing.admit(keys)
         for tenant in self._tenants - tenants:
             self.sessions.end_all_of(tenant)
@@ -194,7 +189,7 @@ class Relay:
     def _forget(self, tenant: str) -> None:
         """Neither the service nor this process keeps anything of this tenant's requests that ended."""
         self.views.forget(lambda _, last: last.tenant == tenant)
-        self.labels.forget(tenant)
+        self.labels.route.serve_all_of(tenant)
         self._node.send(ForgetTenant(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
@@ -283,7 +278,6 @@ class Relay:
         """Requests that need it fail, unless they are verified; vaults and their sessions stay."""
         self._node.service = None
         self._vault_side.service_gone()
-        self.labels.service_gone()
         for request in self.requests:
             if request.holder == "service" and self._node.verification.survives(request):
                 continue
@@ -298,14 +292,10 @@ class Relay:
         match message:
             case Paused(charged=charged):
                 self.core_lease.paused(charged)
-            case Probed():
-                self.probes.handle(message)
             case Accepted() | Tokens() | Failed():
                 if (request := self.requests.get(message.request_id)) is not None:
                     checked = sanitised(message) if isinstance(message, Failed) else message
                     self._route_of(request).from_service(request, checked)
-                else:
-                    self.labels.from_service(message)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 

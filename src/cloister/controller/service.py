@@ -1,16 +1,12 @@
 """The controller's handle on the service process: one life of it, from fork to end."""
 
 import asyncio
-import logging
 import os
-import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import msgspec
 
-from cloister.config import cache_folder
 from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
@@ -20,47 +16,22 @@ from cloister.messages.types import VERSION
 from cloister.process.handle import Handle
 from cloister.process.watchdog import SILENT, Patience
 
-log = logging.getLogger(__name__)
-
-
-@contextmanager
-def cache_file(size: int) -> Iterator[int | None]:
-    """For encrypted blocks, without a name (adr/0009); None where `size` is 0 or no file can be made."""
-    if not size:
-        yield None
-        return
-    try:
-        folder = cache_folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-    except OSError as reason:
-        log.warning(
-            "No file for --cache-disk-bytes (%s): blocks that the KV cache has no room for are computed again. "
-            "Give the cache folder room, or leave the option out.",
-            os.strerror(reason.errno or 0),
-        )
-        yield None
-        return
-    with file:
-        yield file.fileno()
-
 
 class Service:
-    """`on_end` is called if it ends after it was ready. `disk`: a file for blocks, which the caller closes."""
+    """`on_end` is called if it ends after it was ready."""
 
     def __init__(
         self,
         forkserver: ForkServer,
         on_message: Callable[[msgspec.Struct], None],
         on_end: Callable[[], None],
-        disk: int | None = None,
         patience: Patience = SILENT["service"],
     ) -> None:
         self._on_message, self._on_end = on_message, on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
         self.slots: dict[int, int] = {}  # descriptors of its device's memory for links
         self.weights: int | None = None  # descriptor of the weights in its device's memory
-        child, ours = forkserver.spawn("service", disk=disk)
+        child, ours = forkserver.spawn("service")
         handle, ended = self._receive, self._ended
         self._handle = Handle(
             "service", child, ours, FromSealedService, Ready, handle=handle, on_end=ended, patience=patience

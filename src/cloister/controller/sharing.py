@@ -26,7 +26,7 @@ class Sharing:
         self, settings: ControllerSettings, page_tokens: Callable[[], int], secret: bytes | None = None
     ) -> None:
         self.policy, self.vetoed = settings.shared_policy, settings.detector
-        self._secret = secret or (shared_secret() if POLICIES[self.policy].blind else secrets.token_bytes(SECRET_BYTES))
+        self._secret = secret or (shared_secret() if self.labels else secrets.token_bytes(SECRET_BYTES))
         self._evidence = Evidence(self._secret, settings.share_epsilon, settings.share_threshold)
         self._templates = Templates(self._secret)
         self._page_tokens = page_tokens
@@ -40,7 +40,7 @@ class Sharing:
     @property
     def waits(self) -> bool:
         """Whether that label depends on what a detector finds in the text."""
-        return self.policy == "safekv" or (self.policy == "counted" and self.vetoed)
+        return self.policy == "counted" and self.vetoed
 
     def admit(self, keys: Sequence[KeyEntry]) -> None:
         """An account is a trust group, or a tenant without one: its keys have one vote."""
@@ -53,17 +53,15 @@ class Sharing:
     def register(self, templates: Iterable[Template]) -> None:
         self._templates.replace(templates, self._page_tokens())
 
-    def label(self, order: GeneratePrompt, passed: int, *, final: bool = True) -> PublicPrefix:
+    def label(self, order: GeneratePrompt, passed: int) -> PublicPrefix:
         """`passed`: the first tokens in which the detector found nothing private."""
-        if self.policy == "safekv":
-            return PublicPrefix(order.request_id, passed, final=final)
         size, account = self._page_tokens(), self._accounts.get(order.tenant, order.tenant)
         paging = Paging(order.public, len(order.prompt), size)
         pages = page_digests(self._secret, paging.pack(order.prompt), size * TOKEN_BYTES)
         public = registered = self._templates.covers(account, pages)
         if self.policy == "counted":
             public += self._evidence.count(account, pages[registered : paging.pages(passed)])
-        return PublicPrefix(order.request_id, paging.positions(public), paging.positions(registered), final)
+        return PublicPrefix(order.request_id, paging.positions(public), paging.positions(registered))
 
 
 def shared_secret(path: Path | None = None) -> bytes:

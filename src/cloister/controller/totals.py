@@ -11,7 +11,7 @@ from cloister.messages.generation import Reuse, Stats
 
 MOST_BLOCKS = 1 << 24
 MOST_STEPS = 1 << 40
-COUNTERS = ("preemptions", "demotions", "evictions", "offloads", "recalls")
+COUNTERS = ("preemptions", "evictions")
 
 
 class Totals:

@@ -6,19 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cloister.detection.folding import Folded, fold
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS, known_until
 from cloister.detection.rules import RuleSet, read_rules, shipped_rules
-from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, lowered, shipped_tagger
+from cloister.detection.tagger import CATEGORIES, Calibration, Tagger, Tags, shipped_tagger
 from cloister.messages.controller_detector import Category, Label
-
-if TYPE_CHECKING:
-    from cloister.detection.token_classifier import TokenClassifier
 
 
 class Finding(NamedTuple):
@@ -48,16 +44,15 @@ class Examined:
 class Pipeline:
     """`rules` and `known_prefixes` may be replaced between texts."""
 
-    def __init__(self, rules: RuleSet, tagger: Tagger | TokenClassifier | None) -> None:
+    def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
         self.rules = rules
         self.tagger = tagger
         self.calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
         self.known_prefixes: tuple[str, ...] = SYSTEM_PROMPTS
 
-    def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
+    def examine(self, text: str, ends: Sequence[int]) -> Examined:
         """Label each block separately; `inherit` adds what follows from the blocks before it."""
         folded = fold(text)
-        calibration = lowered(self.calibration, load, suspicion)
         findings = [
             Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
             for match in self.rules.find(folded.text)
@@ -65,8 +60,7 @@ class Pipeline:
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self.tagger is not None:
             known = known_until(text, self.known_prefixes)
-            read = folded if self.tagger.folds else Folded(text, None)
-            findings += _tagged(self.tagger.tag(read.text), read, ends, calibration, verdicts, known)
+            findings += _tagged(self.tagger.tag(folded.text), folded, ends, self.calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):
@@ -133,15 +127,6 @@ def even_blocks(text: str, characters: int = 64) -> list[int]:
 @cache
 def shipped_pipeline(operator_rules: str = "") -> Pipeline:
     return Pipeline(with_shipped_rules(operator_rules), shipped_tagger())
-
-
-def pipeline_of(operator_rules: str, model: Path | None, digest: bytes | None = None) -> Pipeline:
-    """With an operator's token classifier for tier 2, if there is one: SetupError if it is of no use."""
-    if model is None:
-        return shipped_pipeline(operator_rules)
-    from cloister.detection.token_classifier import TokenClassifier  # brings torch along
-
-    return Pipeline(with_shipped_rules(operator_rules), TokenClassifier(model, digest))
 
 
 def with_shipped_rules(text: str) -> RuleSet:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import socket
 from itertools import pairwise
-from pathlib import Path
 
 from cloister.detection.known_prefixes import SYSTEM_PROMPTS
-from cloister.detection.pipeline import Pipeline, inherit, pipeline_of, with_shipped_rules
+from cloister.detection.pipeline import Pipeline, inherit, shipped_pipeline, with_shipped_rules
 from cloister.detection.rules import RuleBroken
 from cloister.errors import ProtocolError
 from cloister.messages.controller_detector import (
@@ -46,8 +45,7 @@ def serve(control: socket.socket) -> None:
         if not isinstance(order, StartDetector) or order.version != VERSION:
             raise ProtocolError("The detector was started by a controller of another version.")
         use_pythons_memory()
-        model = None if order.model is None else Path(order.model)
-        pipeline = pipeline_of(order.rules, model, order.model_digest)
+        pipeline = shipped_pipeline(order.rules)
         pipeline.examine(_REHEARSAL, [len(_REHEARSAL)])  # a sealed process can load no more tables or codecs
         labeller = Labeller(pipeline)
         filter_program(receives_descriptors=False, own_pid=1, futexes=None)
@@ -101,7 +99,7 @@ class Labeller:
             raise ProtocolError("Blocks do not follow one another.")
         if ends and ends[-1] != len(message.text):
             raise ProtocolError("Blocks do not cover their text.")
-        examined = self._pipeline.examine(message.text, ends, load=message.load, suspicion=message.suspicion)
+        examined = self._pipeline.examine(message.text, ends)
         verdicts = inherit(examined.verdicts)
         return Labels(
             message.request_id,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
@@ -19,21 +18,6 @@ from numpy.typing import NDArray
 from cloister.detection.words import BUCKETS, FEATURES, Words, split
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Category
-
-LOAD, SUSPICION = 0.7, 2.0  # how far each moves a threshold, in logits, at its fullest
-
-
-def lowered(calibration: Calibration, load: float = 0.0, suspicion: float = 0.0) -> Calibration:
-    """`load` and `suspicion` from 0 to 1."""
-    shift = LOAD * load + SUSPICION * suspicion
-    public, private = (_moved(each, -shift) for each in calibration)
-    return Calibration(public, max(public, private))
-
-
-def _moved(probability: float, logits: float) -> float:
-    probability = min(max(probability, 1e-9), 1 - 1e-9)
-    return 1 / (1 + exp(-(log(probability / (1 - probability)) + logits)))
-
 
 _CLASSES = ("NONE", "NAME", "LOCATION", "ORGANISATION", "TIME", "TRAIT", "NUMBER", "ACCOUNT", "SECRET")
 CATEGORIES = tuple(Category[name] for name in _CLASSES)
@@ -54,7 +38,7 @@ class Tags(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Scores below `public` are public, from `private` on private; tier 3 judges those between."""
+    """Scores below `public` are public, from `private` on private; those between are uncertain."""
 
     public: float
     private: float
@@ -62,8 +46,6 @@ class Calibration(NamedTuple):
 
 class Tagger:
     """`arrays` as `cloister_bench.tagger.train` writes them."""
-
-    folds = True
 
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         if not _fit(arrays):

@@ -37,11 +37,6 @@ class Words(NamedTuple):
     first: Places
 
 
-def word_bounds(text: str) -> tuple[Places, Places]:
-    codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
-    return _bounds(_tables().kinds[np.minimum(codes, _PLANE - 1)])
-
-
 def split(text: str) -> Words:
     codes = np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
     kinds, lower, scripts = (table[np.minimum(codes, _PLANE - 1)] for table in _tables())

@@ -15,9 +15,8 @@ class EngineRequest(SilentRepr, Struct, frozen=True):
     `public` tokens are one segment; the last `answered` are an answer's, given again, and are computed exactly as
     decoding computed them. `salt` narrows reuse to the same salt; `policy` says which cached blocks are found.
     `partitions` has an entry for each sequence whose private span is in a vault: the prompt then holds public tokens
-    alone, and may be empty. A `background` request is computed only while no other waits or runs. `compact` allows a
-    vault to approximate the keys and values of a request's several prompts (vault.compact). `made`: of each partition,
-    the tokens after its first that another process computed."""
+    alone, and may be empty. `compact` allows a vault to approximate the keys and values of a request's several prompts
+    (vault.compact). `made`: of each partition, the tokens after its first that another process computed."""
 
     request_id: int
     tenant: str
@@ -27,7 +26,6 @@ class EngineRequest(SilentRepr, Struct, frozen=True):
     partitions: tuple[Partition, ...] = ()
     salt: str = ""
     policy: PolicyName = "none"
-    background: bool = False
     answered: int = 0
     compact: bool = False
     made: tuple[tuple[int, ...], ...] = ()
@@ -87,6 +85,6 @@ class Engine(ABC):
         """Descriptors of the links' memory, where that is the device's. The caller closes them."""
         return []
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
         """The first `public_tokens` tokens of a prompt are public (prefix.base). An engine may ignore it."""
         return None

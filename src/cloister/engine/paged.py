@@ -18,7 +18,6 @@ from cloister.engine.runner import BlockPool, Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
 from cloister.engine.sequence import Sequence, check
-from cloister.engine.tenants import Background
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, VaultLost, where_raised
 from cloister.fairness import Pace, ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Stats, Tokens
@@ -46,7 +45,6 @@ class PagedEngine(Engine):
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, list[Sequence]] = {}  # the sequences of each request that have not ended
         self._over: dict[int, Tokens] = {}
-        self._background = Background()
         self._answers = Answers(self._pool, self._prefix)
         self._links: dict[int, str] = {}
         self._arrivals = 0
@@ -65,20 +63,17 @@ class PagedEngine(Engine):
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._over or self._background.waiting or self._answers)
+        return bool(self._sequences or self._over or self._answers)
 
     @property
     def only_spare(self) -> bool:
-        return not (self._sequences or self._over or self._background.waiting)
+        return not (self._sequences or self._over)
 
     def submit(self, request: EngineRequest) -> Accepted | Failed:
         entered: list[Sequence] = []
         try:
             self._check(request)
-            if request.background:
-                self._background.add(request)
-                return Accepted(request.request_id)
-            self._make_way(request)
+            self._answers.make_way(request.tenant, request.prompt)
             relative = self._runner.relative
             sequences = Sequence.all_of(
                 request, arrival=self._arrivals, max_context=self.max_context, relative=relative
@@ -104,8 +99,7 @@ class PagedEngine(Engine):
                 self._answers.take(sequence)
                 self._scheduler.remove(sequence)
                 sequence.output.finish = "cancelled"
-            self._background.ended(request_id)
-        elif self._over.pop(request_id, None) is None and not self._background.drop(request_id):
+        elif self._over.pop(request_id, None) is None:
             return None
         return Tokens(request_id, finish="cancelled")
 
@@ -123,8 +117,6 @@ class PagedEngine(Engine):
     def _step(self, most: int | None) -> list[Tokens | Failed]:
         messages: list[Tokens | Failed] = list(self._over.values())
         self._over.clear()
-        if not self._sequences:
-            self._begin_background()
         batch = self._scheduler.schedule(most)
         if not batch:
             self._keep_answer(most)
@@ -161,22 +153,6 @@ class PagedEngine(Engine):
             self._step_failed = True
             self._answers.forget()
 
-    def _begin_background(self) -> None:
-        if (request := self._background.begin()) is not None:
-            self._answers.make_way(request.tenant, request.prompt)
-            sequence = Sequence.of(
-                request, arrival=self._arrivals, max_context=self.max_context, relative=self._runner.relative
-            )
-            self._arrivals += 1
-            self._scheduler.add(sequence)
-            self._sequences[request.request_id] = [sequence]
-
-    def _make_way(self, newcomer: EngineRequest) -> None:
-        self._answers.make_way(newcomer.tenant, newcomer.prompt)
-        if (request := self._background.put_back()) is not None:
-            for sequence in self._sequences.pop(request.request_id):
-                self._scheduler.remove(sequence)
-
     def take_failure(self) -> bool:
         failed, self._step_failed = self._step_failed, False
         return failed
@@ -207,8 +183,8 @@ class PagedEngine(Engine):
             self._asker.detach(link)
         return failed
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        self._prefix.label(request_id, public_tokens, registered, final=final)
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        self._prefix.label(request_id, public_tokens, registered)
 
     def forget(self, tenant: str) -> None:
         for sequence in self._all:
@@ -236,7 +212,7 @@ class PagedEngine(Engine):
         )
 
     def _check(self, request: EngineRequest) -> None:
-        if request.request_id in self or request in self._background:
+        if request.request_id in self:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         for partition in request.partitions:
             if reason := self._links.get(partition.link, "vault_lost"):
@@ -329,7 +305,6 @@ class PagedEngine(Engine):
             del self._sequences[sequence.request_id]
         self._answers.take(sequence)
         self._scheduler.remove(sequence)
-        self._background.ended(sequence.request_id)
 
     def _fail(self, sequences: Iterable[Sequence], error: Exception) -> list[Failed]:
         if not isinstance(error, CloisterError):
@@ -338,7 +313,6 @@ class PagedEngine(Engine):
         for request_id in dict.fromkeys(sequence.request_id for sequence in sequences):
             for sequence in self._sequences.pop(request_id):
                 self._scheduler.remove(sequence)
-            self._background.ended(request_id)
             failures.append(failed(request_id, error))
         return failures
 

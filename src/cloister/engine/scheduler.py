@@ -101,7 +101,7 @@ class Scheduler:
         self._max_running = settings.max_running
         self._pool = pool
         self._prefix = prefix
-        self.reuse = PrefixReuse(prefix, pool, block_tokens)
+        self.reuse = PrefixReuse(prefix, block_tokens)
         self._page = block_tokens
         self._link_rows = link_rows
         self.meter = ServiceMeter()
@@ -198,7 +198,6 @@ class Scheduler:
                 sequence = begun[tenant].pop()
                 if not begun[tenant]:
                     del begun[tenant]
-                self.reuse.catch_up(sequence)
             elif self._admit(self.waiting.head(tenant)):
                 sequence = next(reversed(self.running.values()))
             else:
@@ -247,7 +246,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         if len(self.running) >= self._max_running:
             return False
-        found = self.reuse.find(sequence, alone=not self.running and len(self.waiting) == 1)
+        found = self.reuse.find(sequence)
         need = _blocks_needed(sequence) - len(found.blocks)
         sequence.blocks = HeldBlocks(list(found.blocks), len(found.blocks), found.public)
         room = need + self._headroom() + self._private_doubles(sequence)

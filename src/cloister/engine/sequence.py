@@ -71,7 +71,6 @@ class PrefixUse:
     shown: int = 0  # of them, those that usage reports
     found_shared: int = 0  # of those, in blocks that all tenants see
     kept: int = 0
-    lookups_left: int = 0  # how often to look again for pages that a lower tier reads
 
 
 @dataclass(slots=True)

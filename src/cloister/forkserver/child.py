@@ -42,7 +42,7 @@ from cloister.prompts.tokenizer import Tokenizer
 from cloister.service.prepare import prepare as prepare_service
 from cloister.vault import process as vault
 
-# Control socket, /dev/null, and a vault's link or the mailbox of an attention process; see Spawn.disk.
+# Control socket, /dev/null, and a vault's link or the mailbox of an attention process.
 DESCRIPTORS = {"service": 2, "vault": 4, "attention": 3}
 MIB = 1 << 20
 VAULT_BEYOND_KV = 64 * MIB
@@ -143,7 +143,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
             model, lent = model.opened(spawn.role, weights)
             model.decoder.kernels.start_team(model.settings.threads)
             role, announce, kept, memory = (
-                _vault(model, descriptors) if spawn.role == "vault" else _service(model, descriptors, lent)
+                _vault(model, descriptors) if spawn.role == "vault" else _service(model, lent)
             )
         announce(control)
         if devices:
@@ -156,7 +156,6 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
             memory,
             links().upper_word,
             without=without_layers(model.device),
-            file_bytes=model.settings.cache_disk_bytes if spawn.disk else 0,
             allow_degraded=allow_degraded,
         )
         seal(profile)
@@ -182,8 +181,7 @@ def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:
     return made.run, lambda _: None, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 
-def _service(model: PreloadedModel, descriptors: list[int], weights: int | None) -> Made:
-    disk = descriptors[2] if len(descriptors) > DESCRIPTORS["service"] else None
+def _service(model: PreloadedModel, weights: int | None) -> Made:
     model.decoder.kernels.take_short_turns()
-    made = prepare_service(model.decoder, model.settings, disk, weights)
-    return made.run, made.announce, set() if disk is None else {disk}, SERVICE_BEYOND_KV + model.scratch_bytes
+    made = prepare_service(model.decoder, model.settings, weights)
+    return made.run, made.announce, set(), SERVICE_BEYOND_KV + model.scratch_bytes

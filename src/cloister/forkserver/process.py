@@ -44,7 +44,7 @@ def serve(control: socket.socket) -> None:
     def fork(spawn: Spawn) -> tuple[int, Spawned]:
         if not isinstance(spawn, Spawn):
             raise ProtocolError("The fork server has loaded its model already.")
-        descriptors = endpoint.take_descriptors(child.DESCRIPTORS[spawn.role] + spawn.disk + spawn.weights)
+        descriptors = endpoint.take_descriptors(child.DESCRIPTORS[spawn.role] + spawn.weights)
         fresh_pid_namespace()
         pid = forked(descriptors, lambda: child.live(spawn, model, descriptors, allow_degraded=order.allow_degraded))
         return pid, Spawned(spawn.child, pid)

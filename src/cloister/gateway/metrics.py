@@ -28,10 +28,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "vault_wait_ms": ("From the last new session until its vault was sealed", lambda stats: stats.vault_wait_ms),
 }
 _COUNTERS: dict[str, tuple[str, int, Callable[[Stats], int]]] = {
-    "prefix_demotions": ("Shared runs that looked probed and became private", 1, lambda stats: stats.demotions),
     "prefix_evictions": ("Pages evicted for room", COARSE_PAGES, lambda stats: stats.evictions),
-    "prefix_offloads": ("Pages that went to a lower tier", COARSE_PAGES, lambda stats: stats.offloads),
-    "prefix_recalls": ("Pages that came back from it", COARSE_PAGES, lambda stats: stats.recalls),
 }  # of the prefix cache: what it is, its coarse step, and where it is found
 _BY_POLICY: dict[str, tuple[str, int, Callable[[Reuse], int]]] = {
     "prefix_hits": ("Requests that found something computed", COARSE_REQUESTS, lambda reuse: reuse.hits),

@@ -15,8 +15,7 @@ from starlette.types import Receive, Scope, Send
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import ControllerClient
 from cloister.config import GatewaySettings
-from cloister.detection.judge import form_of
-from cloister.errors import CloisterError, ServiceUnavailable, SetupError
+from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway import sealed
 from cloister.gateway.app import create_app
 from cloister.gateway.guard import Guard
@@ -149,8 +148,6 @@ async def serve(controller: socket.socket) -> None:
         keys = KeyRing.of(start.keys)
         client.when_keys_change(keys.admit)
         await client.serving
-        with suppress(SetupError):  # the vocabulary lacks the two answers: uncertain blocks stay private
-            client.send(form_of(tokenizer.encode))
         app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)
         app.openapi()  # made now and kept: after confinement its code could not be read from files
         client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))

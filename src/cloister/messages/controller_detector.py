@@ -6,18 +6,17 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from cloister.messages.lifecycle import Ping, Pong, StartFailed
-from cloister.messages.types import Digest, Message, Openings, Path, RequestMessage, SilentRepr
+from cloister.messages.types import Message, Openings, RequestMessage, SilentRepr
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
 MAX_RULES_BYTES = 60_000  # a signed note holds little more
 RulesText = Annotated[str, Meta(max_length=MAX_RULES_BYTES)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Codes = Annotated[bytes, Meta(max_length=MAX_BLOCKS)]
 
 
 class Label(IntEnum):
-    """Whether a block may be shared: only PUBLIC may. UNCERTAIN is private until tier 3 decides."""
+    """Whether a block may be shared: only PUBLIC may."""
 
     PRIVATE = 0
     UNCERTAIN = 1
@@ -54,14 +53,11 @@ class Category(IntEnum):
 
 
 class StartDetector(Message, frozen=True):
-    """Controller → detector, first; `rules`: the operator's, verified, in addition to those shipped. `model`: a folder
-    of this digest, in the place of tier 2."""
+    """Controller → detector, first; `rules`: the operator's, verified, in addition to those shipped."""
 
     version: int
     rules: RulesText = ""
     allow_degraded: bool = False
-    model: Path | None = None
-    model_digest: Digest | None = None
 
 
 class DetectorReady(Message, frozen=True):
@@ -98,12 +94,10 @@ Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_l
 
 
 class Classify(SilentRepr, RequestMessage, frozen=True):
-    """Controller → detector: a text, its blocks' ends in characters, and what moves thresholds (SafeKV §V-D)."""
+    """Controller → detector: a text, its blocks' ends in characters."""
 
     text: Text
     ends: Ends
-    load: Share = 0.0
-    suspicion: Share = 0.0
 
 
 class Labels(RequestMessage, frozen=True):

@@ -19,12 +19,11 @@ class Preload(Start, frozen=True):
 
 
 class Spawn(Message, frozen=True):
-    """Controller → fork server, with the child's control socket; a vault's link (and `weights` on a device), a
-    service's `disk` file, or the memory of an attention process's links, one for each of its `slots`."""
+    """Controller → fork server, with the child's control socket; a vault's link (and `weights` on a device),
+    or the memory of an attention process's links, one for each of its `slots`."""
 
     child: ChildId
     role: Role
-    disk: bool = False
     slots: Annotated[int, Meta(ge=0, le=64)] = 0
     weights: bool = False
 

@@ -23,7 +23,6 @@ from cloister.messages.types import (
     SamplingParams,
     Settings,
     SilentRepr,
-    TokenId,
 )
 
 MAX_PART_BYTES = 1 << 18
@@ -112,19 +111,6 @@ class Examine(SilentRepr, RequestMessage, frozen=True):
     text: Text
     ends: Ends
     also: Annotated[tuple[RequestId, ...], Meta(max_length=MAX_EXTRA_ANSWERS)] = ()
-
-
-JudgeTokens = Annotated[tuple[TokenId, ...], Meta(max_length=2048)]
-
-
-class JudgeForm(Message, frozen=True):
-    """Frontend → controller, once: tokens that ask whether a passage is private (detection.judge)."""
-
-    before: JudgeTokens
-    between: JudgeTokens
-    after: JudgeTokens
-    private: TokenId
-    public: TokenId
 
 
 class AskView(RequestMessage, frozen=True):

@@ -11,7 +11,6 @@ from cloister.messages.controller_frontend import (
     AskGenerating,
     BytesTaken,
     CancelSealed,
-    JudgeForm,
     SealedPart,
     Serving,
     StartFrontend,
@@ -48,5 +47,5 @@ class Evidence(RequestMessage, frozen=True):
 
 
 Asked = Ask | AskGenerating | Sealed | BytesTaken | CancelSealed | AskEvidence
-FromGateway = Listening | JudgeForm | StartFailed | Pong | Asked
+FromGateway = Listening | StartFailed | Pong | Asked
 ToGateway = StartFrontend | AdmitKeys | Serving | Ping | AboutGenerating | SealedPart | Evidence

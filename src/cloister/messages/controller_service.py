@@ -27,7 +27,7 @@ Slot = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 
 
 class GeneratePrompt(RequestMessage, frozen=True):
-    """Controller → service, at `open` and `shared`. `background`: only while no other request waits or runs."""
+    """Controller → service, at `open` and `shared`."""
 
     tenant: Name
     prompt: PromptTokens
@@ -35,7 +35,6 @@ class GeneratePrompt(RequestMessage, frozen=True):
     public: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
     salt: Salt = ""
     policy: PolicyName = "none"
-    background: bool = False
 
 
 class GeneratePartitioned(RequestMessage, frozen=True):
@@ -108,7 +107,6 @@ class PublicPrefix(RequestMessage, frozen=True):
 
     public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
     registered: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
-    final: bool = True
 
 
 class ForgetTenant(Message, frozen=True):
@@ -117,15 +115,8 @@ class ForgetTenant(Message, frozen=True):
     tenant: Name
 
 
-class Probed(Message, frozen=True):
-    """Service → controller: a public page of `owner` looks probed, last by `suspect` (SafeKV §V-C), and was demoted."""
-
-    owner: Name
-    suspect: Name
-
-
 ToSealedService = (
     Generate | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | PublicPrefix | ForgetTenant | Ping
 )
 Announced = LinkSlot | WeightsMemory
-FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed | Pong
+FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Pong

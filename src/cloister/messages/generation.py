@@ -105,10 +105,7 @@ class Stats(Message, frozen=True):
     up: bool = True
     seconds: dict[Phase, float] = field(default_factory=dict)
     reuse: dict[PolicyName, Reuse] = field(default_factory=dict)
-    demotions: int = 0
     evictions: int = 0
-    offloads: int = 0
-    recalls: int = 0
     levels: tuple[LevelName, ...] = ()
     vault_ready_ms: float | None = None
     vault_wait_ms: float | None = None

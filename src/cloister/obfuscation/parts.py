@@ -45,6 +45,7 @@ _WORD = re.compile(r"(?:(?<!\w)[ODod]['’](?=[^\W\d_]{3}))?[^\W_]+")  # O'Brien
 _PLURAL = re.compile(r"(?P<the>[Tt]he )?(?P<word>[A-Z][\w'’-]*[a-z]s)(?!\w)(?P<own>['’](?!\w))?")
 _THE = ("the ", "The ")
 EMAIL = re.compile(r"(?P<local>[\w.+-]+)@[\w-]+(?:\.[\w-]+)+")
+_LABEL = re.compile(r"[A-Za-z]{2,8}[-#:](?=[^@]*\d[^@]*\d[^@]*\Z)")
 LETTERS = re.compile(r"(?:[A-Z]\. ?){1,4}[A-Z]\.?|[A-Z]{2,5}")
 
 
@@ -207,7 +208,7 @@ def cut_shared(texts: Sequence[TaggedText], known: Iterable[str] = ()) -> list[T
 
 
 def _cut(text: TaggedText, owners: Owners) -> Iterator[Span]:
-    for span in text.spans:
+    for span in (_unlabelled(text, one) for one in text.spans):
         secret = text.secret(span)
         if (stem := owners.plural_at(text.text, span.start, span.end)) is not None:
             yield stem
@@ -231,6 +232,12 @@ def _cut(text: TaggedText, owners: Owners) -> Iterator[Span]:
             rest = []
             yield Span(span.start + found.start(), span.start + found.end(), span.category)
         yield from _joined(span, rest)
+
+
+def _unlabelled(text: TaggedText, span: Span) -> Span:
+    """Without the letters before a number ("MRN-"), which every substitute keeps: the text may say them, too."""
+    label = _LABEL.match(text.text, span.start, span.end) if span.category is Category.ID else None
+    return span if label is None else Span(label.end(), span.end, span.category)
 
 
 def _joined(span: Span, words: list[re.Match[str]]) -> Iterator[Span]:

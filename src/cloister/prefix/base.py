@@ -61,15 +61,6 @@ class Pool(Protocol):
     def release(self, blocks: Iterable[int]) -> None: ...
 
 
-class Storage(Protocol):
-    """The blocks' keys and values (compute.base.KVCache), for a tier below the pool."""
-
-    @property
-    def block_bytes(self) -> int: ...
-    def read(self, block: int) -> bytes: ...
-    def write(self, block: int, data: bytes) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class PrefixKey:
     """`tokens` are the request's pages (Paging.pack); a page fills one block."""
@@ -86,14 +77,13 @@ class PrefixKey:
 @dataclass(frozen=True, slots=True)
 class Found:
     """Blocks of a key's first pages; the first `public` are visible to all tenants. Usage says that the first `shown`
-    were found, and names the first `shared` of them as others' (without a grid of first tokens). `coming`: a lower tier
-    reads more. They are retained in the pool for the caller, which releases them and must not write to them."""
+    were found, and names the first `shared` of them as others' (without a grid of first tokens). They are
+    retained in the pool for the caller, which releases them and must not write to them."""
 
     blocks: tuple[int, ...] = ()
     public: int = 0
     shown: int = 0
     shared: int = 0
-    coming: bool = False
 
 
 NOTHING = Found()
@@ -101,12 +91,7 @@ NOTHING = Found()
 
 @dataclass(slots=True)
 class Counts:
-    """Demoted nodes, evicted pages, evicted pages that went to a lower tier, pages that came back."""
-
-    demotions: int = 0
-    evictions: int = 0
-    offloads: int = 0
-    recalls: int = 0
+    evictions: int = 0  # pages
 
 
 class PrefixCache:
@@ -125,16 +110,13 @@ class PrefixCache:
     def lookup(self, key: PrefixKey, most: int) -> Found:
         return NOTHING
 
-    def prefetch(self, key: PrefixKey, most: int) -> None:
-        """Start to read what a lower tier has of this key, without waiting. From now on the key may be labelled."""
+    def expect(self, key: PrefixKey) -> None:
+        """From now on the key may be labelled."""
         return None
 
     def resume(self, key: PrefixKey) -> Sequence[int]:
         """Blocks that this key's request inserted or found before, retained for the caller; no hit."""
         return ()
-
-    def settle(self, seconds: float) -> bool:
-        return True
 
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         """Retain what is worth keeping of these blocks. Called whenever more blocks are full, and at the end."""
@@ -150,9 +132,9 @@ class PrefixCache:
             self.evict(count - self.pool.free)
         return self.pool.free >= count
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration. A label
-        that is not `final` may rise. The request finds other tenants' public pages up to this number only."""
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        """The first `public_tokens` tokens are public (SafeKV §V-D), the first `registered` by registration.
+        The request finds other tenants' public pages up to this number only. A second label changes nothing."""
         return None
 
     def forget(self, tenant: str) -> None:

@@ -1,20 +1,16 @@
 """Nodes of the prefix tree (runs of whole pages), and the namespaces that see them: one tenant under one salt.
-Namespaces and tenants are held weakly; a tenant's key goes with its last namespace. SafeKV (§VI-A: `creator_id`) keeps
+Namespaces and tenants are held weakly; SafeKV (§VI-A: `creator_id`) keeps
 the first tenant with a right to a shared node alone; then a node goes although others still use it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
     from cloister.prefix.base import PrefixKey
-    from cloister.prefix.monitor import Watched
     from cloister.prefix.policy import Policy
 
 _SLACK = 32
@@ -60,9 +56,6 @@ class EvictionQueue:
             heappop(self._heap)
 
 
-TAG_BYTES = 6
-
-
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Tenant:
     """One tenant's record. All shared pages together have a record too, whose name is empty."""
@@ -70,24 +63,19 @@ class Tenant:
     name: str
     pages: int = 0  # in the pool, seen only by this tenant
     last_request: int = 0  # epoch, whether or not the request found anything
-    cipher: AESGCM | None = None  # of its blocks in lower tiers
     queue: EvictionQueue = field(default_factory=EvictionQueue)
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Namespace:
-    __slots__ = ("__weakref__", "tag", "tenant")
-
-    def __init__(self, number: int, tenant: Tenant) -> None:
-        self.tenant = tenant
-        self.tag = number.to_bytes(TAG_BYTES, "little")
+    tenant: Tenant
 
 
 class Namespaces:
     def __init__(self) -> None:
-        self.public = Namespace(0, Tenant(""))
+        self.public = Namespace(Tenant(""))
         self._namespaces: WeakValueDictionary[tuple[str, str], Namespace] = WeakValueDictionary()
         self._tenants: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
-        self._numbers = count(1)
 
     def get(self, name: str, salt: str) -> Namespace:
         namespace = self._namespaces.get((name, salt))
@@ -95,7 +83,7 @@ class Namespaces:
             tenant = self._tenants.get(name)
             if tenant is None:
                 tenant = self._tenants[name] = Tenant(name)
-            namespace = self._namespaces[name, salt] = Namespace(next(self._numbers), tenant)
+            namespace = self._namespaces[name, salt] = Namespace(tenant)
         return namespace
 
     def of(self, key: PrefixKey, policy: Policy) -> tuple[Namespace, Namespace]:
@@ -115,19 +103,14 @@ class Namespaces:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
-    """A page is in the pool (`resident`) only if all before it are. A block below 0 is `~number` of a lower tier."""
-
     namespace: Namespace
     tokens: bytes
     blocks: list[int]
-    resident: int
     parent: Node | None = None
     children: dict[tuple[Namespace, bytes], Node] = field(default_factory=dict)  # by namespace and first page
     shared_rights: list[Namespace] | None = None  # None: the right to this node is its namespace's alone
     epoch: int = 0  # of its last use
     compressed: bool = False  # several turns of one conversation (SafeKV §VI-B1)
-    # of a public node a record; of a private one, until when it may not become public again
-    watched: Watched | float | None = None
     serial: int | None = None  # in the eviction queue of its tenant
 
     def __repr__(self) -> str:
@@ -142,13 +125,8 @@ class Node:
         return self.parent is not None
 
     @property
-    def is_edge(self) -> bool:
-        """No node below it is in the pool: its last page is the next to be evicted from here."""
-        return all(not child.resident for child in self.children.values())
-
-    @property
     def rights(self) -> tuple[Namespace, ...]:
-        """The namespaces that keep the node if it becomes private again, or if others are forgotten; oldest first."""
+        """The namespaces that keep the node if others are forgotten; oldest first."""
         return (self.namespace,) if self.shared_rights is None else tuple(self.shared_rights)
 
     def has_right(self, namespace: Namespace) -> bool:

@@ -11,10 +11,9 @@ class Policy:
     name: PolicyName
     reuses: bool = True
     everything_public: bool = False  # all tenants see all that is computed
-    # all tenants see what the controller labels public; unlabelled pages are private (SafeKV §V-D)
+    # all tenants see what the controller labels public; unlabelled pages are private (SafeKV §V-D). Usage reports a
+    # tenant's own hits and registered ones; hits do not order public pages
     labelled_public: bool = False
-    watched: bool = False  # whether a page that looks probed becomes private again (§V-C)
-    blind: bool = False  # reports a tenant's own hits and registered ones; hits do not order public pages
 
     @property
     def sees_public(self) -> bool:
@@ -27,8 +26,7 @@ POLICIES: dict[PolicyName, Policy] = {
         Policy("none", reuses=False),
         Policy("global", everything_public=True),
         Policy("partition"),
-        Policy("registered", labelled_public=True, blind=True),
-        Policy("counted", labelled_public=True, blind=True),
-        Policy("safekv", labelled_public=True, watched=True),
+        Policy("registered", labelled_public=True),
+        Policy("counted", labelled_public=True),
     )
 }

@@ -1,34 +1,23 @@
 """The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
 A page without a label is private, and a late label costs hits only. A request finds and touches public pages inside its
 own public span only: if a private prompt touched public pages, the tenant that planted them could see it in their
-eviction or demotion."""
+eviction."""
 
 from collections.abc import Sequence
 
-from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage
-from cloister.prefix.inheritance import Inheritance
+from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey
 from cloister.prefix.labels import Labels
-from cloister.prefix.monitor import Monitor, Watched
 from cloister.prefix.node import Namespace, Namespaces, Node
 from cloister.prefix.policy import POLICIES, Policy
-from cloister.prefix.recall import Recall
-from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
-from cloister.prefix.tree_blocks import Offload, TreeBlocks
+from cloister.prefix.tree_blocks import TreeBlocks
 
 
 class RadixCache(PrefixCache):
-    """`monitor` watches pages that were labelled public (§V-C), but not those that the policy makes public."""
-
     keeps_answers = True
     lookups_per_epoch = 32
 
-    def __init__(
-        self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
-    ) -> None:
-        assert (tier is None) == (storage is None)
-        self._tier, self._storage = tier, storage
-        self._monitor = monitor
+    def __init__(self) -> None:
         self._namespaces = Namespaces()
         self._labels = Labels()
         self._lookups = self._epoch = 0
@@ -38,10 +27,7 @@ class RadixCache(PrefixCache):
         super().attach(pool, page_tokens)
         self._page = page_tokens * TOKEN_BYTES
         self.tree = Tree(self._page, self._namespaces.public)
-        offload = Offload(self.tree, self._tier, self._storage)
-        self._blocks = TreeBlocks(pool, self.tree, offload, self._counts)
-        self._recall = Recall(pool, self._blocks, offload, self._counts, self.evict)
-        self._inheritance = Inheritance(self.tree, self._blocks)
+        self._blocks = TreeBlocks(pool, self.tree, self._counts)
 
     def lookup(self, key: PrefixKey, most: int) -> Found:
         policy = POLICIES[key.policy]
@@ -51,46 +37,30 @@ class RadixCache(PrefixCache):
         self._epoch = self._lookups // self.lookups_per_epoch
         viewer, creator = self._namespaces.of(key, policy)
         creator.tenant.last_request = viewer.tenant.last_request = self._epoch
-        self._expect(key, policy)
-        path = self._allowed(self._visible(viewer, key, policy, most), key)
-        most = sum(pages for _, pages in path)
-        if _is_lower(path):
-            path = self._recall.recalled(path, lambda: self._visible(viewer, key, policy, most))
-        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.blind else most
-        path = self._claimed(path, creator)
+        self.expect(key)
+        path = self._visible(viewer, key, policy, most)
+        shown = self._labels.shown(key, self._own_pages(path, key, viewer)) if policy.labelled_public else most
         blocks: list[int] = []
-        public, coming = 0, False
-        for node, pages in path:
-            coming = node.resident < pages
-            pages = min(pages, node.resident)
+        public = 0
+        for node, pages in self._claimed(path, creator):
             is_public = node.namespace is self.tree.public
-            if pages and not (is_public and policy.blind):  # public pages leave in the order in which they came
+            if not (is_public and policy.labelled_public):  # public pages leave in the order in which they came
                 node.epoch = self._epoch
             blocks += node.blocks[:pages]
             public += pages if is_public else 0
-            if coming:
-                break
         self.pool.retain(blocks)
-        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.blind else public, coming)
+        return Found(tuple(blocks), public, min(shown, len(blocks)), 0 if policy.labelled_public else public)
 
-    def prefetch(self, key: PrefixKey, most: int) -> None:
-        policy = POLICIES[key.policy]
-        self._expect(key, policy)
-        if self._tier is not None and policy.reuses:
-            path = self._visible(self._namespaces.of(key, policy)[0], key, policy, most)
-            if _is_lower(path):
-                self._recall.fetch(path)
+    def expect(self, key: PrefixKey) -> None:
+        if POLICIES[key.policy].labelled_public and not key.salt:
+            self._labels.expect(key)
 
     def resume(self, key: PrefixKey) -> Sequence[int]:
         policy = POLICIES[key.policy]
         path = self._visible(self._namespaces.of(key, policy)[0], key, policy, len(key.tokens) // self._page)
         blocks = [block for node, pages in path for block in node.blocks[:pages]]
-        blocks = blocks[: next((at for at, block in enumerate(blocks) if block < 0), len(blocks))]
         self.pool.retain(blocks)
         return blocks
-
-    def settle(self, seconds: float) -> bool:
-        return self._tier is None or self._tier.settle(seconds)
 
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         policy = POLICIES[key.policy]
@@ -101,10 +71,6 @@ class RadixCache(PrefixCache):
         if public and viewer is not self.tree.public:
             self._publish(viewer, key, public)
         path = self._claimed(self._visible(viewer, key, policy, len(blocks)), creator)
-        if len(blocks) * self._page == len(key.tokens):
-            self._labels.complete(key)
-        if not self._blocks.refill(path, blocks):
-            return
         found = sum(pages for _, pages in path)
         end = self._blocks.first_kept(blocks, found)
         if found == end:
@@ -113,22 +79,16 @@ class RadixCache(PrefixCache):
         shared = min(max(found, public), end) if parent.namespace is self.tree.public else found
         if found < shared:
             parent = self._add(parent, self.tree.public, creator, key, found, blocks[found:shared])
-            self._watch(parent, creator, policy)
         if shared < end:
             self._add(parent, viewer, creator, key, shared, blocks[shared:end])
 
     def evict(self, count: int) -> None:
         self._blocks.evict(count, self._namespaces.tenants)
 
-    def label(self, request_id: int, public_tokens: int, registered: int = 0, *, final: bool = True) -> None:
-        if (labelled := self._labels.add(request_id, public_tokens, registered, final=final)) is not None:
+    def label(self, request_id: int, public_tokens: int, registered: int = 0) -> None:
+        if (labelled := self._labels.add(request_id, public_tokens, registered)) is not None:
             key, pages = labelled
             self._publish(self._namespaces.of(key, POLICIES[key.policy])[0], key, pages)
-
-    def demote(self, node: Node, barred_until: float | None = None) -> None:
-        """Each tenant with a right to the node keeps a part. A sequence that reads it keeps its blocks."""
-        if node.in_tree and node.namespace is self.tree.public:
-            self._inheritance.divide(node, barred_until)
 
     def forget(self, tenant: str) -> None:
         self._labels.forget(tenant)
@@ -137,14 +97,11 @@ class RadixCache(PrefixCache):
         for node in list(self.tree.nodes()):
             if not node.in_tree or not (mine := [one for one in node.rights if one.tenant.name == tenant]):
                 continue
-            others = [one for one in node.rights if one not in mine]
-            if not others:
+            if len(mine) == len(node.rights):
                 self._blocks.remove(node)
                 continue
             for one in mine:
                 node.drop_right(one)
-            if isinstance(node.watched, Watched):
-                node.watched.forget(tenant, others[0].tenant.name)
 
     @property
     def counts(self) -> Counts:
@@ -171,24 +128,6 @@ class RadixCache(PrefixCache):
                 node.add_right(creator)
         return path
 
-    def _expect(self, key: PrefixKey, policy: Policy) -> None:
-        if policy.labelled_public and not key.salt:
-            self._labels.expect(key)
-
-    def _allowed(self, path: Path, key: PrefixKey) -> Path:
-        """The part of a path that the monitor lets this tenant have. A node that looks probed is demoted."""
-        for at, (node, pages) in enumerate(path):
-            if self._monitor is None or not isinstance(watched := node.watched, Watched):
-                continue
-            if watched.owner != key.tenant:
-                node = self._blocks.split(node, pages)  # the monitor judges only pages that match
-                path[at] = node, pages
-            if self._monitor.hit(watched, key.tenant, key.request_id):
-                self._counts.demotions += 1
-                self.demote(node, self._monitor.barred_until())
-                return path[:at]
-        return path
-
     def _public_pages(self, key: PrefixKey, policy: Policy) -> int:
         if key.salt:
             return 0
@@ -202,11 +141,10 @@ class RadixCache(PrefixCache):
         for node, matched in self.tree.search(viewer, key.tokens, pages, public=pages):
             if node.namespace is self.tree.public:
                 continue
-            if not self.tree.may_publish(node) or self._is_barred(node):
+            if not self.tree.may_publish(node):
                 return
             head = self._blocks.split(node, matched)
             self.tree.publish(head)
-            self._watch(head, viewer, POLICIES[key.policy])
             self._blocks.order.push(head)
 
     def _add(
@@ -214,15 +152,3 @@ class RadixCache(PrefixCache):
     ) -> Node:
         tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
         return self._blocks.add(parent, namespace, creator, tokens, list(blocks), self._epoch)
-
-    def _watch(self, node: Node, creator: Namespace, policy: Policy) -> None:
-        if self._monitor is not None and policy.watched:
-            node.watched = self._monitor.watch(creator.tenant.name)
-
-    def _is_barred(self, node: Node) -> bool:
-        return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
-
-
-def _is_lower(path: Path) -> bool:
-    """Whether a page of a path is not in the pool; then the path's last page is not."""
-    return bool(path) and path[-1][0].resident < path[-1][1]

@@ -13,7 +13,7 @@ Path = list[tuple[Node, int]]
 class Tree:
     def __init__(self, page_bytes: int, public: Namespace) -> None:
         self.page, self.public = page_bytes, public
-        self.root = Node(public, b"", [], 0)
+        self.root = Node(public, b"", [])
 
     def search(self, viewer: Namespace, tokens: bytes, most: int, *, public: int) -> Path:
         """The longest beginning that this namespace sees (§VI-A): public nodes in the first `public` pages only."""
@@ -67,7 +67,7 @@ class Tree:
 
     def add(self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int]) -> Node:
         """The parent has no child with this first page in this namespace."""
-        node = Node(namespace, tokens, blocks, len(blocks))
+        node = Node(namespace, tokens, blocks)
         if namespace is not creator:
             node.add_right(creator)
         self._attach(node, parent)
@@ -76,13 +76,10 @@ class Tree:
     def split(self, node: Node, pages: int) -> Node:
         """Cut a node. The first pages become a new node, which is returned; the given node is its child."""
         above, at = self._leave(node), pages * self.page
-        head = Node(node.namespace, node.tokens[:at], node.blocks[:pages], min(node.resident, pages))
+        head = Node(node.namespace, node.tokens[:at], node.blocks[:pages])
         head.shared_rights = None if node.shared_rights is None else list(node.shared_rights)
-        head.epoch, head.compressed, head.watched = node.epoch, node.compressed, node.watched
-        node.resident = max(0, node.resident - pages)
+        head.epoch, head.compressed = node.epoch, node.compressed
         node.tokens, node.blocks = node.tokens[at:], node.blocks[pages:]
-        if node.watched is not None and not isinstance(node.watched, float):
-            node.watched = node.watched.copy()
         self._attach(head, above)
         self._attach(node, head)
         return head
@@ -91,7 +88,6 @@ class Tree:
         """Add pages to a private node without children, as if a child were added and compressed at once."""
         node.tokens += tokens
         node.blocks += blocks
-        node.resident += len(blocks)
         node.compressed = True
 
     def compress(self, node: Node) -> Node:
@@ -101,15 +97,13 @@ class Tree:
         while (above := node.parent) is not None and self._only_child(above) is node and self._continues(above, node):
             self._leave(node)
             higher = self._leave(above)
-            node.resident = above.resident + (node.resident if above.resident == above.pages else 0)
             node.tokens, node.blocks = above.tokens + node.tokens, above.blocks + node.blocks
-            node.epoch, node.compressed, node.watched = above.epoch, True, above.watched
+            node.epoch, node.compressed = above.epoch, True
             self._attach(node, higher)
         return node
 
     def truncate(self, node: Node, pages: int) -> None:
         node.tokens, node.blocks = node.tokens[: pages * self.page], node.blocks[:pages]
-        node.resident = min(node.resident, pages)
 
     def may_publish(self, node: Node) -> bool:
         """Its parent is public and has no public child with this page."""
@@ -122,16 +116,16 @@ class Tree:
         """The node's present namespace keeps the right to it."""
         owner, above = node.namespace, self._leave(node)
         node.add_right(owner)
-        owner.tenant.pages -= node.resident
-        self.public.tenant.pages += node.resident
-        node.namespace, node.compressed, node.watched = self.public, False, None
+        owner.tenant.pages -= node.pages
+        self.public.tenant.pages += node.pages
+        node.namespace, node.compressed = self.public, False
         self._attach(node, above)
 
     def remove(self, node: Node) -> None:
         """The node keeps no references: cycles would leave tokens in memory until the garbage collector runs."""
         self._leave(node)
-        node.children, node.tokens, node.blocks, node.resident = {}, b"", [], 0
-        node.shared_rights = node.watched = None
+        node.children, node.tokens, node.blocks = {}, b"", []
+        node.shared_rights = None
 
     def nodes(self, below: Node | None = None) -> Iterator[Node]:
         waiting = [below] if below is not None else list(self.root.children.values())
@@ -139,14 +133,6 @@ class Tree:
             node = waiting.pop()
             waiting += node.children.values()
             yield node
-
-    def tokens_before(self, node: Node) -> bytes:
-        tokens: list[bytes] = []
-        above = node.parent
-        while above is not None:
-            tokens.append(above.tokens)
-            above = above.parent
-        return b"".join(reversed(tokens))
 
     def _key(self, node: Node, namespace: Namespace) -> tuple[Namespace, bytes]:
         return namespace, node.tokens[: self.page]
@@ -168,5 +154,4 @@ class Tree:
 
     def _continues(self, node: Node, child: Node) -> bool:
         """Both are private and one namespace's; public nodes branch too often to be joined (§VI-B)."""
-        same = node.namespace is child.namespace is not self.public and node.rights == child.rights
-        return same and child.watched in (None, node.watched)
+        return node.namespace is child.namespace is not self.public and node.rights == child.rights

@@ -1,16 +1,12 @@
-"""The tree over the block pool: which blocks it holds, which it gives up for room. A block has one reference for each
-node that it is in. Several nodes share a block only after a demotion; each is another tenant's. The pool wipes a block
-when its last reference goes, so never while a sequence reads it."""
+"""The tree over the block pool: which blocks it holds, which it gives up for room. The pool
+wipes a block when its last reference goes, so never while a sequence reads it."""
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import sha256
 from itertools import count
 
-from cloister.prefix.base import Counts, Pool, Storage
+from cloister.prefix.base import Counts, Pool
 from cloister.prefix.node import Namespace, Node, Tenant
-from cloister.prefix.tier import State, Tier
-from cloister.prefix.tree import Path, Tree
+from cloister.prefix.tree import Tree
 
 
 class EvictionOrder:
@@ -25,7 +21,7 @@ class EvictionOrder:
         self._serial = count()
 
     def push(self, node: Node) -> None:
-        if node.serial is None and node.resident and node.in_tree and node.is_edge:
+        if node.serial is None and node.in_tree and not node.children:
             node.namespace.tenant.queue.push(node, next(self._serial))
 
     def victims(self, tenants: Iterable[Tenant], share: int) -> Iterator[Node]:
@@ -54,7 +50,7 @@ class EvictionOrder:
     def _oldest(self, tenant: Tenant, used: list[Node]) -> Node | None:
         while tenant.queue:
             epoch, node = tenant.queue.pop()
-            if not node.resident or not node.is_edge:
+            if node.children:
                 continue
             if node.epoch > epoch:
                 self.push(node)
@@ -65,79 +61,31 @@ class EvictionOrder:
         return None
 
 
-LOST = -(1 << 62)  # in Node.blocks: neither the pool nor a lower tier has this page
-
-
-class Offload:
-    """A page in the tier is `~number` in Node.blocks. Without a tier, no page is stored."""
-
-    def __init__(self, tree: Tree, tier: Tier | None, storage: Storage | None) -> None:
-        self._tree, self._tier, self._storage = tree, tier, storage
-
-    def store(self, node: Node, start: int) -> list[int]:
-        """Copy pages from `start` on to the tier. Returns their numbers; fewer if the tier is full."""
-        stored: list[int] = []
-        if self._tier is not None:
-            assert self._storage is not None
-            room = self._tier.room(node.resident - start)
-            for page, bound in self._bounds(node, start, start + room):
-                number = self._tier.store(node.namespace, bound, self._storage.read(node.blocks[page]))
-                if number is None:
-                    break
-                stored.append(~number)
-        return stored
-
-    def fetch(self, node: Node, pages: int) -> Iterator[tuple[int, State]]:
-        assert self._tier is not None
-        for page, bound in self._bounds(node, node.resident, pages):
-            yield page, self._tier.fetch(~node.blocks[page], bound)
-
-    def take(self, location: int, block: int) -> bool:
-        """Write a page that is HERE into a block. False if the tier no longer has it."""
-        assert self._tier is not None and self._storage is not None
-        if (data := self._tier.take(~location)) is None:
-            return False
-        self._storage.write(block, data)
-        return True
-
-    def discard(self, locations: Iterable[int]) -> None:
-        for location in locations:
-            if location != LOST:
-                assert self._tier is not None and location < 0
-                self._tier.discard(~location)
-
-    def _bounds(self, node: Node, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        if start < end:
-            size = self._tree.page
-            digest = sha256(self._tree.tokens_before(node) + node.tokens[: start * size])
-            for page in range(start, end):
-                digest.update(node.tokens[page * size : (page + 1) * size])
-                yield page, digest.digest()
-
-
 class TreeBlocks:
     """Every change of the tree that takes or gives up blocks, or makes an edge, goes through here."""
 
-    def __init__(self, pool: Pool, tree: Tree, offload: Offload, counts: Counts) -> None:
-        self._pool, self._tree, self._offload, self._counts = pool, tree, offload, counts
-        self.order = EvictionOrder(tree, lambda node: self._in_use(node.blocks[node.resident - 1]))
-        self._nodes_of = array("i", [0]) * pool.total  # in how many nodes each block is
+    def __init__(self, pool: Pool, tree: Tree, counts: Counts) -> None:
+        self._pool, self._tree, self._counts = pool, tree, counts
+        self.order = EvictionOrder(tree, lambda node: self._in_use(node.blocks[-1]))
+        self._held = bytearray(pool.total)  # whether each block is in a node
 
     @property
     def pages(self) -> int:
-        return sum(map(bool, self._nodes_of))
+        return sum(self._held)
 
     def first_kept(self, blocks: Sequence[int], start: int) -> int:
         """The first block from `start` on that the tree holds already: a block is added only once."""
-        return next((at for at in range(start, len(blocks)) if self._nodes_of[blocks[at]]), len(blocks))
+        return next((at for at in range(start, len(blocks)) if self._held[blocks[at]]), len(blocks))
 
     def add(
         self, parent: Node, namespace: Namespace, creator: Namespace, tokens: bytes, blocks: list[int], epoch: int
     ) -> Node:
-        self._retain(blocks)
+        self._pool.retain(blocks)
+        for block in blocks:
+            self._held[block] = True
         namespace.tenant.pages += len(blocks)
         continues = namespace is parent.namespace is not self._tree.public and parent.rights == (creator,)
-        if continues and not parent.children and parent.resident == parent.pages:
+        if continues and not parent.children:
             self._tree.extend(parent, tokens, blocks)
             node = parent
         else:
@@ -146,46 +94,11 @@ class TreeBlocks:
         self.order.push(node)
         return node
 
-    def refill(self, path: Path, blocks: Sequence[int]) -> bool:
-        """Take pages that only a lower tier had and that were computed again. Whether the whole path is in the pool."""
-        at = 0
-        for node, pages in path:
-            if (start := node.resident) < pages:
-                self.lend(node, blocks[at + start : self.first_kept(blocks[: at + pages], at + start)])
-                if node.resident < pages:
-                    return False
-            at += pages
-        return True
-
-    def take(self, node: Node, blocks: Sequence[int]) -> None:
-        """The caller's references become the tree's."""
-        self._count(blocks)
-        node.blocks[node.resident : node.resident + len(blocks)] = blocks
-        node.resident += len(blocks)
-        node.namespace.tenant.pages += len(blocks)
-        self.order.push(node)
-
-    def lend(self, node: Node, blocks: Sequence[int]) -> None:
-        """In blocks that have another holder too. A copy in a lower tier goes."""
-        self._offload.discard(node.blocks[node.resident : node.resident + len(blocks)])
-        self._pool.retain(blocks)
-        self.take(node, blocks)
-
-    def inherit(self, parent: Node, heir: Namespace, tokens: bytes, blocks: list[int], epoch: int) -> Node:
-        """Shares another node's blocks in the pool; those in a lower tier are the new node's alone."""
-        node = self._tree.add(parent, heir, heir, tokens, blocks)
-        in_pool = [block for block in blocks if block >= 0]
-        self._retain(in_pool)
-        node.resident, node.epoch = len(in_pool), epoch
-        heir.tenant.pages += len(in_pool)
-        return node
-
     def split(self, node: Node, pages: int) -> Node:
         if pages == node.pages:
             return node
         head = self._tree.split(node, pages)
         self.order.push(node)
-        self.order.push(head)
         return head
 
     def evict(self, count: int, tenants: list[Tenant]) -> None:
@@ -198,60 +111,34 @@ class TreeBlocks:
                 self.order.push(node)
                 return
 
-    def cut(self, node: Node, pages: int) -> None:
-        for child in list(node.children.values()):
-            self.drop(child)
-        if not pages:
-            self.remove(node)
-            return
-        self._offload.discard(node.blocks[pages:])
-        self._tree.truncate(node, pages)
-
-    def remove(self, node: Node) -> None:
+    def remove(self, top: Node) -> None:
         """The node's parent may be an edge afterwards, or part of a chain."""
-        parent = node.parent
+        parent = top.parent
         assert parent is not None
-        self.drop(node)
+        for node in reversed(list(self._tree.nodes(top))):
+            self._give_back(node, 0)
+            self._tree.remove(node)
         if parent is not self._tree.root:
             self.order.push(self._tree.compress(parent))
 
-    def drop(self, top: Node) -> None:
-        for node in reversed(list(self._tree.nodes(top))):
-            node.namespace.tenant.pages -= node.resident
-            self._give_back(node.blocks[: node.resident])
-            self._offload.discard(node.blocks[node.resident :])
-            self._tree.remove(node)
-
     def _in_use(self, block: int) -> bool:
-        """Ignores readers of a block in several tenants' nodes: a tenant could see that another reads it now."""
-        return self._nodes_of[block] == 1 and self._pool.references(block) > 1
+        return self._pool.references(block) > 1
 
     def _shorten(self, node: Node, count: int) -> None:
-        keep = resident = node.resident
-        while keep and resident - keep < count and not self._in_use(node.blocks[keep - 1]):
+        keep = node.pages
+        while keep and node.pages - keep < count and not self._in_use(node.blocks[keep - 1]):
             keep -= 1
-        gone = node.blocks[keep:resident]
-        stored = self._offload.store(node, keep)
-        node.blocks[keep:resident] = [*stored, *[LOST] * (len(gone) - len(stored))]
-        self._counts.evictions += len(gone)
-        self._counts.offloads += len(stored)
+        self._counts.evictions += node.pages - keep
+        if not keep:
+            self.remove(node)
+            return
+        self._give_back(node, keep)
+        self._tree.truncate(node, keep)
+        self.order.push(node)
+
+    def _give_back(self, node: Node, keep: int) -> None:
+        gone = node.blocks[keep:]
         node.namespace.tenant.pages -= len(gone)
-        node.resident = keep
-        if len(stored) < len(gone):
-            self.cut(node, keep + len(stored))
-        self._give_back(gone)
-        if (above := node.parent) is not None:
-            self.order.push(node if keep else above)
-
-    def _retain(self, blocks: Sequence[int]) -> None:
-        self._pool.retain(blocks)
-        self._count(blocks)
-
-    def _count(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            self._nodes_of[block] += 1
-
-    def _give_back(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            self._nodes_of[block] -= 1
-        self._pool.release(blocks)
+        for block in gone:
+            self._held[block] = False
+        self._pool.release(gone)

@@ -2,7 +2,6 @@
 
 import torch
 
-from cloister.compute.base import KVCache
 from cloister.config import EngineSettings
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.paged import PagedEngine
@@ -11,16 +10,12 @@ from cloister.engine.runner import reserve_cache
 from cloister.messages.generation import Ready
 from cloister.messages.types import VERSION
 from cloister.models.decoder import Decoder
-from cloister.prefix.disk import DiskTier
-from cloister.prefix.host import HostTier
-from cloister.prefix.monitor import Alert, Monitor
 from cloister.prefix.radix import RadixCache
-from cloister.prefix.tier import Tier
 from cloister.service.process import Service
 
 
-def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None, weights: int | None = None) -> Service:
-    """`disk`: a file for blocks; `weights`: the device's memory with the weights, for other processes."""
+def prepare(decoder: Decoder, settings: EngineSettings, weights: int | None = None) -> Service:
+    """`weights`: the device's memory with the weights, for other processes."""
     torch.set_num_threads(1)  # the kernels have their own threads; two thread pools would compete for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
@@ -28,10 +23,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
     runner = runner_for(decoder, cache, asker)
     if not decoder.device.survives_fork:
         rehearse_device(runner, settings)
-    tier = tiers(cache, settings, disk, _model_of(decoder))
-    alerts: list[Alert] = []
-    prefix = RadixCache(tier, Monitor(on_alert=alerts.append), None if tier is None else cache)
-    engine = PagedEngine(runner, settings, prefix)
+    engine = PagedEngine(runner, settings, RadixCache())
     ready = Ready(
         version=VERSION,
         vocabulary=runner.vocabulary,
@@ -40,18 +32,4 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None,
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
     )
-    return Service(engine, ready, alerts, lambda: decoder.device.lost, weights)
-
-
-def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
-    size = cache.block_bytes
-    below = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, size, model)
-    if cache.on_host or settings.cache_host_bytes < size:
-        return below
-    return HostTier(settings.cache_host_bytes, size, below)
-
-
-def _model_of(decoder: Decoder) -> bytes:
-    """Blocks on a disk are bound to it. Their keys live as long as this process, which has one model."""
-    shape = decoder.cache_shape
-    return f"{decoder.kernels.name} {decoder.kernels.dtype} {decoder.vocabulary} {shape}".encode()
+    return Service(engine, ready, lambda: decoder.device.lost, weights)

@@ -15,14 +15,13 @@ from cloister.messages import controller_service as wire
 from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import AskStats, Cancel, Ready
 from cloister.messages.lifecycle import Ping, Pong
-from cloister.prefix.monitor import Alert
 from cloister.process.blocking import BlockingEndpoint
 
 
 def request_of(message: wire.Generate) -> EngineRequest:
     head = message.request_id, message.tenant
     if isinstance(message, wire.GeneratePrompt):
-        narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy, "background": message.background}
+        narrowed: dict[str, Any] = {"salt": message.salt, "policy": message.policy}
         return EngineRequest(*head, message.prompt, message.params, message.public, **narrowed)
     partitions = message.partitions if isinstance(message, wire.GenerateVariants) else (message.partition,)
     public = len(message.public)
@@ -40,14 +39,12 @@ class Service:
         self,
         engine: Engine,
         ready: Ready,
-        alerts: list[Alert] | None = None,
         lost: Callable[[], bool] = lambda: False,
         weights: int | None = None,
     ) -> None:
         self._engine, self._weights = engine, weights
         self._lost = lost
         self._ready = ready
-        self._alerts = [] if alerts is None else alerts
         self._replies: list[msgspec.Struct] = []
         self._pausing = self._paused = False
         self._owes_step = False
@@ -87,8 +84,6 @@ class Service:
         return messages is not None
 
     def _send(self, control: socket.socket) -> None:
-        self._replies += [wire.Probed(alert.owner, alert.suspect) for alert in self._alerts]
-        self._alerts.clear()
         if self._replies:
             control.sendall(encode_frames(tuple(self._replies)))
             self._replies.clear()
@@ -104,7 +99,7 @@ class Service:
             case Ping():
                 self._replies.append(Pong())
             case wire.PublicPrefix():
-                self._engine.label(message.request_id, message.public_tokens, message.registered, final=message.final)
+                self._engine.label(message.request_id, message.public_tokens, message.registered)
             case wire.ForgetTenant(tenant=tenant):
                 self._engine.forget(tenant)
             case wire.AttachLink(link=link, slot=int(slot)):

@@ -87,7 +87,7 @@ class Partitioned:
         self._runner = runner
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._memory, self._answerer = memory, answerer
-        self._reuse = PrefixReuse(memory, memory.pool, BLOCK_TOKENS)
+        self._reuse = PrefixReuse(memory, BLOCK_TOKENS)
         self._chunk = settings.chunk_tokens
         self._most_waiting = settings.max_waiting_per_tenant
         self._waiting: dict[int, _Prompts] = {}
@@ -202,7 +202,7 @@ class Partitioned:
         sequence = prompts.next
         if sequence.blocks.all:
             return True
-        found, pool = self._reuse.find(sequence, alone=False), self._memory.pool
+        found, pool = self._reuse.find(sequence), self._memory.pool
         if prompts.compact and prompts.slots:
             found = Found(tuple(prompts.sequences[0].blocks.all[: sequence.layout.blocks(prompts.compact.common)]))
             pool.retain(found.blocks)

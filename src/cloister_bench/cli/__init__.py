@@ -5,15 +5,13 @@ import typer
 from cloister.cli.options import FriendlyGroup
 from cloister_bench.cli.compact import bench_compact
 from cloister_bench.cli.detection import bench_detection
-from cloister_bench.cli.gpu import bench_gpu, bench_gpu_all
+from cloister_bench.cli.gpu import bench_gpu
 from cloister_bench.cli.levels import bench_levels
 from cloister_bench.cli.mpc import bench_mpc
 from cloister_bench.cli.obfuscation import bench_obfuscation
 from cloister_bench.cli.peers import bench_peers
-from cloister_bench.cli.serve import bench_serve
 from cloister_bench.cli.sharing import bench_sharing
 from cloister_bench.cli.sharing_attack import bench_sharing_attack
-from cloister_bench.cli.spd import bench_spd
 
 bench = typer.Typer(
     cls=FriendlyGroup,
@@ -21,8 +19,7 @@ bench = typer.Typer(
     add_completion=False,
     help="Measure servers: ours, or any that speaks OpenAI's API.",
 )
-bench.command("serve")(bench_serve)
-bench.command("spd")(bench_spd)
+bench.command("peers")(bench_peers)
 bench.command("levels")(bench_levels)
 bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)
@@ -31,5 +28,3 @@ bench.command("sharing-attack")(bench_sharing_attack)
 bench.command("obfuscation")(bench_obfuscation)
 bench.command("compact")(bench_compact)
 bench.command("gpu")(bench_gpu)
-bench.command("gpu-all")(bench_gpu_all)
-bench.command("peers")(bench_peers)

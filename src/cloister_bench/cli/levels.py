@@ -36,7 +36,8 @@ def bench_levels(options: LevelsOptions) -> None:
     import uvloop
 
     from cloister.models.source import find_model
-    from cloister_bench.levels.results import FIGURES, Results, readme_table, tables
+    from cloister_bench.comparison import figures, tables
+    from cloister_bench.levels.results import Results, readme_table
     from cloister_bench.levels.run import Bench
 
     basis = QUICK if options.quick else FULL
@@ -49,7 +50,7 @@ def bench_levels(options: LevelsOptions) -> None:
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         uvloop.run(Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted))
 
-    document = measure_suite(results, measure, options, tables, FIGURES)
+    document = measure_suite(results, measure, options, tables, figures("levels"))
     if options.json_file != PRINTED:
         typer.echo(readme_table(document))
     raise_if_failed(results)

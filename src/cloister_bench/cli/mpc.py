@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import typer
-
 from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister.errors import SetupError
@@ -15,24 +13,22 @@ from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, n
 
 
 class MpcOptions(Output):
-    report_file: Path | None = option(None, "Write all tables here, as Markdown.", name="report", metavar="FILE")
     quick: bool = option(False, "Within five minutes instead of half an hour: less, and once each.")
     model: str | None = option(None, "Model whose shape is measured.", show_default="SmolLM2-135M-Instruct")
     lengths: str | None = option(None, "Tokens in the sequence.", show_default="256,512,1024,2048")
     methods: str | None = option(None, "Ways of keeping the cache, by name.", show_default="all")
     repeats: int | None = option(None, "Times each program is run; the middle time counts.", ge=1, show_default="3")
     parts: str | None = option(None, "What to measure.", show_default="all")
-    seconds: float | None = option(None, "What has not begun by then is left out.", ge=1, show_default="1800")
     quality_data: Path | None = option(
-        None, "Folder with data/longctx, for quality.", metavar="DIR", show_default="generated texts"
+        None, "Folder with data/longctx, for quality.", metavar="DIR", show_default="a generated list"
     )
 
 
 @settings_command(MpcOptions)
 def bench_mpc(options: MpcOptions) -> None:
-    """Measure what a token costs on secret shares: bytes, messages and time, for every way of keeping the KV cache.
+    """Measure what a token costs on secret shares, with and without MPCache, and what MPCache costs in quality.
 
-    Starts three parties as processes of this machine and runs the programs of a generation's step on
+    Runs three parties as threads of this process, and on them the programs of a generation's step on
     random numbers. Bytes and messages are exact; seconds are this machine's, with whatever else it does. From all three
     follow the times on a LAN (377 MB/s, 0.3 ms) and a WAN (40 MB/s, 40 ms).
 
@@ -50,7 +46,7 @@ def bench_mpc(options: MpcOptions) -> None:
     from cloister.models.source import find_model
     from cloister_bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
     from cloister_bench.mpc.quality import QualityRow, run_quality
-    from cloister_bench.mpc.results import FIGURES, Results, tables, write_report
+    from cloister_bench.mpc.results import FIGURES, Results, tables
     from cloister_bench.mpc.run import Bench
     from cloister_mpc.provider.calibration import prepare
 
@@ -60,25 +56,20 @@ def bench_mpc(options: MpcOptions) -> None:
         lengths=_lengths(options.lengths) if options.lengths else basis.lengths,
         ways=known_names(options.methods, "method", tuple(VARIANTS)) if options.methods else basis.ways,
         repeats=options.repeats or basis.repeats,
-        seconds=options.seconds or basis.seconds,
     )
-    wanted = set(known_names(options.parts, "part", PARTS) if options.parts else plan.parts)
+    wanted = set(known_names(options.parts, "part", PARTS) if options.parts else PARTS)
     folder = find_model(options.model)
     results = Results(plan, folder.name)
 
-    def quality(progress: Callable[[str], None]) -> list[QualityRow]:
-        return run_quality(folder.path, options.quality_data, plan, progress)
+    def judge(progress: Callable[[str], None]) -> list[QualityRow]:
+        return run_quality(folder, options.quality_data, plan, progress)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         shape, _ = prepare(folder)
-        Bench(results, shape, bars, save, quality=quality).run(wanted)
+        Bench(results, shape, bars, save, judge).run(wanted)
 
-    document = measure_suite(results, measure, options, tables, FIGURES)
-    if options.report_file:
-        write_report(document, options.report_file)
+    measure_suite(results, measure, options, tables, FIGURES)
     raise_if_failed(results)
-    if results.left_out:
-        typer.echo(f"Left out for lack of time: {', '.join(results.left_out)}. Give it more with --seconds.", err=True)
 
 
 def _lengths(text: str) -> tuple[int, ...]:

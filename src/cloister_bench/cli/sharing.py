@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, numbers
-
-Found = dict[str, list[int]]  # by policy, of each prompt
 
 if TYPE_CHECKING:
     from cloister_bench.sharing.results import Results
@@ -24,18 +19,17 @@ if TYPE_CHECKING:
 
 
 class SharingOptions(Output):
-    http: bool = option(False, "Also serve the model under each policy, and send it the last round's requests.")
     policies: str | None = option(None, "Which policies, with commas between.", show_default="all")
-    workloads: str | None = option(None, "Which workloads, with commas between.", show_default="all that have data")
+    workloads: str | None = option(None, "Which workloads, with commas between.", show_default="all")
     tenants: str = option("8,24,200", "Numbers of tenants, with commas between.")
     rounds: int = option(1, "How often each workload is drawn.", ge=1)
-    requests: int = option(800, "Chats, or requests of a trace.", ge=1)
+    requests: int = option(800, "Chats.", ge=1)
     rate: float = option(16.0, "Requests a second, in the mean.", gt=0)
     kv_cache_mib: int = option(1024, "The server's KV cache.", ge=1)
     data: Path | None = option(
         None, "Folder with chat/, injection/, longctx/ and pii/.", metavar="DIR", show_default="a small sample"
     )
-    model: str | None = option(None, "Its tokens are counted, and it is served.", show_default="the default model")
+    model: str | None = option(None, "Its tokens are counted.", show_default="the default model")
     seed: int = option(1, "What texts, tenants and times are drawn from.")
     quick: bool = option(False, "40 requests of each: to see that it works.")
 
@@ -45,31 +39,26 @@ def bench_sharing(options: SharingOptions) -> None:
     """Measure what sharing computed prompts saves on natural traffic, policy by policy.
 
     Tenants are apps, each with one of ten system prompts (Zipf). They send chats of two questions (first-chats: one of
-    each tenant; chat: minutes of them) or the requests of scaled traces (azure, mooncake). Texts are drawn by --seed
-    and by nothing else. Tokens, detector, votes and cache are the real ones; without --http no model runs. A policy's
-    gain is (found - partition) / (global - partition). What others learn: `cloister bench sharing-attack`.
+    each tenant; chat: minutes of them). Texts are drawn by --seed and by nothing else. Tokens, detector, votes and
+    cache are the real ones; no model runs. A policy's gain is (found - partition) / (global - partition). What others
+    learn: `cloister bench sharing-attack`.
 
-    With --http a server is started for each policy; what tenants found is read from its totals, as an operator.
-
-    Examples:
+    Example:
 
       cloister bench sharing --data ../shared/data --rounds 3 --json sharing.json --plot-dir plots
-
-      cloister bench sharing --http --workloads chat --tenants 24 --requests 100 --rate 2 --data ../shared/data
     """
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
+    from cloister_bench.memory import kv_bytes
     from cloister_bench.sharing.offline import VARIANTS
     from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
-    from cloister_bench.sharing.workloads import TRACES, WORKLOADS, Scale, read_texts
+    from cloister_bench.sharing.workloads import WORKLOADS, Scale, read_texts
     from cloister_bench.sharing.world import Reader
-    from cloister_bench.spd.deployment import kv_bytes
 
-    possible = [name for name in WORKLOADS if options.data is not None or name not in TRACES]
     folder = find_model(options.model)
     plan = Plan(
         known_names(options.policies or ",".join(VARIANTS), "policy", tuple(VARIANTS)),
-        known_names(options.workloads or ",".join(possible), "workload", tuple(WORKLOADS)),
+        known_names(options.workloads or ",".join(WORKLOADS), "workload", tuple(WORKLOADS)),
         tuple(numbers(options.tenants)),
         options.rounds,
         options.seed,
@@ -85,16 +74,14 @@ def bench_sharing(options: SharingOptions) -> None:
             for turn in range(plan.rounds):
                 draw = random.Random(f"{plan.seed} {name} {turn}")
                 workload = WORKLOADS[name](texts, plan.scale, draw, tenants)
-                found = _offline(results, workload, reader, bars)
+                _replay(results, workload, reader, bars)
                 results.seconds = monotonic() - began
                 save()
-            if options.http:
-                _serve(results, workload, reader, found, options, bars, save)
 
     measure_suite(results, measure, options, tables, FIGURES)
 
 
-def _offline(results: Results, workload: Workload, reader: Reader, bars: Bars) -> Found:
+def _replay(results: Results, workload: Workload, reader: Reader, bars: Bars) -> None:
     from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, prompts_of, replay, templates_of
 
     where, policies = (workload.name, workload.tenants), results.plan.policies
@@ -102,46 +89,8 @@ def _offline(results: Results, workload: Workload, reader: Reader, bars: Bars) -
     bars.begin(f"{workload.name}, {workload.tenants} tenants", len(workload.turns) + len(variants))
     prompts = prompts_of(workload, reader, lambda: bars.advance("reading"))
     results.tokens.setdefault(where, []).append(sum(len(one.tokens) for one in prompts))
-    results.findings = dict(reader.findings)
     templates = templates_of(workload, reader)
-    found: Found = {}
     for name, variant in variants.items():
-        found[name] = replay(prompts, reader, templates, variant, results.plan.blocks)
-        results.found.setdefault((where, name), []).append(sum(found[name]))
+        found = replay(prompts, reader, templates, variant, results.plan.blocks)
+        results.found.setdefault((where, name), []).append(sum(found))
         bars.advance(name)
-    return found
-
-
-def _serve(
-    results: Results,
-    workload: Workload,
-    reader: Reader,
-    offline: Found,
-    options: SharingOptions,
-    bars: Bars,
-    save: Callable[[], None],
-) -> None:
-    from cloister.controller.template_file import tokenizer_digest
-    from cloister.models.source import find_model
-    from cloister_bench.sharing.offline import VARIANTS, templates_of
-    from cloister_bench.sharing.replay import Answers, Served, compared, registered, replay
-
-    model, tenants = find_model(options.model).path, [f"tenant-{number}" for number in range(workload.tenants)]
-    about, before = {"workload": workload.name, "tenants": workload.tenants}, list(results.http)
-    sent: dict[str, Answers] = {}
-    reused: dict[str, int] = {}
-    for policy in results.plan.policies:
-        bars.begin(f"HTTP, {policy}, {workload.tenants} tenants", len(workload.turns))
-        with TemporaryDirectory(prefix="cloister-sharing-") as temporary:
-            folder, arguments = Path(temporary), ["--kv-cache-mib", str(options.kv_cache_mib)]
-            if VARIANTS[policy].registered:
-                arguments += registered(folder, templates_of(workload, reader, tokenizer_digest(model)))
-            with Served(VARIANTS[policy].policy, str(model), folder, tenants, arguments) as server:
-                server.wait()
-                one_more = partial(bars.advance, workload.name)
-                sent[policy] = asyncio.run(
-                    replay(server.address, tenants, server.model, server.level, workload, one_more)
-                )
-                reused[policy] = asyncio.run(server.found_tokens())
-        results.http[:] = [*before, *({**about, **row} for row in compared(sent, offline, reused))]
-        save()

@@ -1,1 +1,1 @@
-"""How well detection tells private blocks from public ones, and how long it takes: SafeKV's Figures 7 and 9."""
+"""How well detection tells private blocks from public ones, what `auto_redact` marks, and how long it takes."""

@@ -13,41 +13,32 @@ from cloister_bench.suite.documents import Row, rate_of
 
 BLOCK_CHARACTERS = 64
 PROMPT_CHARACTERS = 2304  # about 512 tokens
+PROMPTS = 200
 UNKNOWN = "?"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is private in it by its set's labels, and what each tier said."""
+    """Whether it is private by its set's labels, and what each tier said."""
 
     dataset: str
     language: str
-    types: frozenset[str]
+    private: bool
     tier1: bool
     label: Label
     score: float
 
-    @property
-    def private(self) -> bool:
-        return bool(self.types)
 
-
-def types_of(spans: Iterable[tuple[int, int, str]], ends: Sequence[int]) -> list[set[str]]:
-    """What is private in each block, by the labels of its set."""
+def examined(pipeline: Pipeline, sample: Sample) -> list[Block]:
+    """Blocks with a part of unknown kind are left out."""
+    ends = even_blocks(sample.text, BLOCK_CHARACTERS)
     types: list[set[str]] = [set() for _ in ends]
-    for start, end, kind in spans:
+    for start, end, kind in sample.spans:
         for block in blocks_of(start, end, ends):
             types[block].add(kind)
-    return types
-
-
-def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
-    """Unknown blocks are left out."""
-    ends = even_blocks(sample.text, BLOCK_CHARACTERS)
-    types = types_of(sample.spans, ends)
     verdicts = pipeline.examine(sample.text, ends).verdicts
     return [
-        Block(sample.dataset, sample.language, frozenset(kinds), verdict.tier == 1, verdict.label, verdict.score)
+        Block(sample.dataset, sample.language, bool(kinds), verdict.tier == 1, verdict.label, verdict.score)
         for kinds, verdict in zip(types, verdicts, strict=True)
         if UNKNOWN not in kinds
     ]
@@ -60,14 +51,13 @@ TIERS: dict[str, Callable[[Block, float], bool]] = {
 }
 
 
-def recall(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Row:
-    private = [block for block in blocks if block.private]
-    return rate_of(sum(map(held, private)), len(private))
-
-
-def over_isolated(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Row:
-    clean = [block for block in blocks if not block.private]
-    return rate_of(sum(map(held, clean)), len(clean))
+def rates(blocks: Iterable[Block], held: Callable[[Block], bool]) -> dict[str, Row]:
+    """Of private blocks and of clean ones: the share that is held back."""
+    counted = {True: [0, 0], False: [0, 0]}
+    for block in blocks:
+        counted[block.private][0] += held(block)
+        counted[block.private][1] += 1
+    return {"recall": rate_of(*counted[True]), "held_clean": rate_of(*counted[False])}
 
 
 def threshold_for(blocks: Sequence[Block], wanted: float) -> float:
@@ -77,22 +67,21 @@ def threshold_for(blocks: Sequence[Block], wanted: float) -> float:
     return missed[min(allowed, len(missed) - 1)] if missed else 1.0
 
 
-def latencies(pipeline: Pipeline, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+def latencies(pipeline: Pipeline, text: str) -> dict[str, dict[str, float]]:
     """Processor time of each tier on prompts of about 512 tokens, in µs; of tier 2 also for each block."""
-    prompts = [text[:PROMPT_CHARACTERS] for text in texts if len(text) >= PROMPT_CHARACTERS]
-    blocks = PROMPT_CHARACTERS // BLOCK_CHARACTERS
-    tagger = pipeline.tagger
+    size, tagger = PROMPT_CHARACTERS, pipeline.tagger
     assert tagger is not None
     took: dict[str, list[float]] = {"tier 1": [], "tier 2": [], "tier 2, a block": []}
-    for prompt in prompts:
+    for at in range(0, min(len(text) - size + 1, PROMPTS * size), size):
+        prompt = text[at : at + size]
         began = process_time_ns()
         pipeline.rules.find((folded := fold(prompt)).text)
         between = process_time_ns()
-        tagger.tag(folded.text if tagger.folds else prompt)
+        tagger.tag(folded.text)
         ended = process_time_ns()
         took["tier 1"].append((between - began) / 1000)
         took["tier 2"].append((ended - between) / 1000)
-        took["tier 2, a block"].append((ended - between) / 1000 / blocks)
+        took["tier 2, a block"].append((ended - between) / 1000 / (size // BLOCK_CHARACTERS))
     return {name: _percentiles(times) for name, times in took.items() if len(times) > 1}
 
 

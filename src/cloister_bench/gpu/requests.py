@@ -14,9 +14,8 @@ from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted
 from cloister.engine.graph_runner import runner_for
 from cloister.errors import ServiceUnavailable
-from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister.levels import OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
-from cloister_bench.gpu.plan import MOST_ISOLATED
 
 Row = dict[str, Any]
 PASS_TOKENS = 2048  # of prompts in one pass
@@ -64,28 +63,23 @@ def _chosen(logits: torch.Tensor) -> list[int]:
     return found
 
 
-def local_requests(load: Load, decoding: int) -> Callable[[], Answered]:
-    """`decoding`: users that decode together, once all their prompts are computed."""
+def local_requests(load: Load) -> Callable[[], Answered]:
     runner = runner_for(load.decoder, load.cache())
     prefilled = max(1, PASS_TOKENS // load.prompt)
 
     def answer() -> Answered:
         begun, firsts = perf_counter(), []
         tokens: list[list[int]] = [[] for _ in range(load.answer)]
-        for users in _batches(range(load.users), decoding):
-            for batch in _batches(users, prefilled):
-                tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user)) for user in batch]))
-                firsts += [perf_counter() - begun] * len(batch)
-            for step in range(load.answer - 1):
-                chunks = [load.token_chunk(user, tokens[step][user], step) for user in users]
-                tokens[step + 1] += _chosen(runner.forward(chunks))
+        for start in range(0, load.users, prefilled):
+            batch = range(load.users)[start : start + prefilled]
+            tokens[0] += _chosen(runner.forward([load.prompt_chunk(user, load.blocks(user)) for user in batch]))
+            firsts += [perf_counter() - begun] * len(batch)
+        for step in range(load.answer - 1):
+            chunks = [load.token_chunk(user, tokens[step][user], step) for user in range(load.users)]
+            tokens[step + 1] += _chosen(runner.forward(chunks))
         return Answered(perf_counter() - begun, firsts, tokens)
 
     return answer
-
-
-def _batches(users: range, size: int) -> list[range]:
-    return [users[start : start + size] for start in range(0, len(users), size)]
 
 
 def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answered]:
@@ -120,9 +114,9 @@ def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answe
     return answer
 
 
-def timed(load: Load, answer: Callable[[], Answered], runs: int = RUNS) -> tuple[Row, list[list[int]]]:
+def timed(load: Load, answer: Callable[[], Answered]) -> tuple[Row, list[list[int]]]:
     answer()
-    middle = sorted((answer() for _ in range(runs - 1)), key=lambda one: one.seconds)[(runs - 1) // 2]
+    middle = sorted((answer() for _ in range(RUNS - 1)), key=lambda one: one.seconds)[(RUNS - 1) // 2]
     rate = load.users * load.answer / middle.seconds
     row = {"tokens_per_s": rate, "seconds": middle.seconds, "ttft_ms": 1e3 * median(middle.firsts)}
     return {"answer": load.answer, **row}, middle.tokens
@@ -135,16 +129,11 @@ Partitions = Callable[[int, int, int], AbstractContextManager[Partition]]
 def measure_requests(
     decoder: Decoder, partitions: Partitions, users: int, prompt: int, answer: int, settings: Sequence[int]
 ) -> Iterator[Row]:
-    """`isolated` with few users, whose time grows with them."""
     load = Load(decoder, users, prompt, answer)
-    beside, right = timed(load, local_requests(load, users))
+    beside, right = timed(load, local_requests(load))
     yield {"design": OPEN, **beside}
     for count in settings:
         with partitions(count, users, load.held) as partition:
             row, tokens = timed(load, partitioned_requests(load, partition))
         row |= {"ratio": row["tokens_per_s"] / beside["tokens_per_s"], "same_tokens": tokens == right}
         yield {"design": PARTITIONED, "processes": count, **row}
-    few = Load(decoder, min(users, MOST_ISOLATED), prompt, answer)
-    row, tokens = timed(few, local_requests(few, 1), 2)
-    same = tokens == [step[: few.users] for step in right]
-    yield {"design": ISOLATED, "users": few.users, **row, "same_tokens": same}

@@ -1,163 +1,124 @@
-"""Measures case by case while there is time, each saved as it ends, in sessions: processes that open the GPU, which the
-bench itself never does. They speak lines of JSON."""
+"""All trials in one run and one JSON, each in its own processes: what breaks one costs no other. This process never
+opens the GPU."""
 
 import json
 import os
-import select
 import signal
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any
 
-import msgspec
-
-from cloister.errors import CloisterError, ServiceUnavailable, where_raised
-from cloister.process.hardening import die_with_parent
-from cloister_bench.gpu.plan import Case, Plan
-from cloister_bench.gpu.results import Results
-from cloister_bench.suite.documents import Row
+from cloister_bench.gpu.results import ROWS, Results
 from cloister_bench.suite.measurement import Measurement, Watcher
 
-Measure = Callable[[Case], Iterator[Row]]
-SILENT_S = 120.0  # without a row: compiling for transformers takes longest
-ENDED_S = 10.0
+SOURCE = Path(__file__).parents[2]
+LEAST_S, MOST_S = 30.0, 300.0  # no trial is begun with less time left; none may take longer
+Found = dict[str, Any]
 
 
-class SessionLost(ServiceUnavailable):
-    """The process that computed is gone: the device is lost, or it hung."""
+def wrong_in_check(found: Found) -> list[str]:
+    far = [f"{name}: far from float64" for name in found["checks"]["wrong"]]
+    return far + [f"{name}: other bits" for name in found["checks"]["other_bits"]]
 
 
-class Session:
-    """Forked now; `prepare` runs in it and returns what measures a case. Silent for too long, it is ended with all it
-    has started."""
+def wrong_in_rows(rows: Sequence[Found]) -> list[str]:
+    """Only the row of a vault that does not answer may be late."""
+    wrong = [] if rows else ["nothing was measured"]
+    for row in rows:
+        case = f"{row['users']} × {row['prompt']}"
+        if row.get("same_bits") is False or row.get("same_tokens") is False:
+            wrong.append(f"{case}: others than open's")
+        if "late" in row and row["late"] != ([row["users"] - 1] if row.get("silent") else []):
+            wrong.append(f"{case}: late rows {row['late']}")
+    return wrong
 
-    def __init__(self, prepare: Callable[[], Measure], silent_s: float = SILENT_S, ended_s: float = ENDED_S) -> None:
-        self._ended_s = ended_s
-        ours, theirs = socket.socketpair()
-        self._pid = os.fork()
-        if not self._pid:
-            ours.close()
-            _serve(theirs, prepare)
-        theirs.close()
-        ours.settimeout(silent_s)
-        self._line, self._file = ours, ours.makefile("rw", encoding="utf-8")
 
-    def measure(self, case: Case) -> Iterator[Row]:
-        """Raises SessionLost, or ServiceUnavailable if this case alone failed."""
+def wrong_in_serve(found: Found) -> list[str]:
+    parts = ("answers", "obfuscated", "kills")
+    wrong = [f"{name}: {found.get(name)}" for name in parts if not isinstance(found.get(name), dict)]
+    if not wrong:
+        wrong += [f"other answer: {each}" for name in parts[:2] for each in found[name]["differing"]]
+        wrong += [f"no answer: {each}" for each in found["obfuscated"]["failed"]]
+    return wrong
+
+
+def wrong_in_weights(found: Found) -> list[str]:
+    """The one that is not sealed must write them, or the others prove nothing."""
+    wrong = [f"a sealed vault, {row['way']}" for row in found["weights"] if row["sealed"] and row["after"] == "changed"]
+    control = [row["after"] for row in found["weights"] if not row["sealed"]]
+    return wrong if control == ["changed"] else [*wrong, f"the control without a seal: {control}"]
+
+
+def wrong_in(trial: str, found: Found) -> list[str]:
+    if trial in ROWS:
+        return wrong_in_rows(found[trial])
+    return {"check": wrong_in_check, "serve": wrong_in_serve, "weights": wrong_in_weights}[trial](found)
+
+
+def ended(command: Sequence[str], log: Path, most_s: float) -> str:
+    """Why it did not end well. When its time is over, it is ended with all it started."""
+    path = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
         try:
-            self._file.write(msgspec.json.encode(case).decode() + "\n")
-            self._file.flush()
-            while True:
-                said = json.loads(self._file.readline() or "null")
-                if said is None:
-                    raise SessionLost("The process that computes has ended.")
-                if "lost" in said:
-                    raise SessionLost(said["lost"])
-                if "failed" in said:
-                    raise ServiceUnavailable(said["failed"])
-                if "done" in said:
-                    return
-                yield said["row"]
-        except (OSError, ValueError) as failure:
-            raise SessionLost(f"The process that computes does not answer ({type(failure).__name__}).") from None
-
-    def close(self) -> None:
-        self._file.close()
-        self._line.close()
-        ended = os.pidfd_open(self._pid)
-        select.select([ended], [], [], self._ended_s)
-        os.close(ended)
-        with suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-
-
-def _serve(line: socket.socket, prepare: Callable[[], Measure]) -> NoReturn:
-    try:
-        os.setsid()
-        die_with_parent()
-        file = line.makefile("rw", encoding="utf-8")
-
-        def say(**said: Any) -> None:
-            file.write(json.dumps(said) + "\n")
-            file.flush()
-
-        measure = None
-        for asked in file:
-            try:
-                measure = measure or prepare()
-                for row in measure(msgspec.json.decode(asked, type=Case)):
-                    say(row=row)
-                say(done=True)
-            except CloisterError as failure:
-                say(failed=str(failure))
-            except Exception as failure:  # CUDA's errors stay: another process goes on
-                say(lost=f"{where_raised(failure)}: {str(failure)[:300]}")
-                break
-        os._exit(0)
-    finally:
-        os._exit(1)
+            status = child.wait(most_s)
+        except subprocess.TimeoutExpired:
+            return f"took longer than {most_s:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    lines = log.read_text(errors="replace").split("\n")
+    return f"exit status {status}: {' '.join(lines[-3:])[:300]}" if status else ""
 
 
 class Bench(Measurement[Results]):
-    """A case in hand is always ended; those that are not begun within the plan's minutes are said."""
+    """`commands`: of the trials, by name."""
 
     def __init__(
         self,
         results: Results,
-        start: Callable[[Case], Session],
+        commands: dict[str, list[str]],
         watcher: Watcher,
-        save: Callable[[], None],
-        clock: Callable[[], float] = monotonic,
-        begun: float | None = None,
+        save: Callable[[], None] = lambda: None,
     ) -> None:
-        """`begun`: since when the minutes count, by the clock; compiling the kernels came before."""
         super().__init__(results, watcher, save)
-        self._from = clock() if begun is None else begun
-        self._plan: Plan = results.plan
-        self._start, self._clock = start, clock
-        self._session: Session | None = None
-        self._shape = ""
+        self._commands = commands
 
-    def run(self) -> None:
-        cases = self._plan.cases()
-        self._watcher.begin("gpu", len(cases))
-        try:
-            for case in cases:
-                if self._clock() - self._from >= 60 * self._plan.minutes:
-                    self._results.left_out.append(f"{case.shape}: {case}")
-                else:
-                    self._watcher.say(f"{case.shape}, {case}")
-                    with self._noting(f"{case.shape}: {case}"):
-                        self._measure(case)
-                self._watcher.advance(f"{case.shape}, {case}")
-        finally:
-            self._end()
+    def run(self, folder: Path) -> None:
+        self._watcher.begin("trials", len(self._commands))
+        for name, command in self._commands.items():
+            self._watcher.say(name)
+            left = 60 * self._results.plan.minutes - self._elapsed
+            wrong = self._trial(name, command, folder, left) if left >= LEAST_S else ["no time was left"]
+            self._results.failed += [{"part": name, "reason": each} for each in wrong]
             self._results.seconds = self._elapsed
             self._save()
+            self._watcher.advance(name)
 
-    def _measure(self, case: Case) -> None:
-        if case.part == "transformers":  # another program
-            with closing(self._start(case)) as session:
-                return self._take(session, case)
-        if self._session is None or self._shape != case.shape:
-            self._end()
-            self._session, self._shape = self._start(case), case.shape
+    def _trial(self, name: str, command: list[str], folder: Path, left_s: float) -> list[str]:
+        file, began = folder / f"{name}.json", monotonic()
+        status = ended([*command, "--json", str(file)], folder / f"{name}.log", min(MOST_S, left_s))
         try:
-            self._take(self._session, case)
-        except SessionLost:
-            self._end()
-            raise
+            found = json.loads(file.read_text())
+            self._results.trials[name] = {**found, "took_s": round(monotonic() - began, 1)}
+            wrong = wrong_in(name, found)
+        except (OSError, ValueError, LookupError) as failure:
+            wrong = [f"no result ({type(failure).__name__})"]
+        return [*wrong, status] if status else wrong
 
-    def _take(self, session: Session, case: Case) -> None:
-        for row in session.measure(case):
-            self._results.add(row)
-            self._save()
 
-    def _end(self) -> None:
-        if self._session is not None:
-            session, self._session = self._session, None
-            with suppress(OSError):
-                session.close()
+def commands(names: Sequence[str], model: Sequence[str]) -> dict[str, list[str]]:
+    """`model`: arguments of the node that is served."""
+    trial = [sys.executable, "-m", "cloister_bench.gpu.trials"]
+    return {name: [*trial, name, *(model if name == "serve" else ())] for name in names}

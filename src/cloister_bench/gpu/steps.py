@@ -1,4 +1,4 @@
-"""Decode steps: `open`, `isolated` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
+"""Decode steps: `open` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
 Keys and values of prompts are drawn at random, not computed: a step takes as long."""
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import i32
 from cloister.compute.layout import Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import ROWS, Bucket
-from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister.levels import OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
 
@@ -24,7 +24,6 @@ Row = dict[str, Any]
 COPIED = 1 << 32
 ANSWER_BLOCKS = 8
 COMPARED, WARM, TIMED = 8, 5, 48
-IN_TURN = 6
 # steps whose logits are compared, and that are timed: as many as the answer's blocks have room for
 WIDTHS = (32, 64, 128, 256, 512)
 
@@ -39,15 +38,6 @@ def median_ms(run: Callable[[], object], warm: int = 5, count: int = 30) -> floa
         event.record()
     torch.cuda.current_stream().synchronize()
     return float(median(a.elapsed_time(b) for a, b in pairwise(events)))
-
-
-def graphed(run: Callable[[], object]) -> Callable[[], object]:
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def bandwidth() -> float:
@@ -129,11 +119,6 @@ def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
     ]
 
 
-def isolated_ms(decoder: Decoder, cache: GpuCache, chunks: Sequence[Chunk]) -> float:
-    alone = [Recorded(decoder, cache, [chunk]) for chunk in chunks]
-    return median_ms(lambda: [one.step() for one in alone], 1, IN_TURN)
-
-
 def measure_steps(
     decoder: Decoder,
     processes: AttentionProcesses,
@@ -141,7 +126,6 @@ def measure_steps(
     prompt: int,
     settings: Sequence[int],
     *,
-    isolated: bool = True,
     silent: bool = False,
 ) -> Iterator[Row]:
     """With `silent` the last user's vault never answers, and the others' bits do not change."""
@@ -158,11 +142,7 @@ def measure_steps(
                 answerer.expose(0, range(cache.blocks), start=0, end=prompt, rotation=prompt)
             yield from _asking(decoder, partition.asker, users, right, open_ms, count, silent=silent)
             if partition.process_bytes is not None:
-                yield {"part": "memory", "processes": count, "mb": partition.process_bytes / 1e6}
-    if isolated:
-        again = open_chunks(users, prompt, blocks)
-        ms = isolated_ms(decoder, held, again)
-        yield {"design": ISOLATED, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
+                yield {"processes": count, "mb": partition.process_bytes / 1e6}
 
 
 def _asking(

@@ -8,7 +8,6 @@ import torch
 from cloister.compute.gpu.cache import on_gpu
 from cloister.compute.gpu.mailbox import EXPOSED, most_rows
 from cloister.compute.layout import lay_out
-from cloister.levels import OBFUSCATED
 from cloister.models.decoder import Decoder
 from cloister_bench.gpu.attention import AttentionProcesses, partitioned, prompt_blocks
 from cloister_bench.gpu.steps import ANSWER_BLOCKS, Recorded, Row, open_chunks, remote_chunks
@@ -30,8 +29,7 @@ def measure_variants(
     for fakes in (0, *lambdas):
         rows = users * (fakes + 1)
         if rows > most:
-            reason = f"a step that asks has {most} rows at most, not {rows}"
-            yield {"part": "not offered", "what": f"{OBFUSCATED}, λ = {fakes}, {users} users", "reason": reason}
+            yield {"lambda": fakes, "not_offered": f"a step that asks has {most} rows at most, not {rows}"}
             continue
         row = _step(decoder, processes, count, users, prompt, fakes + 1)
         plain = plain or row["ms"]

@@ -16,11 +16,6 @@ SECRET = "Ann"
 
 
 @dataclass(frozen=True, slots=True)
-class Side(Point):
-    session: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class WordsLoad(Workload):
     """A text of one token a word, with one name in the middle: always the same name, so that a session keeps its
     substitutes. Warm-up answers are short: they only make vaults and substitutes."""
@@ -51,11 +46,13 @@ class Plan:
     seconds: float = 1500.0
     seed: int = 0
 
-    def sides(self) -> list[Side]:
+    def sides(self) -> list[Point]:
         """With and without a session where a vault can be kept."""
         tokens, often = (self.input_tokens, self.output_tokens), (self.requests, self.rounds)
         return [
-            Side(level, users, *tokens, *(often if users <= self.few or level != ISOLATED else (1, 1)), session=session)
+            Point(
+                level, users, *tokens, *(often if users <= self.few or level != ISOLATED else (1, 1)), session=session
+            )
             for users in self.users
             for level in SERVED
             if level != OBFUSCATED or users <= self.few

@@ -1,14 +1,12 @@
-"""The document of `bench levels`, its table and figure, and the README's table in Markdown."""
+"""The document of `bench levels`, and the README's table in Markdown."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from cloister.levels import LEVELS, OPEN, Level, default_of
-from cloister_bench.levels.plan import SERVED, Plan, Side
-from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Panel, Row, Table, charts, number
-from cloister_bench.suite.measurement import Measured, summary
+from cloister_bench.comparison import Comparison
+from cloister_bench.levels.plan import SERVED, Plan
+from cloister_bench.suite.documents import Document, Row, Table, number
 
 HEADS = ("level", "the provider's service sees", "other tenants learn", "a plain call", "with a named session")
 SEEN_MORE = {"obfuscated": " ([how](docs/obfuscation.md))"}  # the README's links behind a level's words
@@ -16,33 +14,16 @@ LEARNT_MORE = {"shared": " ([prefix cache](docs/prefix-cache.md))"}
 
 
 @dataclass
-class Results(documents.Results):
+class Results(Comparison):
     plan: Plan
     quick: bool = False
-    measured: Measured = field(default_factory=Measured)
     mpc: dict[str, Any] = field(default_factory=dict)
 
     def numbers(self) -> Document:
-        sides = self.measured.rounds.items()
-        found = Measured({side: {at: run for at, run in runs.items() if run.output_tokens} for side, runs in sides})
-        runs = [run_entry(side, found) for side, rounds in found.rounds.items() if rounds and isinstance(side, Side)]
-        return {"runs": runs, "mpc": dict(self.mpc)}
+        return {**super().numbers(), "mpc": dict(self.mpc)}
 
     def remarks(self) -> Document:
-        return {"quick": self.quick, "cores": len(os.sched_getaffinity(0)), "seconds": round(self.seconds, 1)}
-
-
-def run_entry(side: Side, measured: Measured) -> Row:
-    name = f"{side.level}, session" if side.session else side.level
-    return {"side": name, **summary(side, measured, OPEN), "session": side.session}
-
-
-COLUMNS = {"level": "side", "users": "users", "tokens/s": "tokens_per_s", "of open's": "ratio_to_open"}
-COLUMNS |= {"first token, ms": "ttft_ms", "rounds": "rounds", "errors": "errors"}
-
-
-def tables(document: Document) -> list[Table]:
-    return [Table.of(document["model"], document["runs"], COLUMNS)]
+        return {"quick": self.quick, **super().remarks()}
 
 
 def readme_table(document: Document) -> str:
@@ -81,16 +62,3 @@ def _mpc_cell(mpc: Row) -> str:
         return mpc.get("reason") or "not measured"
     each, first, start = (number(mpc[key]) for key in ("seconds_per_token", "first_token_s", "first_request_s"))
     return f"1 user: {each} s for each token, {first} s for the first; {start} s with the parties' start"
-
-
-FIGURES = {
-    "levels": charts(
-        lambda document: [run for run in document["runs"] if run["tokens_per_s"]],
-        "{input_tokens} tokens in, {output_tokens} out",
-        *(
-            Panel("users", key, "side", title, log="xy", labels={"xlabel": "users at once"})
-            for key, title in (("tokens_per_s", "output tokens/s"), ("ttft_ms", "first token, ms"))
-        ),
-        grid=(1, 2),
-    )
-}

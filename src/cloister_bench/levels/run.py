@@ -2,33 +2,73 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from cloister.errors import CloisterError
-from cloister.levels import MPC
+from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.levels import MPC, LevelName
 from cloister.models.source import ModelFolder
-from cloister_bench.levels.plan import SERVED, Part, Side, WordsLoad
+from cloister_bench.levels.plan import SERVED, Part, WordsLoad
 from cloister_bench.levels.results import Results
-from cloister_bench.messages import Answer, BrokenAnswer
-from cloister_bench.report import RunReport, summarise
-from cloister_bench.spd.deployment import Deployment, started
+from cloister_bench.load import User, measure
+from cloister_bench.messages import Answer, BrokenAnswer, Workload
+from cloister_bench.report import RunReport, kinds_of_errors, summarise
+from cloister_bench.servers import OwnServer
 from cloister_bench.suite.measurement import Measurement, Point, Watcher, measure_in_turn
 
+START_S, REQUEST_S = 120.0, 600.0
 MPC_START_S = 900.0  # parties are dealt the weights, and compile
 RETRY_S = 5.0
 
 
-class Node(Deployment):
-    request_s = 600.0
+class Node(OwnServer):
+    def __init__(self, folder: ModelFolder, logs: Path, arguments: Sequence[str]) -> None:
+        super().__init__(folder.path, logs, arguments)
 
     def load(self, point: Point, seed: int) -> WordsLoad:
         """Warmed up: when the clock starts, a session has its vault and its substitutes."""
-        kept = isinstance(point, Side) and point.session
-        return WordsLoad(**{**asdict(super().load(point, seed)), "warmup": 1, "sessions": kept})
+        return WordsLoad(
+            input_tokens=point.input_tokens,
+            output_tokens=point.output_tokens,
+            requests_per_user=point.requests,
+            seed=seed,
+            timeout_s=REQUEST_S,
+            protection=point.level,
+            sessions=point.session,
+        )
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        """Raises ServiceUnavailable if not one of the users was answered."""
+        run = await measure(self.address, self.api_key, self.model, self.load(point, seed), point.users)
+        if not run.output_tokens:
+            raise ServiceUnavailable(f"No request was answered ({point}): {kinds_of_errors([run])}.")
+        return run
+
+    async def ask(self, level: LevelName, input_tokens: int, output_tokens: int, seed: int) -> Answer:
+        """One request of token ids. Raises BrokenAnswer."""
+        load = Workload("completions", input_tokens, output_tokens, 1, 0, seed, REQUEST_S, protection=level)
+        user = User(self.address, self.api_key, load)
+        try:
+            return await user.ask(load.request(self.model, None, "ask"))
+        finally:
+            await user.leave()
+
+
+@asynccontextmanager
+async def started(server: Node, levels: Iterable[LevelName]) -> AsyncIterator[Node]:
+    """Waits until the server has answered at each of these levels once."""
+    with server:
+        try:
+            await server.ready(START_S)
+        except ServiceUnavailable as failed:  # the log's folder is gone by the time a user reads this
+            lines = [line for line in server.log.read_text(errors="replace").splitlines() if line.strip()]
+            raise ServiceUnavailable(failed.message, hint=lines[-1].strip() if lines else "It said nothing.") from None
+        for level in levels:
+            await server.measure(Point(level, 1, 16, 4), seed=-1)
+        yield server
 
 
 def why_no_mpc(folder: ModelFolder) -> str | None:

@@ -1,41 +1,40 @@
-"""Three parties as processes over TCP on this machine; this process deals random inputs, client and provider in one."""
+"""Three parties as threads of this process, over memory: for measurements and tests, never for serving, since they
+share a memory. SPU's profiler writes to standard output, which `cost_of` reads."""
 
+import os
 import re
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple, Self, TypeVar
+from uuid import uuid4
 
 import numpy as np
+from spu import Runtime, libspu
 
 from cloister.errors import PartyLost, ProtocolError
-from cloister_bench.mpc.cost import Cost, count_profiles, merge, read_profiles
+from cloister_bench.mpc.cost import Cost, read_profile
 from cloister_mpc.config import PARTIES
-from cloister_mpc.local_parties import free_ports
 from cloister_mpc.model.program_store import Program
+from cloister_mpc.shares import Dealer, runtime_config
 
 _MAIN = re.compile(r"func\.func @main\((.*?)\) -> ", re.DOTALL)
 _INPUT = re.compile(r"%arg\d+: tensor<((?:\d+x)*)(!pphlo\.secret<)?([a-z]+\d+)>")
 _TYPES = {"f32": "float32", "i32": "int32", "i64": "int64", "ui32": "uint32", "i1": "bool"}
+PROFILE_S = 5.0  # a profile is written within milliseconds of its run's end
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(NamedTuple):
     """Equal types cost the same, so one random array stands for all of a type."""
 
     shape: tuple[int, ...]
     dtype: str
     public: bool
-
-    def __str__(self) -> str:
-        sizes = "x".join(map(str, self.shape)) or "scalar"
-        return f"{'public' if self.public else 'secret'} {sizes} {self.dtype}"
 
     def draw(self) -> np.ndarray[Any, Any]:
         """So small that any product of them stays within the ring."""
@@ -59,104 +58,81 @@ def inputs_of(code: bytes) -> list[Input]:
     ]
 
 
-LOG_SECONDS = 5.0  # a profile is written within milliseconds of its run's end
-START_SECONDS = 120.0
-
-
 class Parties:
-    """Use it in a `with`: the processes end with the block."""
-
-    def __init__(self) -> None:
-        self.count = PARTIES["aby3"]
-        self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
+    def __init__(self, *, profile: bool = False) -> None:
+        self.dealer = Dealer()
+        self._pool = ThreadPoolExecutor(PARTIES)
         self._held: set[str] = set()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._controls: list[Connection] = []
+        links, settings = libspu.link.Desc(), runtime_config()
+        links.id = uuid4().hex  # links in memory are found by this name
+        settings.enable_pphlo_profile = profile
+        for rank in range(PARTIES):
+            links.add_party(f"party-{rank}", f"thread:{rank}")
+        self.links = list(self._pool.map(lambda rank: libspu.link.create_mem(links, rank), range(PARTIES)))
+        self.runtimes = list(self._pool.map(lambda link: Runtime(link, settings), self.links))
 
     def __enter__(self) -> Self:
-        from cloister_mpc.shares import Dealer
-
-        self._dealer = Dealer()
-        try:
-            for rank in range(self.count):
-                self._start(rank)
-            addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(self.count))
-            self._call("join", [(rank, addresses) for rank in range(self.count)], START_SECONDS)
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for control in self._controls:
-            control.close()
-        for process in self._processes:
-            process.kill()  # it holds nothing that must be put away
-            process.wait()
-        self._folder.cleanup()
+        self.runtimes.clear()  # they have no way to forget, but end with their last holder
+        self._pool.shutdown()
+
+    def put(self, name: str, values: np.ndarray[Any, Any]) -> None:
+        for runtime, share in zip(self.runtimes, self.dealer.deal(values), strict=True):
+            runtime.set_var(name, share)
+
+    def join(self, name: str) -> np.ndarray[Any, Any]:
+        return self.dealer.join([runtime.get_var(name) for runtime in self.runtimes])
+
+    def each(self, work: Callable[[int], T]) -> list[T]:
+        """All parties at once, by rank; the first failure is raised after all have ended."""
+        waiting = [self._pool.submit(work, rank) for rank in range(PARTIES)]
+        for future in waiting:
+            future.exception()
+        return [future.result() for future in waiting]
 
     def hold(self, kind: Input) -> str:
         """The name of random numbers of this type: shared secretly, or so that every party knows them."""
-        name = str(kind)
+        name = repr(kind)
         if name not in self._held:
-            drawn = kind.draw()
-            shares = [self._dealer.publish(drawn)] * self.count if kind.public else self._dealer.deal(drawn)
-            self._call("keep", [(name, share.meta, list(share.share_chunks)) for share in shares])
+            if kind.public:
+                share = self.dealer.publish(kind.draw())
+                self.each(lambda rank: self.runtimes[rank].set_var(name, share))
+            else:
+                self.put(name, kind.draw())
             self._held.add(name)
         return name
 
-    def run(self, programs: Sequence[Program]) -> list[Cost]:
-        """Run in sequence without a message in between."""
-        executables = tuple(self._executable(program) for program in programs)
-        begins = [log.stat().st_size for log in self._logs]
-        seconds = self._call("run", [(executables,)] * self.count)
-        logs = [_read_log(log, begin, len(programs)) for log, begin in zip(self._logs, begins, strict=True)]
-        profiles = zip(*map(read_profiles, logs), strict=True)
-        return [merge(each, cpu) for each, cpu in zip(profiles, zip(*seconds, strict=True), strict=True)]
-
-    def _executable(self, program: Program) -> bytes:
-        from spu import libspu
-
+    def cost_of(self, program: Program) -> Cost:
+        """Of one run on random numbers; a second run of the same program costs about the same."""
         names = [self.hold(kind) for kind in inputs_of(program.code)]
         outputs = [f"out/{number}" for number in range(len(program.outputs))]
         made = libspu.Executable(name=program.name, input_names=names, output_names=outputs, code=program.code)
-        serialised: bytes = made.SerializeToString()
-        return serialised
+        with _standard_output() as log:
+            begun = time.process_time()
+            try:
+                self.each(lambda rank: self.runtimes[rank].run(made))
+            except RuntimeError as wrong:  # SPU's words, which speak of shapes
+                raise PartyLost(f"A party failed: {' '.join(str(wrong).split())[:300]}") from None
+            worked, deadline = time.process_time() - begun, time.monotonic() + PROFILE_S
+            while time.monotonic() < deadline:
+                log.seek(0)
+                if (cost := read_profile(log.read().decode("utf-8", "replace"), worked)) is not None:
+                    return cost
+                time.sleep(0.005)
+        raise ProtocolError("SPU wrote no profile of a run.", hint="Is this another version of SPU?")
 
-    @property
-    def _logs(self) -> list[Path]:
-        return [Path(self._folder.name) / f"party-{rank}.log" for rank in range(self.count)]
 
-    def _start(self, rank: int) -> None:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "cloister_bench.mpc.party", str(theirs.fileno())]
-        with theirs, self._logs[rank].open("wb") as log:
-            self._controls.append(Connection(ours.detach()))
-            self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),))
-            )
-
-    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]], seconds: float | None = None) -> list[Any]:
+@contextmanager
+def _standard_output() -> Iterator[IO[bytes]]:
+    """What any library of this process writes there meanwhile."""
+    sys.stdout.flush()
+    before = os.dup(1)
+    with TemporaryFile() as log:
+        os.dup2(log.fileno(), 1)
         try:
-            for control, given in zip(self._controls, arguments, strict=True):
-                control.send((method, *given))
-            if not all(control.poll(seconds) for control in self._controls):
-                raise PartyLost("A party does not answer.", hint="Is the machine overloaded?")
-            replies = [control.recv() for control in self._controls]
-        except (EOFError, ConnectionError):
-            raise PartyLost("A party ended.", hint="Memory may have run out: measure shorter sequences.") from None
-        for rank, (_, failure) in enumerate(replies):
-            if failure:
-                raise PartyLost(f"Party {rank} failed: {' '.join(failure.split())[:300]}")
-        return [result for result, _ in replies]
-
-
-def _read_log(log: Path, begin: int, runs: int) -> str:
-    deadline = time.monotonic() + LOG_SECONDS
-    while True:
-        with log.open("rb") as file:
-            file.seek(begin)
-            text = file.read().decode("utf-8", "replace")
-        if count_profiles(text) >= runs or time.monotonic() > deadline:
-            return text
-        time.sleep(0.005)
+            yield log
+        finally:
+            os.dup2(before, 1)
+            os.close(before)

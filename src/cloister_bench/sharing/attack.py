@@ -8,15 +8,42 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from cloister_bench.messages import Answer
+import msgspec
+
+from cloister.keys import key_line
+from cloister_bench.load import User
+from cloister_bench.messages import Answer, Workload
+from cloister_bench.servers import OwnServer
 from cloister_bench.sharing.attackers import ALL_SHARED_NAME, NO_GRID_NAME, Case, score
 from cloister_bench.sharing.families import CANDIDATES, Family, Trial, trials
-from cloister_bench.sharing.replay import Served
 from cloister_bench.sharing.world import PAGE, Reader, Setting
 
-HTTP_SETTINGS = ("counted", "partition", "safekv", "global", ALL_SHARED_NAME, NO_GRID_NAME)
+HTTP_SETTINGS = ("counted", "partition", "global", ALL_SHARED_NAME, NO_GRID_NAME)
 Rates = dict[str, list[float]]  # [trials, right] by signal
 Ask = Callable[[str, str], Awaitable[Answer]]  # a tenant's prompt
+ASKED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 1}
+
+
+class Served(OwnServer):
+    """At the level `shared` under one policy. A tenant's name is its key."""
+
+    def __init__(
+        self, policy: str, model: str | None, folder: Path, tenants: Sequence[str], options: Sequence[str]
+    ) -> None:
+        keys = folder / "keys.toml"
+        keys.write_text("\n".join(["[keys]", *(key_line(name, name) for name in tenants)]))
+        arguments = ["--keys", str(keys), "--mpc", "off", "--shared-policy", policy, *options]
+        super().__init__(model, folder, arguments, api_key=tenants[0])
+
+    async def complete(self, tenant: str, prompt: str) -> Answer:
+        """The first token after a plain prompt."""
+        user = User(self.address, tenant, Workload())
+        try:
+            return await user.ask(
+                msgspec.json.encode({**ASKED, "model": self.model, "protection": "shared", "prompt": prompt})
+            )
+        finally:
+            await user.leave()
 
 
 def attack_over_http(

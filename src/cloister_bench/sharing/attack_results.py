@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from cloister.prefix.evidence import attack_gain
 from cloister_bench.sharing import attackers as by
@@ -13,17 +12,13 @@ from cloister_bench.sharing.attackers import IDENTITIES, MARKING, SIGNALS, VOTER
 from cloister_bench.sharing.families import CANDIDATES
 from cloister_bench.sharing.world import Setting
 from cloister_bench.suite import documents
-from cloister_bench.suite.documents import Document, Row, Table, Target
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from cloister_bench.suite.documents import Document, Panel, Row, Table, Target
 
 GUESSING = 1 / CANDIDATES
 POPULAR = f"sent by {by.CROWD}"
 BEYOND = (*(voters(number) for number in IDENTITIES if number > VOTERS), POPULAR, MARKING)  # not what is promised
 SHOWN = ("plain", "7 voters", "over restarts", "12 voters", POPULAR)
 MOST_GAIN = 0.01
-NOT_TRIED = {"clock": 0.0, "low": 0.0, "high": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,6 @@ TARGETS = (
     *(_small(f"{name}, gain", gain(name, "clock", but=BEYOND)) for name in ("registered", "partition", "none")),
     _small("counted, gain from a prompt marked by its account", gain("counted", "count", MARKING)),
     Target("global, least gain of the plain attacker", 0.7, gain("global", "count", "plain", least=True)),
-    Target("safekv, gain of the plain attacker", 0.2, gain("safekv", "count", "plain")),
     Target("noise off: gain of voters", 0.1, gain(by.NO_NOISE_NAME, "clock")),
     Target("grid off, T 0: gain by time", 0.2, gain(by.NO_GRID_NAME, "time")),
     _small("grid off, T 0: gain by count", gain(by.NO_GRID_NAME, "count")),
@@ -94,8 +88,7 @@ class Results(documents.Results):
 
     def remarks(self) -> Document:
         setting = self.plan.setting
-        bound = {str(one): attack_gain(one, setting.epsilon, setting.threshold) for one in IDENTITIES}
-        return {"bound": bound, "seconds": round(self.seconds, 1)}
+        return {"bound": {str(one): attack_gain(one, setting.epsilon, setting.threshold) for one in IDENTITIES}}
 
 
 def tables(document: Document) -> list[Table]:
@@ -131,29 +124,29 @@ def _summed(rows: list[Row]) -> Row:
     return {**rows[0], **means, **named, "of": sum(row["of"] for row in rows)}
 
 
-def draw_attack(document: Document, axes: tuple[Axes, ...]) -> str:
+def _drawn(document: Document) -> list[Row]:
+    """By an exact clock: voters of `counted`, with noise and without, and families of secrets."""
     rows: list[Row] = document["offline"]
-    for policy, style in (("counted", "o-"), (by.NO_NOISE_NAME, "s--")):
-        shares: dict[int, list[float]] = {}
+    found: list[Row] = []
+    for policy in ("counted", by.NO_NOISE_NAME):
         for number in (*IDENTITIES, document["plan"]["setting"]["threshold"] + by.SPARE):
-            if found := [row["clock"] for row in rows if (row["policy"], row["attacker"]) == (policy, voters(number))]:
-                shares[number] = found
-        axes[0].plot(list(shares), list(map(fmean, shares.values())), style, label=f"{policy}, mean of families")
-        axes[0].plot(list(shares), list(map(max, shares.values())), style, label=f"{policy}, most", alpha=0.5)
-    axes[0].set(xlabel="identities of the attacker", ylabel="share of secrets found", ylim=(0, 1.05))
-    families = list(dict.fromkeys(row["family"] for row in rows))
-    series, errors = {}, {}
-    for policy, attacker in (("counted", voters(VOTERS)), ("safekv", "plain"), ("global", "plain")):
-        each = [documents.find(rows, family=one, policy=policy, attacker=attacker) or NOT_TRIED for one in families]
-        series[f"{policy}, {attacker}"] = [row["clock"] for row in each]
-        low, high = [row["clock"] - row["low"] for row in each], [row["high"] - row["clock"] for row in each]
-        errors[f"{policy}, {attacker}"] = [[max(0.0, one) for one in side] for side in (low, high)]
-    documents.grouped_bars(axes[1], families, series, errors)
-    axes[1].tick_params(axis="x", rotation=60)
-    for panel in axes:
-        panel.axhline(GUESSING, color="gray", linestyle=":", label="guessing")
-        panel.legend(fontsize="x-small")
-    return "one of four secrets, by an exact clock"
+            shares = [row["clock"] for row in rows if (row["policy"], row["attacker"]) == (policy, voters(number))]
+            drawn = {"mean of families": fmean(shares), "most": max(shares)} if shares else {}
+            found += [{"panel": 0, "x": number, "share": one, "by": f"{policy}, {of}"} for of, one in drawn.items()]
+    for row in rows:
+        if (row["policy"], row["attacker"]) in (("counted", voters(VOTERS)), ("global", "plain")):
+            by_name = f"{row['policy']}, {row['attacker']}"
+            found.append({"panel": 1, "x": row["family"].replace(" ", "\n"), "share": row["clock"], "by": by_name})
+    return found
 
 
-FIGURES = {"sharing-attack": documents.Drawing(lambda one: one if one["offline"] else None, draw_attack, (1, 2))}
+FIGURES = {
+    "sharing-attack": documents.charts(
+        _drawn,
+        "share of secrets found by an exact clock (dashed: guessing)",
+        Panel("x", "share", "by", "over the attacker's identities", where={"panel": 0}, limit=GUESSING),
+        Panel("x", "share", "by", "by family of secrets", "bars", where={"panel": 1}, limit=GUESSING),
+        grid=(2, 1),
+        panel=(10.0, 3.4),
+    )
+}

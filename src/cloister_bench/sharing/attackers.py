@@ -227,7 +227,6 @@ def attacked(counted: Setting) -> dict[str, Attacked]:
         "registered": Attacked(replace(counted, policy="registered"), _FEW, flooded),
         "partition": Attacked(replace(counted, policy="partition"), _FEW, flooded),
         "none": Attacked(replace(counted, policy="none"), _FEW, flooded),
-        "safekv": Attacked(replace(counted, policy="safekv", grid_ms=0), _FEW, flooded),
         "global": Attacked(replace(counted, policy="global", grid_ms=0), _FEW, flooded),
         NO_NOISE_NAME: Attacked(replace(counted, epsilon=NO_NOISE), (), ("voting",)),
         NO_VETO_NAME: Attacked(replace(counted, veto=False), (), ("popular",)),

@@ -40,9 +40,9 @@ class Prompt(NamedTuple):
     at: float
 
 
-def templates_of(workload: Workload, reader: Reader, tokenizer_digest: str = "0" * 64) -> list[Template]:
+def templates_of(workload: Workload, reader: Reader) -> list[Template]:
     begins = (beginning(reader.tokenizer, [{"role": "system", "content": text}]) for text in workload.systems)
-    return [Template(str(number), (ALL,), tokenizer_digest, tokens) for number, tokens in enumerate(begins)]
+    return [Template(str(number), (ALL,), "0" * 64, tokens) for number, tokens in enumerate(begins)]
 
 
 def prompts_of(workload: Workload, reader: Reader, on_prompt: Callable[[], None] = lambda: None) -> list[Prompt]:

@@ -6,15 +6,13 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
-from itertools import accumulate, cycle, islice
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
-from cloister.errors import SetupError
 from cloister.files import needed
 from cloister_bench.words import read_words
 
@@ -22,8 +20,6 @@ CHARACTERS = 4  # of a token, about: filler is cut by it
 SYSTEMS = 10
 PAUSE_S = 20.0  # between an answer and the next question, in the mean
 OUTPUT_TOKENS = 32
-AZURE_SHRINK = 4  # a trace's lengths are divided by it
-MOONCAKE_SHRINK, MOST_BLOCKS = 16, 48  # its blocks have 512 tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,6 @@ class Chat:
     system: str
     questions: tuple[str, ...]
     times: tuple[float, ...]
-    output_tokens: int = OUTPUT_TOKENS
     answer: str = ""
 
     def messages(self, turn: int) -> list[dict[str, Any]]:
@@ -64,7 +59,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`requests` of a trace, and as many chats; `rate` is the mean of requests a second."""
+    """`requests`: chats; `rate`: the mean of requests a second."""
 
     requests: int = 800
     rate: float = 16.0
@@ -72,12 +67,11 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """`questions`: each the turns of one chat. `data`: the folder with the traces."""
+    """`questions`: each the turns of one chat."""
 
     systems: tuple[str, ...]
     questions: tuple[tuple[str, ...], ...]
     filler: str
-    data: Path | None = None
 
     def cut(self, draw: random.Random, tokens: int) -> str:
         """A piece of text from a random place."""
@@ -89,11 +83,6 @@ class Texts:
         """The system prompt of each tenant; the k-th has 1/k of the first one's tenants (Zipf)."""
         systems = draw.sample(self.systems, min(SYSTEMS, len(self.systems)))
         return draw.choices(systems, [1 / rank for rank in range(1, len(systems) + 1)], k=tenants)
-
-    def trace(self, name: str, requests: int) -> Iterator[str]:
-        if self.data is None:
-            raise SetupError(f"{name} is not part of this repository.", hint="Say where it is with --data.")
-        return islice(_lines(self.data / "chat" / name), requests)
 
 
 def read_texts(data: Path | None) -> Texts:
@@ -109,7 +98,7 @@ def read_texts(data: Path | None) -> Texts:
     articles = json.loads("".join(_lines(data / "longctx/xquad_en.json")))["data"]
     asked += [one["question"] for article in articles for part in article["paragraphs"] for one in part["qas"]]
     filler = "".join(_lines(data / "longctx/wikitext2_raw_test.txt"))
-    return Texts(tuple(systems), (*turns, *((one,) for one in asked)), filler, data)
+    return Texts(tuple(systems), (*turns, *((one,) for one in asked)), filler)
 
 
 def chats(texts: Texts, scale: Scale, draw: random.Random, tenants: int, *, first: bool = False) -> Workload:
@@ -126,45 +115,10 @@ def chats(texts: Texts, scale: Scale, draw: random.Random, tenants: int, *, firs
     return Workload("first-chats" if first else "chat", tenants, tuple(made))
 
 
-def azure(texts: Texts, scale: Scale, draw: random.Random, tenants: int) -> Workload:
-    """Lengths and rhythm of the trace; a request is its tenant's system prompt and a piece of text of that length."""
-    rows = list(csv.DictReader(texts.trace("AzureLLMInferenceTrace_conv.csv", scale.requests + 1)))
-    times = _spread([datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows], scale.rate)
-    apps, made = texts.apps(draw, tenants), []
-    for at, row in zip(times, rows, strict=True):
-        tenant, said, answered = draw.randrange(tenants), int(row["ContextTokens"]), int(row["GeneratedTokens"])
-        text = texts.cut(draw, said // AZURE_SHRINK)
-        made.append(Chat(tenant, apps[tenant], (text,), (at,), max(2, answered // AZURE_SHRINK)))
-    return Workload("azure", tenants, tuple(made))
-
-
-def mooncake(texts: Texts, scale: Scale, draw: random.Random, tenants: int) -> Workload:
-    """Blocks with one hash are one piece of text. The first is in every request: a system prompt. What has the second
-    in common is one tenant's: the trace does not say whose it is."""
-    rows = [json.loads(line) for line in texts.trace("mooncake_conversation_trace.jsonl", scale.requests)]
-    seed, size, made = draw.random(), 512 // MOONCAKE_SHRINK, []
-    system = draw.choice(texts.systems)[: size * CHARACTERS]
-    for at, row in zip(_spread([row["timestamp"] for row in rows], scale.rate), rows, strict=True):
-        blocks = row["hash_ids"][1:MOST_BLOCKS] or [0]
-        tenant = random.Random(f"{seed} tenant {blocks[0]}").randrange(tenants)
-        said = " ".join(texts.cut(random.Random(f"{seed} {one}"), size) for one in blocks)
-        made.append(Chat(tenant, system, (said,), (at,), max(2, row["output_length"] // MOONCAKE_SHRINK)))
-    return Workload("mooncake", tenants, tuple(made))
-
-
 WORKLOADS: dict[str, Callable[[Texts, Scale, random.Random, int], Workload]] = {
     "first-chats": partial(chats, first=True),
     "chat": chats,
-    "azure": azure,
-    "mooncake": mooncake,
 }
-TRACES = frozenset(("azure", "mooncake"))
-
-
-def _spread(times: Sequence[float], rate: float) -> list[float]:
-    """The trace's rhythm at another mean rate."""
-    first, length = min(times), max(times) - min(times)
-    return [(at - first) / length * len(times) / rate if length else 0.0 for at in times]
 
 
 def _lines(file: Path) -> Iterator[str]:

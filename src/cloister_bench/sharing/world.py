@@ -3,7 +3,7 @@ radix tree over a pool of empty blocks. Exact: an answer has what was found and 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +21,6 @@ from cloister.messages.controller_detector import Label
 from cloister.messages.controller_service import GeneratePrompt, PublicPrefix
 from cloister.messages.types import SamplingParams
 from cloister.prefix.base import Paging, PrefixKey
-from cloister.prefix.monitor import Monitor
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.templates import Template
 from cloister.prompts.tokenizer import Tokenizer
@@ -47,7 +46,7 @@ class Setting:
     @property
     def shows_all(self) -> bool:
         """No detector hides candidates from all looks."""
-        return not (self.policy == "safekv" or (self.policy == "counted" and self.veto))
+        return not (self.policy == "counted" and self.veto)
 
     def milliseconds(self, computed: int) -> float:
         """When a first token leaves; on a grid, at its next line."""
@@ -63,13 +62,12 @@ class Seen(NamedTuple):
 
 
 class Reader:
-    """Labels are kept: a prompt is asked many times. `findings`: in all prompts that were read, by rule or category."""
+    """Labels are kept: a prompt is asked many times."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self._pipeline = tokenizer, shipped_pipeline()
         self._pipeline.known_prefixes = (*SYSTEM_PROMPTS, *prefixes_of(tokenizer))
         self._known: dict[Tokens, int] = {}
-        self.findings: Counter[str] = Counter()
 
     def tokens(self, text: str) -> Tokens:
         return tuple(self.tokenizer.encode(text))
@@ -79,7 +77,6 @@ class Reader:
         if tokens not in self._known:
             text, ends = text_by_block(tokens, self.tokenizer, PAGE)
             examined = self._pipeline.examine(text, ends)
-            self.findings.update(one.rule or one.category.name.lower() for one in examined.findings)
             labels = [one.label for one in inherit(examined.verdicts)]
             clean = next((at for at, label in enumerate(labels) if label is not Label.PUBLIC), len(labels))
             self._known[tokens] = min(PAGE * clean, len(tokens))
@@ -118,7 +115,7 @@ class World:
     def restart(self) -> None:
         """Of the service: its cache is empty, the controller's counts stay."""
         self._pool, self._held = BlockPool(self.blocks), deque[list[int]]()
-        self._cache = RadixCache(monitor=Monitor(clock=lambda: self.now))
+        self._cache = RadixCache()
         self._cache.attach(self._pool, PAGE)
 
     def vote(self, tenant: str, tokens: Tokens, passed: int, number: int = 0, public: int = 0) -> PublicPrefix:
@@ -133,10 +130,10 @@ class World:
         paging, number = Paging(public, len(tokens), PAGE), next(self._numbers)
         key = PrefixKey(number, tenant, "", self.setting.policy, paging, paging.pack(tokens))
         most = paging.pages(len(tokens) - 1)  # a prompt's last token is always computed
-        self._cache.prefetch(key, most)
+        self._cache.expect(key)
         if self._sharing.labels:
             label = self.vote(tenant, tokens, self.reader.passed(prompt), number, public)
-            self._cache.label(number, label.public_tokens, label.registered, final=label.final)
+            self._cache.label(number, label.public_tokens, label.registered)
         found, whole = self._cache.lookup(key, most), paging.pages(len(tokens))
         blocks = [*found.blocks, *self._room((-(-len(tokens) // PAGE) if self.running else whole) - len(found.blocks))]
         self._cache.insert(key, blocks[:whole])

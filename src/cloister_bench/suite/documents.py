@@ -57,12 +57,17 @@ class Results:
         raise NotImplementedError
 
     def remarks(self) -> Document:
-        raise NotImplementedError
+        return {}
 
     def document(self) -> Document:
         numbers = self.numbers()
         verdicts = [target.verdict(numbers) for target in self.targets]
-        about = {"model": self.model, "plan": asdict(self.plan), "failed": list(self.failed)}
+        about = {
+            "model": self.model,
+            "plan": asdict(self.plan),
+            "failed": list(self.failed),
+            "seconds": round(self.seconds, 1),
+        }
         return {**numbers, "targets": verdicts, **about, **self.remarks()}
 
 
@@ -203,16 +208,13 @@ def grouped_bars(
     panel: Axes,
     groups: Sequence[str],
     series: Mapping[str, Sequence[float | None]],
-    errors: Mapping[str, list[list[float]]] | None = None,
-    colors: Mapping[str, str] | None = None,
+    colors: Mapping[str, str],
 ) -> None:
     width = 0.8 / max(1, len(series))
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(groups))]
         heights = [nan if value is None else value for value in values]
-        panel.bar(
-            places, heights, width, yerr=(errors or {}).get(name), color=(colors or {}).get(name), label=name, capsize=2
-        )
+        panel.bar(places, heights, width, color=colors.get(name), label=name)
     panel.set_xticks(range(len(groups)), groups, fontsize="small")
     panel.grid(alpha=0.3, axis="y")
 
@@ -254,7 +256,7 @@ class Panel:
             values = {(row[self.by], row[self.x]): row[self.y] for row in mine}
             series = {name: [values.get((name, group)) for group in groups] for name in colors}
             if self.kind == "bars":
-                grouped_bars(panel, groups, series, colors=colors)
+                grouped_bars(panel, groups, series, colors)
             else:
                 stacked_bars(panel, groups, series, colors)
         if self.limit is not None:

@@ -55,7 +55,7 @@ class Measurement(Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One side of a comparison: `users` at a level. `optional`: left out when the part has used up its time."""
+    """One side of a comparison: `users` at a level, or of a server. With `session` every user keeps its vault."""
 
     level: str
     users: int
@@ -63,7 +63,11 @@ class Point:
     output_tokens: int
     requests: int = 1
     rounds: int = 1
-    optional: bool = False
+    session: bool = False
+
+    @property
+    def side(self) -> str:
+        return f"{self.level}, session" if self.session else self.level
 
     @property
     def load(self) -> tuple[int, int, int]:
@@ -74,7 +78,7 @@ class Point:
 
     def __str__(self) -> str:
         users = f"{self.users} user{'s' if self.users > 1 else ''}"
-        return f"{self.level}, {users}, {self.input_tokens} in, {self.output_tokens} out"
+        return f"{self.side}, {users}, {self.input_tokens} in, {self.output_tokens} out"
 
 
 class Measures(Protocol):
@@ -86,7 +90,6 @@ class Measured:
     """`rounds[point][round]` is one run; rounds a point took no part in are missing."""
 
     rounds: dict[Point, dict[int, RunReport]] = field(default_factory=dict)
-    left_out: list[Point] = field(default_factory=list)
 
     def add(self, point: Point, round: int, run: RunReport) -> None:
         self.rounds.setdefault(point, {})[round] = run
@@ -146,7 +149,7 @@ async def measure_in_turn(
     on_end: Callable[[Point], None] = lambda point: None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """`measured` is kept if this fails. Each comparison is made once, except optional sides; again if it fits."""
+    """`measured` is kept if this fails. Each comparison is made once, and again if it fits."""
     end = clock() + seconds
     took: dict[tuple[int, int, int], float] = {}
     for round in range(max((point.rounds for point in points), default=0)):
@@ -154,10 +157,8 @@ async def measure_in_turn(
             begun, load = clock(), group[0].load
             fits = not round or begun + took[load] <= end
             for point in group:
-                if fits and not (point.optional and begun > end):
+                if fits:
                     measured.add(point, round, await server.measure(point, seed + round))
-                elif not round:
-                    measured.left_out.append(point)
                 on_end(point)
             if fits:
                 took[load] = clock() - begun

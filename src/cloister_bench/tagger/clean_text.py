@@ -1,75 +1,57 @@
-# ruff: noqa: E501 (patterns, one a line)
-# fmt: off
-"""Clean text that looks like names (products, works, fields, the long dead, headings, code, quantities), sentences to
-put them in, and requests to a model. No slot here is filled with personal data.
-"""
+"""Clean text that looks like names (products, works, fields, the long dead, headings, code, quantities), and requests.
+No slot here is filled with personal data."""
 
 import random
 import re
+from collections.abc import Callable
 
 from cloister_bench.words import read_words
 
-ASKS = read_words("asks")
-WORDS = read_words("clean_text")
+ASKS, WORDS = read_words("asks"), read_words("clean_text")
 _SLOT = re.compile(r"\{(\w+)\}|\{\{|\}\}")
+_LISTS = {"product": "PRODUCTS", "work": "WORKS", "dead": "THE_DEAD", "field": "FIELDS", "event": "EVENTS"}
+_LISTS |= {"language": "LANGUAGES", "heading": "HEADINGS", "role": "ROLES", "acronym": "ACRONYMS"}
+_CHOICES = {slot: [one.strip() for one in ";".join(WORDS[name]).split(";") if one] for slot, name in _LISTS.items()}
+_CHOICES["verb"] = ASKS["_TO"]
 
 
-def _choices(name: str) -> list[str]:
-    return [each.strip() for each in "".join(WORDS[name]).split(";")]
+def _some(draw: random.Random, common: list[str], least: int, most: int) -> list[str]:
+    return [draw.choice(common) for _ in range(draw.randint(least, most))]
 
 
-_CHOICES = {
-    "product": _choices("PRODUCTS"), "work": _choices("WORKS"), "dead": _choices("THE_DEAD"), "field": _choices("FIELDS"),
-    "event": _choices("EVENTS"), "language": WORDS["LANGUAGES"], "heading": _choices("HEADINGS"), "role": _choices("ROLES"), "acronym": WORDS["ACRONYMS"],
-}  # fmt: skip
-
-
-def ask(draw: random.Random) -> str:
-    if draw.random() < 0.65:
-        return draw.choice(ASKS["LINES"])
-    verb, end = draw.choice(ASKS["_VERBS"]).strip(), draw.choice((".", ".", "", "?", "!", ":"))
-    what = draw.choice(ASKS["_GENRES"])
-    adjective = draw.choice(ASKS["_ADJECTIVES"]) + " " if draw.random() < 0.6 else ""
-    article = "an" if (adjective or what)[0].lower() in "aeiou" else "a"
-    number = "{count} " if draw.random() < 0.12 else ""
-    noun = f"{number}{adjective}{what}s" if number else f"{article} {adjective}{what}"
-    return f"{verb} {noun} {draw.choice(ASKS['_ABOUT'])} {draw.choice(ASKS['_BOUNDS'])}".strip() + end
+_MADE: dict[str, Callable[[random.Random, list[str]], str]] = {
+    "title": lambda draw, common: " ".join(word.capitalize() for word in _some(draw, common, 2, 7)),
+    "code": lambda draw, common: draw.choice("__-.").join(_some(draw, common, 1, 3)),
+    "Camel": lambda draw, common: "".join(word.capitalize() for word in _some(draw, common, 1, 3)),
+    "common": lambda draw, common: draw.choice(common),
+    "Common": lambda draw, common: draw.choice(common).capitalize(),
+    "CAPS": lambda draw, common: draw.choice(common).upper(),
+    "count": lambda draw, common: str(draw.randint(2, 30)),
+    "year": lambda draw, common: str(draw.randint(1700, 2035)),
+    "number": lambda draw, common: draw.choice((f"{draw.randint(1, 999)}", f"{draw.randint(1, 9999) / 100}")),
+}
 
 
 def sentence(draw: random.Random, common: list[str]) -> str:
-    return _SLOT.sub(lambda found: _filled(found, draw, common), draw.choice(WORDS["SENTENCES"]))
+    return _filled(draw.choice(WORDS["SENTENCES"]), draw, common)
 
 
 def asked(draw: random.Random, common: list[str]) -> str:
-    return _SLOT.sub(lambda found: _filled(found, draw, common), ask(draw).replace("\\n", "\n"))
+    """A request that is given whole, or one that is put together."""
+    if draw.random() < 0.65:
+        return _filled(draw.choice(ASKS["LINES"]).replace("\\n", "\n"), draw, common)
+    adjective = draw.choice(ASKS["_ADJECTIVES"]) + " " if draw.random() < 0.6 else ""
+    noun = adjective + draw.choice(ASKS["_GENRES"])
+    noun = f"{{count}} {noun}s" if draw.random() < 0.12 else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+    parts = draw.choice(ASKS["_VERBS"]).strip(), noun, draw.choice(ASKS["_ABOUT"]), draw.choice(ASKS["_BOUNDS"])
+    return _filled(" ".join(parts).strip() + draw.choice((".", ".", "", "?", "!", ":")), draw, common)
 
 
-def _filled(found: re.Match[str], draw: random.Random, common: list[str]) -> str:
-    slot = found.group(1)
-    if slot is None:
-        return found.group()[0]
-    if slot in _CHOICES:
-        return draw.choice(_CHOICES[slot])
-    if slot == "title":
-        small = draw.random() < 0.3
-        words = [draw.choice(common) for _ in range(draw.randint(2, 7))]
-        return " ".join(word.capitalize() if place == 0 or not small or len(word) > 4 else word for place, word in enumerate(words))
-    if slot == "code":
-        joint = draw.choice(("_", "_", "-", "."))
-        words = [draw.choice(common) for _ in range(draw.randint(1, 3))]
-        return joint.join(words) if draw.random() < 0.6 else words[0] + "".join(word.capitalize() for word in words[1:])
-    if slot == "Camel":
-        return "".join(draw.choice(common).capitalize() for _ in range(draw.randint(1, 3)))
-    if slot == "verb":
-        return draw.choice(ASKS["_TO"])
-    if slot == "common":
-        return draw.choice(common)
-    if slot == "Common":
-        return draw.choice(common).capitalize()
-    if slot == "CAPS":
-        return draw.choice(common).upper()
-    if slot == "count":
-        return str(draw.randint(2, 30))
-    if slot == "year":
-        return str(draw.randint(1700, 2035))
-    return draw.choice((str(draw.randint(1, 999)), f"{draw.randint(1, 999)},{draw.randint(0, 999):03d}", f"{draw.randint(1, 99)}.{draw.randint(0, 99)}"))
+def _filled(template: str, draw: random.Random, common: list[str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        slot = found.group(1)
+        if slot is None:
+            return found.group()[0]
+        return draw.choice(_CHOICES[slot]) if slot in _CHOICES else _MADE[slot](draw, common)
+
+    return _SLOT.sub(value, template)

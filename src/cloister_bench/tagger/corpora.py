@@ -1,16 +1,12 @@
 """Labelled texts of the shared data: (text, [(start, end, class)]); class −1: ignore. Licences are in SOURCES.md."""
 
-import csv
-import json
 import re
-from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from cloister_bench.detection.data import Sample, quarter_of, read_sets, units_in
+from cloister_bench.detection.data import Sample, read_sets
 from cloister_bench.tagger import names, values
-from cloister_bench.tagger.values import NAME, NUMBER, PLACE, UNIT
+from cloister_bench.tagger.values import NUMBER
 from cloister_bench.words import read_words
 
 Span = tuple[int, int, int]
@@ -51,68 +47,18 @@ def labelled(folder: Path) -> dict[str, list[Text]]:
     return sets
 
 
-def responses(folder: Path) -> list[Text]:
-    """What a model answered to the prompts of PUPA that may be trained on; what is private in those is here too."""
-    kept, texts = {sample.text for sample in _kept(folder)[0]}, []
-    with (folder / "data/pii/pupa_tnb.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            text = row["target_response"]
-            if row["user_query"] in kept and not _shingles(text) & _kept(folder)[1]:
-                texts.append((text, [(start, end, UNIT) for start, end, _ in units_in(text, row["pii_units"])]))
-    return texts
-
-
 def unlabelled(folder: Path) -> list[str]:
     return [sample.text for sample in _kept(folder)[0] if sample.dataset in PROMPTS]
 
 
 def passages(folder: Path) -> list[str]:
-    """Paragraphs of Wikipedia (WikiText-2, XQuAD, Natural Questions): for their common words, not for their names."""
+    """Paragraphs of Wikipedia (WikiText-2): for their common words, not for their names."""
     text = (folder / "data/longctx/wikitext2_raw_test.txt").read_text(encoding="utf-8")
     text = re.sub(r" @(.)@ ", r"\1", text)
     text = re.sub(r" ([.,;:!?)])", r"\1", text).replace("( ", "(")
     seen = _kept(folder)[1]
-    lines = [line.strip() for line in text.splitlines()]
-    articles = json.loads((folder / "data/longctx/xquad_en.json").read_text(encoding="utf-8"))["data"]
-    lines += [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
-    for line in (folder / "data/longctx/nq_open_oracle_500.jsonl").read_text(encoding="utf-8").splitlines():
-        lines += [context["text"] for context in json.loads(line)["ctxs"]]
-    return [line for line in sorted(set(lines)) if len(line) > 200 and not _shingles(line) & seen]
-
-
-def entities(lines: list[str], common: set[str]) -> list[str]:
-    found: Counter[str] = Counter()
-    for line in lines:
-        for each in re.finditer(r"(?<=[a-z,] )[A-Z][\w'&-]+(?: (?:of |the |and |de )?[A-Z][\w'&-]+){0,3}", line):
-            words = each.group().split()
-            if any(word.lower() not in common for word in words) and not any(word.isdigit() for word in words):
-                found[each.group()] += 1
-    return sorted(found)
-
-
-def presidio_templates(folder: Path) -> list[str]:
-    rows = json.loads((folder / "data/pii/presidio_synth_dataset_v2.json").read_text(encoding="utf-8"))
-    mine = {row["masked"] for row in rows if quarter_of(row["template_id"]) in TRAINED_ON}
-    held = [row["masked"] for row in rows if quarter_of(row["template_id"]) not in TRAINED_ON]
-    others = {each for masked in held for each in _shingles(masked)}
-    return sorted(each for each in mine if not _shingles(each) & others)
-
-
-def novel(folder: Path) -> Iterator[Text]:
-    """Sentences of a novel in the public domain, its people and places labelled by its own cast."""
-    text = (folder / "data/longctx/pride_and_prejudice.txt").read_text(encoding="utf-8-sig")
-    body = text[text.index("truth universally acknowledged") - 20 : text.rindex("End of")]
-    for paragraph in body.split("\n\n"):
-        line = " ".join(paragraph.split()).replace("_", "")
-        if not len(line) > 30 or line.startswith("Chapter"):
-            continue
-        spans = []
-        for word in re.finditer(r"[A-Z][a-z]+", line):
-            if word.group() in WORDS["CHARACTERS"]:
-                spans.append((word.start(), word.end(), NAME))
-            elif word.group() in WORDS["PLACES"]:
-                spans.append((word.start(), word.end(), PLACE))
-        yield line, spans
+    lines = {line.strip() for line in text.splitlines()}
+    return [line for line in sorted(lines) if len(line) > 200 and not _shingles(line) & seen]
 
 
 def doubtful(text: str, common: set[str]) -> list[Span]:

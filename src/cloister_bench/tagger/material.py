@@ -2,11 +2,9 @@
 
 import random
 import re
-from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from cloister_bench.tagger import clean_text, corpora, names, values
 from cloister_bench.tagger.corpora import Text
@@ -14,12 +12,6 @@ from cloister_bench.words import read_words
 
 SENTENCES = read_words("sentences")  # {slots}; [[…]] around words that identify a person
 SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
-OF_PRESIDIO = {
-    "PERSON": "name", "STREET_ADDRESS": "street", "GPE": "place", "ORGANIZATION": "org", "CREDIT_CARD": "card",
-    "DATE_TIME": "date", "PHONE_NUMBER": "phone", "AGE": "age", "NRP": "nation", "EMAIL_ADDRESS": "email",
-    "ZIP_CODE": "zip", "DOMAIN_NAME": "url", "IBAN_CODE": "iban", "US_SSN": "id", "IP_ADDRESS": "ip",
-    "US_DRIVER_LICENSE": "id",
-}  # fmt: skip
 PRONOUNS = re.compile(
     r"\b(he|she|him|they|some(?:one|body)|the user|the customer|the author|the teacher)\b", re.IGNORECASE
 )
@@ -58,7 +50,7 @@ def joined(texts: list[Text], between: str) -> Text:
     return whole, spans
 
 
-def recast(text: Text, draw: random.Random, often: float = 0.8, entities: list[str] | None = None) -> Text:
+def recast(text: Text, draw: random.Random, often: float = 0.8) -> Text:
     whole, spans, place = "", [], 0
     for start, end, kind in sorted(text[1]):
         if start < place:
@@ -66,18 +58,16 @@ def recast(text: Text, draw: random.Random, often: float = 0.8, entities: list[s
         whole += text[0][place:start]
         value = text[0][start:end]
         if draw.random() < often:
-            value = another(value, kind, draw, entities)
+            value = another(value, kind, draw)
         spans.append((len(whole), len(whole) + len(value), kind))
         whole += value
         place = end
     return whole + text[0][place:], spans
 
 
-def another(value: str, kind: int, draw: random.Random, entities: list[str] | None = None) -> str:
+def another(value: str, kind: int, draw: random.Random) -> str:
     made = value
-    if entities and kind in (values.ORG, values.UNIT) and draw.random() < 0.5:
-        made = draw.choice(entities)
-    elif kind == values.PLACE and not re.search(r"\d", value):
+    if kind == values.PLACE and not re.search(r"\d", value):
         made = names.place(draw)
     elif kind == values.ORG or (kind in (values.NAME, values.UNIT) and ORGANISATIONS.search(value)):
         made = values.fill("org", draw, None)
@@ -126,79 +116,50 @@ def titled(text: Text, draw: random.Random, share: float) -> Text:
     return "".join(letters), text[1]
 
 
-SMALL = re.compile(r"(?<![\w'’.@/#-])[a-z]{3,}(?![\w'’@/-])")
-
-
-def reworded(text: Text, draw: random.Random, words: list[str], share: float) -> Text:
-    """Some clean words become others, half of them put together from two: what is rare is not private for that."""
-    taken = np.zeros(len(text[0]) + 1, dtype=bool)
-    for start, end, _ in text[1]:
-        taken[start:end] = True
-    whole, place, ends, shifts = "", 0, [0], [0]
-    for found in SMALL.finditer(text[0]):
-        if draw.random() >= share or taken[found.start()]:
-            continue
-        word = draw.choice(words)
-        if draw.random() < 0.5:
-            word = word[: draw.randint(2, max(2, len(word) - 2))] + draw.choice(words)[-draw.randint(2, 5) :]
-        whole += text[0][place : found.start()] + word
-        place = found.end()
-        ends.append(place)
-        shifts.append(len(whole) - place)
-    moved = [tuple(at + shifts[bisect_right(ends, at) - 1] for at in (start, end)) for start, end, _ in text[1]]
-    return whole + text[0][place:], [(s, e, kind) for (s, e), (_, _, kind) in zip(moved, text[1], strict=True)]
-
-
 WEIGHTS = {
-    "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "plain": 0.11, "several": 0.06, "prompt": 0.38,
-    "passage": 0.10, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.15, "pupa": 0.30,
-}  # fmt: skip
-REWORDED = ("prompt", "passage", "pupa", "tweet", "novel")
+    "english": 0.17,
+    "local": 0.10,
+    "clean": 0.06,
+    "plain": 0.11,
+    "several": 0.06,
+    "prompt": 0.38,
+    "passage": 0.10,
+    "presidio": 0.06,
+    "nannigalaxy": 0.02,
+    "tweet": 0.15,
+    "pupa": 0.30,
+}
 ASKS = 0.6  # share of requests among the clean sentences
-
-
 PEOPLE = 0.7  # share of known names in clean prompts that training passes over; the others count as clean
 
 
 class Material:
     def __init__(self, folder: Path) -> None:
         sets = corpora.labelled(folder)
-        self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
-        self.nannigalaxy = sets["nannigalaxy"]
-        self.prompts = corpora.unlabelled(folder)
-        self.passages = corpora.passages(folder)
-        self.novel = list(corpora.novel(folder))
-        counted = Counter(
-            word
-            for text in (*self.prompts, *self.passages, *(one for one, _ in self.novel))
-            for word in re.findall(r"\b[a-z]+\b", text)
-        )
+        self.prompts, self.passages = corpora.unlabelled(folder), corpora.passages(folder)
+        counted = Counter(word for text in (*self.prompts, *self.passages) for word in re.findall(r"\b[a-z]+\b", text))
         nobodys = {word.lower() for word in SENTENCES["CAPITALS_THAT_NAME_NOBODY"]}
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
         self.words = sorted(word for word in self.common if len(word) > 3 and word not in names.KNOWN)
-        self.entities = corpora.entities(self.passages, self.common)
-        self.answers = corpora.responses(folder)
-        self.templates = [
-            re.sub(r"\{\{(\w+)\}\}", lambda found: "{" + OF_PRESIDIO.get(found.group(1), "name") + "}", each)
-            for each in corpora.presidio_templates(folder)
-        ]
-        self.english = SENTENCES["EN"]
         self.local = [(language, line) for language, lines in SENTENCES["LOCAL"].items() for line in lines.splitlines()]
         self.clean = SENTENCES["CLEAN"] + clean_text.WORDS["CLEAN_ELSEWHERE"]
-        self._makers = {
-            "english": self._english, "local": self._local, "clean": self._clean, "plain": self._plain,
-            "several": self._several, "prompt": self._prompt, "passage": self._passage, "novel": self._novel,
-            "pupa": self._pupa, "template": lambda d: filled(d.choice(self.templates), d, None),
-            "presidio": lambda d: d.choice(self.presidio),
-            "nannigalaxy": lambda d: recast(d.choice(self.nannigalaxy), d),
-            "tweet": lambda d: recast(d.choice(self.wnut), d, 0.5, self.entities),
-        }  # fmt: skip
+        self._makers: dict[str, Callable[[random.Random], Text]] = {
+            "english": lambda draw: filled(draw.choice(SENTENCES["EN"]), draw, None),
+            "local": self._local,
+            "clean": self._clean,
+            "plain": self._plain,
+            "several": self._several,
+            "prompt": self._prompt,
+            "passage": self._passage,
+            "presidio": lambda draw: draw.choice(sets["presidio"]),
+            "nannigalaxy": lambda draw: recast(draw.choice(sets["nannigalaxy"]), draw),
+            "tweet": lambda draw: recast(draw.choice(sets["wnut17"]), draw, 0.5),
+            "pupa": lambda draw: recast(piece(draw.choice(sets["pupa"]), draw), draw, 0.6),
+        }
 
     def draw(self, draw: random.Random) -> Text:
         kind = draw.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        text: Text = self._makers[kind](draw)
-        if kind in REWORDED and draw.random() < 0.5:
-            text = reworded(text, draw, self.words, draw.choice((0.05, 0.15, 0.3)))
+        text = self._makers[kind](draw)
         chance = draw.random()
         if chance < 0.10 and len(text[0].lower()) == len(text[0]):
             return text[0].lower(), text[1]
@@ -207,10 +168,6 @@ class Material:
         if chance < 0.18:
             return titled(text, draw, draw.choice((0.1, 0.3, 1.0)))
         return text
-
-    def _english(self, draw: random.Random) -> Text:
-        text = filled(draw.choice(self.english), draw, None)
-        return text if draw.random() < 0.8 else recast(text, draw, 0.5, self.entities)
 
     def _local(self, draw: random.Random) -> Text:
         language, line = draw.choice(self.local)
@@ -238,12 +195,3 @@ class Material:
     def _passage(self, draw: random.Random) -> Text:
         text, _ = piece((draw.choice(self.passages), []), draw)
         return titled((text, corpora.doubtful(text, self.common)), draw, draw.choice((0.0, 0.1, 0.3)))
-
-    def _novel(self, draw: random.Random) -> Text:
-        text, spans = recast(draw.choice(self.novel), draw)
-        doubtful = corpora.doubtful(text, self.common)
-        return text, spans + [one for one in doubtful if not any(s < one[1] and one[0] < e for s, e, _ in spans)]
-
-    def _pupa(self, draw: random.Random) -> Text:
-        texts = self.pupa if draw.random() < 0.7 else self.answers
-        return recast(piece(draw.choice(texts), draw), draw, 0.6, self.entities)

@@ -6,15 +6,8 @@ from collections import defaultdict
 from cloister_bench.words import read_words
 
 WORDS = read_words("names")
-GIVEN = WORDS["GIVEN"]
-FAMILY = WORDS["FAMILY"]
-NATIVE_GIVEN = WORDS["NATIVE_GIVEN"]
-NATIVE_FAMILY = WORDS["NATIVE_FAMILY"]
-CITIES = WORDS["CITIES"]
-TWO_WORD_CITIES = WORDS["TWO_WORD_CITIES"]
-COUNTRIES = WORDS["COUNTRIES"]
-NATIVE_CITIES = WORDS["NATIVE_CITIES"]
-PARTICLES = WORDS["PARTICLES"]
+NATIVE_GIVEN, NATIVE_FAMILY, NATIVE_CITIES = (WORDS[f"NATIVE_{name}"] for name in ("GIVEN", "FAMILY", "CITIES"))
+CITIES, TWO_WORD_CITIES, COUNTRIES = (WORDS[name] for name in ("CITIES", "TWO_WORD_CITIES", "COUNTRIES"))
 
 
 class Letters:
@@ -35,9 +28,8 @@ class Letters:
         return "Ada"
 
 
-LANGUAGES = tuple(GIVEN)
-_GIVEN = {language: names.split() for language, names in GIVEN.items()}
-_FAMILY = {language: names.split() for language, names in FAMILY.items()}
+_GIVEN, _FAMILY = ({language: names.split() for language, names in WORDS[name].items()} for name in ("GIVEN", "FAMILY"))
+LANGUAGES = tuple(_GIVEN)
 _MADE = {language: (Letters(_GIVEN[language]), Letters(_FAMILY[language])) for language in LANGUAGES}
 
 
@@ -50,7 +42,7 @@ def family(draw: random.Random, language: str | None = None) -> str:
     language = language if language in _FAMILY else draw.choice(LANGUAGES if draw.random() < 0.6 else ("en",))
     name = _MADE[language][1].word(draw) if draw.random() < 0.4 else draw.choice(_FAMILY[language])
     if draw.random() < 0.06:
-        particle = draw.choice(PARTICLES)
+        particle = draw.choice(WORDS["PARTICLES"])
         name = particle + ("" if particle[-1] in "-'c" else " ") + name
     if draw.random() < 0.03:
         name += "-" + draw.choice(_FAMILY[language])

@@ -1,11 +1,10 @@
 """Train tier 2 of detection: `python -m cloister_bench.tagger.train --shared DIR --out TAGGER.npz`.
 
-It trains on what it generates (seeded) and on the quarters 0 and 1 of the shared sets whose licences
-permit it: presidio (MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard
-(Apache-2.0), awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), paragraphs of Wikipedia (CC BY-SA:
-WikiText-2, XQuAD, Natural Questions) for their common words, and a novel in the public domain. Quarter 2 is for
-`calibrate`, which comes next, quarter 3 for tests; what has eight words in a row in common with either is
-left out. Nothing is trained on pii_anon or MT-Bench.
+It trains on what it generates (seeded) and on quarters 0 and 1 of the shared sets whose licences permit it: presidio
+(MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard (Apache-2.0),
+awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and paragraphs of Wikipedia (WikiText-2, CC
+BY-SA) for their common words. Quarter 2 chooses the thresholds, quarter 3 is for tests; what has eight words in a row
+in common with either is left out. Nothing is trained on pii_anon or MT-Bench.
 
 Several nets are trained at once; the tagger takes the mean of their logits. Half a minute on a GPU with cores that
 generate, hours on two cores. Needs torch; what it writes needs numpy alone.
@@ -22,7 +21,13 @@ import numpy as np
 import torch
 
 from cloister.detection.folding import fold
+from cloister.detection.pipeline import Pipeline
+from cloister.detection.rules import RuleSet, shipped_rules
+from cloister.detection.tagger import Tagger
 from cloister.detection.words import BUCKETS, FEATURES, split
+from cloister_bench.detection.data import CALIBRATION, read_sets
+from cloister_bench.detection.measure import examined, threshold_for
+from cloister_bench.suite.documents import wilson
 from cloister_bench.tagger.corpora import Text
 from cloister_bench.tagger.material import Material, joined
 from cloister_bench.tagger.nets import STEP_WORDS, Nets, on_device, packed, train
@@ -32,6 +37,8 @@ PAD_WORDS = 8
 BETWEEN = "\n\n"
 TEXTS_AT_ONCE = 400
 PART_WORDS = 250_000
+WANTED = {None: 0.985, "pupa": 0.90}  # private blocks held back: the lower end of the share's 95% interval
+SURE = 0.02  # share of clean blocks that may be called private outright
 _material: Material | None = None
 
 
@@ -87,6 +94,21 @@ def labelled(texts: list[Text]) -> dict[str, np.ndarray]:
     return {"features": features, "trigrams": trigrams, "counts": counts, "labels": labels, "small": small}
 
 
+def thresholds(arrays: dict[str, np.ndarray], shared: Path) -> np.ndarray:
+    """Public below the first, private from the second: chosen on quarter 2 for recall."""
+    pipeline = Pipeline(RuleSet(shipped_rules()), Tagger(arrays))
+    samples = (sample for sample in read_sets(shared) if sample.quarter == CALIBRATION)
+    blocks = [block for sample in samples for block in examined(pipeline, sample)]
+    public = 1.0
+    for dataset, bound in WANTED.items():
+        own = [block for block in blocks if dataset in (None, block.dataset)]
+        total = sum(block.private for block in own)
+        enough = (hits / total for hits in range(total + 1) if wilson(hits, total)[0] >= bound)
+        public = min(public, threshold_for(own, next(enough, 1.0)))
+    clean = sorted(block.score for block in blocks if not block.private)
+    return np.array([public, max(public, clean[int((1 - SURE) * len(clean))])])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
@@ -107,8 +129,10 @@ def main() -> None:
     nets = Nets(arguments.members, DIMENSION, HIDDEN, DILATIONS).to(device)
     pool = on_device(made, device)
     train(nets, pool, arguments.steps, arguments.seed)
-    np.savez_compressed(arguments.out, **packed(nets))
-    print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
+    arrays = packed(nets)
+    arrays["thresholds"] = thresholds(arrays, arguments.shared)
+    np.savez_compressed(arguments.out, **arrays)
+    print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB, thresholds {arrays['thresholds']}")
 
 
 if __name__ == "__main__":

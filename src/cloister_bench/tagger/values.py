@@ -45,7 +45,7 @@ def full(draw: random.Random, language: str | None) -> str:
         if language in ("zh", "ja", "ko"):
             return draw.choice(other) + draw.choice(("", "", " ")) + draw.choice(one)
         return f"{draw.choice(one)} {draw.choice(other)}"
-    if language not in names.GIVEN:
+    if language not in names.LANGUAGES:
         language = draw.choice(names.LANGUAGES) if draw.random() < 0.6 else "en"
     first, last = names.given(draw, language), names.family(draw, language)
     title = draw.choice(WORDS["TITLES"].get(language or "en", WORDS["TITLES"]["en"]))

@@ -18,13 +18,6 @@ class PromptLayer(NamedTuple):
     values: Array  # (G, T, d + 1)
 
 
-class Eviction(NamedTuple):
-    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens."""
-
-    rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
-    scores: Array | None  # (G, …) attention that the kept tokens received, for methods that need it later
-
-
 class Cache(NamedTuple):
     """One layer's cache. `body` is what may be selected from; `pinned` (first, recent, generated) is always read."""
 
@@ -33,7 +26,6 @@ class Cache(NamedTuple):
     marks: Array | None  # what clusters are known by: (G, C, d)
     pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
-    scores: Array | None  # (G, S) attention that the body's tokens received so far, for methods that need it
 
 
 Shuffles: TypeAlias = tuple[Array, ...]

@@ -20,7 +20,7 @@ from cloister_mpc.cache.attention import (
     visible_to,
     weighted,
 )
-from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles, Softmax
+from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles, Softmax
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.cache.ranking import in_order, shuffled_rows
 from cloister_mpc.functions.ring import integers, numbers, settled
@@ -42,18 +42,17 @@ class FullCache:
     evict_shuffles: tuple[int, ...] = ()
     choose_shuffles: tuple[int, ...] = ()
 
-    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
-        """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
+    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Array | None:
+        """What is kept of the prompt (§4.2), as (G, k, U) one-hot rows over runs of adjacent tokens; None: all is."""
         return None
 
-    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+    def build(self, prompt: PromptLayer, eviction: Array | None) -> Cache:
         return Cache(
             keys=prompt.keys,
             values=prompt.values,
             marks=None,
             pinned_keys=empty_slots(prompt.keys, self.new_tokens),
             pinned_values=empty_slots(prompt.values, self.new_tokens),
-            scores=None,
         )
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Array | None:
@@ -62,17 +61,13 @@ class FullCache:
 
     def attend(
         self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array
-    ) -> tuple[Array, Cache]:
+    ) -> Array:
         """(H, n, d): attention over what was chosen and is pinned. `seen`, public (n, R): 1 where i may see a slot."""
         keys = jnp.concatenate([cache.keys, cache.pinned_keys], axis=1)
         values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
         visible = visible_to(queries.shape[1], cache.keys.shape[1], seen)
         weights = shown(softmax.weigh(scores(queries, keys), offset), visible)
-        return softmax.divide(weighted(weights, values)), self.afterwards(cache, weights, values, softmax, seen)
-
-    def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
-        """The cache that the next step reads; `weights` are those before division."""
-        return cache
+        return softmax.divide(weighted(weights, values))
 
 
 @dataclass(frozen=True)
@@ -172,7 +167,7 @@ class MPCache:
     def choose_shuffles(self) -> tuple[int, ...]:
         return (self.sizes.candidates,)
 
-    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
+    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Array | None:
         """Lines 10 to 17: rows of runs that are important to all, then of those important to some, in their order."""
         sizes = self.sizes
         if not sizes.evicts:
@@ -183,21 +178,20 @@ class MPCache:
         important, some = rows[:, : sizes.always_runs], rows[:, sizes.always_runs :]
         if sizes.needs_order:
             some = in_order(some, shuffles[1])
-        return Eviction(jnp.concatenate([important, some], axis=1), None)
+        return jnp.concatenate([important, some], axis=1)
 
-    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+    def build(self, prompt: PromptLayer, eviction: Array | None) -> Cache:
         """Lines 18 and 19. A cluster's mark is its mean key (Figure 7)."""
         pinned_keys, keys = self._divided(prompt.keys, eviction)
         pinned_values, values = self._divided(prompt.values, eviction)
         clustered = keys.reshape(keys.shape[0], -1, self.sizes.cluster, keys.shape[-1])
         marks = jnp.sum(clustered, axis=2) * (1 / self.sizes.cluster)
-        return Cache(keys, values, marks, pinned_keys, pinned_values, None)
+        return Cache(keys, values, marks, pinned_keys, pinned_values)
 
-    def _divided(self, tokens: Array, eviction: Eviction | None) -> tuple[Array, Array]:
+    def _divided(self, tokens: Array, eviction: Array | None) -> tuple[Array, Array]:
         sizes = self.sizes
         middle = tokens[:, sizes.middle]
-        rows = None if eviction is None else eviction.rows
-        kept = middle if rows is None else take(rows, middle, sizes.granularity)
+        kept = middle if eviction is None else take(eviction, middle, sizes.granularity)
         first, last = tokens[:, : sizes.first], tokens[:, tokens.shape[1] - sizes.last :]
         pinned = [first, kept[:, : sizes.always], last, empty_slots(tokens, self.new_tokens)]
         return jnp.concatenate(pinned, axis=1), kept[:, sizes.always :]
@@ -209,7 +203,7 @@ class MPCache:
 
     def attend(
         self, queries: Array, cache: Cache, choice: Array | None, softmax: Softmax, offset: Array, seen: Array
-    ) -> tuple[Array, Cache]:
+    ) -> Array:
         """Lines 28 to 30, over chosen clusters and pinned tokens."""
         assert choice is not None
         heads, new, _ = queries.shape
@@ -226,8 +220,7 @@ class MPCache:
         spread = headwise(jnp.swapaxes(choice, 1, 2), given.reshape(groups, chosen, -1))
         placed = spread.reshape(groups, clusters, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, body)
         values = jnp.concatenate([cache.values, cache.pinned_values], axis=1)
-        out = softmax.divide(weighted(jnp.concatenate([placed, weights[..., read.shape[-1] :]], axis=-1), values))
-        return out, cache
+        return softmax.divide(weighted(jnp.concatenate([placed, weights[..., read.shape[-1] :]], axis=-1), values))
 
 
 Method: TypeAlias = FullCache | MPCache

@@ -44,7 +44,7 @@ class Parties:
 
         self.config = config
         self.connections = tuple(connections)
-        self.dealer = Dealer(config.protocol)
+        self.dealer = Dealer()
         self._inboxes: dict[bytes | None, tuple[asyncio.Queue[msgspec.Struct], ...]] = {}  # None: of no session
         self._add_inboxes(None)
         self._lost: CloisterError | None = None
@@ -226,7 +226,7 @@ class PartySession:
     async def _content(self, rank: int, result: messages.Result) -> bytes:
         from cloister_mpc.shares import result_size
 
-        if result.size != result_size(result.head, result.storage, self._parties.config.protocol):
+        if result.size != result_size(result.head, result.storage):
             raise ProtocolError(f"Party {rank} announced a share of another size.")
         content = b""
         while len(content) < result.size:

@@ -15,7 +15,7 @@ from cloister_mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
 from cloister_mpc.client.parties import Parties, PartySession
 from cloister_mpc.config import PartiesConfig, read_config
 from cloister_mpc.messages import Answer, GenerationSpec
-from cloister_mpc.model.programs import Programs, dealt, outline_of, programs_for
+from cloister_mpc.model.programs import Programs, dealt, programs_for
 from cloister_mpc.model.shape import ModelShape, bucket_of, one_hots, permutations
 
 
@@ -69,9 +69,8 @@ class ModelAtParties:
         self, prompt_tokens: int, new_tokens: int, kind: Answer, layer_done: Callable[[int], None]
     ) -> "TokenPasses":
         parties = await self.connect(patience_s=30.0)
-        cache = msgspec.json.encode(self._cache)
-        spec = GenerationSpec(bucket_of(prompt_tokens), new_tokens, cache, answer=kind)
-        programs = programs_for(self.shape, outline_of(spec))
+        spec = GenerationSpec(bucket_of(prompt_tokens), new_tokens, self._cache, kind)
+        programs = programs_for(self.shape, spec)
         return TokenPasses(await parties.open(spec), programs, layer_done)
 
     async def close(self) -> None:
@@ -86,18 +85,16 @@ class TokenPasses:
         self._session = session
         self._programs = programs
         self._layer_done = layer_done
-        self._prompt = 0
 
     async def prefill(self, prompt: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        self._prompt = len(prompt)
-        columns = self._programs.outline.prompt_tokens
-        await self._deal(dealt(self._programs), prompt, columns, 0, noise)
+        columns = self._programs.spec.prompt_tokens
+        await self._deal(dealt(self._programs), prompt, columns, noise)
         return await self._session.run("prefill", on_progress=self._program_done)
 
     async def step(self, at: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
         """Compute the answer's tokens from number `at` on, forgetting wrong guesses there; what follows each."""
         columns = len(tokens)
-        await self._deal(dealt(self._programs, columns), tokens, columns, self._prompt + at, noise)
+        await self._deal(dealt(self._programs, columns), tokens, columns, noise)
         return await self._session.run("step", at, columns, self._program_done)
 
     async def close(self) -> None:
@@ -109,10 +106,9 @@ class TokenPasses:
         needed: dict[str, tuple[tuple[int, ...], str]],
         tokens: Sequence[int],
         columns: int,
-        first: int,
         noise: NDArray[np.float32] | None,
     ) -> None:
-        values: dict[str, NDArray[np.generic]] = dict(one_hots(self._programs.shape, tokens, columns, first))
+        values: dict[str, NDArray[np.generic]] = dict(one_hots(self._programs.shape, tokens, columns))
         if noise is not None:
             values["noise"] = noise.astype(np.float32)
         for name, (dims, _) in needed.items():

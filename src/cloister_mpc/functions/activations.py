@@ -1,33 +1,14 @@
-"""Activations of MLPs, each x/2 + E(x) with E even: a polynomial in x^2 found by search (weighted minimax), and
-tails."""
+"""SiLU as x/2 + E(x) with E even: a polynomial in x^2 found by search (weighted minimax), and tails."""
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-
-EDGE = 7.0
 
 GATES_ARE_DIVIDED_BY = 8
 RESULTS_ARE_MULTIPLIED_BY = 4  # by `model.weights`, which orders the gates: scaling on shares would cost messages
 
 CALM_WITHIN = 13.0
 WILD_EDGE = 8.5
-
-
-def silu(x: Array) -> Array:
-    """x * sigmoid(x) within 0.0073, and 0.0013 for |x| < 1. 25 messages, 564 bytes an element (library: 78, 1,800)."""
-    sixth = x * (1 / 6)
-    v = sixth * sixth
-    z = v * (v - 2.581145)
-    w = (z + 2.161927) * (z + v - 0.749229)
-    inner = w + z
-    product = (inner + v + v + 4.420032) * (inner + 2.166064)
-    even = _AT_ZERO - product + inner + z + v + v + v
-    return with_tails(x, sixth + sixth + sixth + even, EDGE)
-
-
-_W_AT_ZERO = 2.161927 * -0.749229
-_AT_ZERO = (_W_AT_ZERO + 4.420032) * (_W_AT_ZERO + 2.166064) - _W_AT_ZERO
 
 
 def ordered_silu(gates: Array, calm: int) -> Array:
@@ -73,27 +54,10 @@ _CALM_AND_WILD = np.array(
 )
 
 
-GELU_EDGE = 2.95
-
-
-def gelu(x: Array) -> Array:
-    """x * Phi(x) within 0.0045, and 0.0012 for |x| < 1. 22 messages, 512 bytes an element (library: 64, 1,108)."""
-    quarter = x * (1 / 4)
-    v = quarter * quarter
-    z = v * (v - 0.385877)
-    twice = z + z
-    inner = twice + twice - v
-    even = _GELU_AT_ZERO - (inner - v + 2.145651) * (inner - 0.098699) + v + v + twice
-    return with_tails(x, quarter + quarter + even, GELU_EDGE)
-
-
-_GELU_AT_ZERO = 2.145651 * -0.098699
-
-
-def with_tails(x: Array, middle: Array, edge: float, right: Array | None = None) -> Array:
-    """`middle` where |x| <= edge, 0 to the left, `right` (else x) to the right. 11 messages, 328 bytes an element on
+def with_tails(x: Array, middle: Array, edge: float, right: Array) -> Array:
+    """`middle` where |x| <= edge, 0 to the left, `right` to the right. 11 messages, 328 bytes an element on
     ABY3. `middle` may have overflowed outside: what is multiplied by the integer zero is gone exactly."""
     above = jnp.stack([x.reshape(-1)] * 2) > jnp.array([[-edge], [edge]], x.dtype)
     inside_and_right = jnp.array([[1, -1], [0, 1]], jnp.int32) @ above.astype(jnp.int32)
-    chosen = inside_and_right.reshape(2, *x.shape) * jnp.stack([middle, x if right is None else right])
+    chosen = inside_and_right.reshape(2, *x.shape) * jnp.stack([middle, right])
     return chosen[0] + chosen[1]

@@ -29,7 +29,7 @@ EMBED_BLOCK = 64  # columns whose one-hots are multiplied at once, to bound memo
 
 
 class Angles(NamedTuple):
-    """Cosines and sines of the columns' positions, (n, d) each and public; no columns where positions are learned."""
+    """Cosines and sines of the columns' positions, (n, d) each and public."""
 
     cosine: Array
     sine: Array
@@ -48,22 +48,17 @@ class Decoder:
         self.shape = shape
         self.functions = functions
 
-    def embed(self, outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> tuple[Array, Array]:
-        """Columns (D, n), and which hold a token, (1, n). `places`: one-hots of learned positions, else (0, n)."""
+    def embed(self, outer: OuterWeights, coarse: Array, fine: Array) -> tuple[Array, Array]:
+        """Columns (D, n), and which hold a token, (1, n)."""
         blocks = []
         for start in range(0, coarse.shape[1], EMBED_BLOCK):
             here = slice(start, start + EMBED_BLOCK)
             tokens = (coarse[:, None, here] * fine[None, :, here]).reshape(-1, coarse[:, here].shape[1])
-            block = self._rows(outer.embedding, tokens[: self.shape.vocabulary])
-            if self.shape.positions:
-                block = block + self._rows(outer.places, places[:, here])
-            blocks.append(block)
+            # An integer scale costs nothing here, and the matrix itself must stay as the head needs it.
+            # As rows: a single column's product with the transposed matrix takes half as long again.
+            rows = (tokens[: self.shape.vocabulary].T * int(self.shape.scales[0])).astype(jnp.float32)
+            blocks.append((rows @ outer.embedding).T)
         return jnp.concatenate(blocks, axis=1), jnp.sum(coarse, axis=0, keepdims=True)
-
-    def _rows(self, matrix: Array, one_hots: Array) -> Array:
-        # An integer scale costs nothing here, and the matrix itself must stay as the head needs it.
-        # As rows: a single column's product with the transposed matrix takes half as long again.
-        return ((one_hots.T * int(self.shape.scales[0])).astype(jnp.float32) @ matrix).T
 
     def prompt_layer(
         self, window: int, epsilon: Array, hidden: Array, present: Array, weights: LayerWeights, angles: Angles
@@ -122,7 +117,7 @@ class Decoder:
         cache = write_slots(cache, slot, new.keys, new.values)
         choice = method.choose(new.queries, cache, shuffles)
         seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
-        out, cache = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
+        out = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
         return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache
 
     def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
@@ -149,11 +144,7 @@ class Decoder:
         hidden = hidden + weights.out @ self._with_biases(answer, present)
         normed = self._normalise(hidden, epsilon)
         wide = weights.up @ self._with_biases(normed, present)
-        if shape.calm:
-            inner = functions.ordered_silu(wide[: shape.inner], shape.calm) * wide[shape.inner :]
-        else:
-            activation = functions.silu if shape.activation == "silu" else functions.gelu
-            inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
+        inner = functions.ordered_silu(wide[: shape.inner], shape.calm) * wide[shape.inner :]
         written: Array = hidden + weights.down @ self._with_biases(inner, present)
         return written
 
@@ -197,8 +188,6 @@ def _ones(hidden: Array) -> Array:
 
 def rotate(heads: Array, angles: Angles) -> Array:
     """Rotary positions on (…, n, d): one truncation of what two public products add up to."""
-    if not angles.cosine.size:
-        return heads
     half = heads.shape[-1] // 2
     turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
     return settled(numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)))
@@ -216,11 +205,9 @@ class PlainModel:
         self._prompt = jax.jit(self.decoder.prompt_layer, static_argnums=0)
         self._logits = jax.jit(self.decoder.logits)
 
-    def columns(self, tokens: Sequence[int], wide: int, first: int) -> tuple[Array, Array]:
+    def columns(self, tokens: Sequence[int], wide: int) -> tuple[Array, Array]:
         """Embedded tokens (D, wide), padded on the left, and which columns hold one."""
-        dealt = one_hots(self.shape, tokens, wide, first)
-        places = dealt.get("places", np.zeros((0, wide), np.int32))
-        embedded: tuple[Array, Array] = self._embed(self.weights.outer, dealt["coarse"], dealt["fine"], places)
+        embedded: tuple[Array, Array] = self._embed(self.weights.outer, **one_hots(self.shape, tokens, wide))
         return embedded
 
     def angles(self, first: int, columns: int) -> Angles:

@@ -40,7 +40,7 @@ class Generation:
         return f"{self._name}/answer"
 
     def prefill(self) -> None:
-        programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
+        programs, shape, columns = self._programs, self._programs.shape, self._programs.spec.prompt_tokens
         self._done = 0
         self._place(-columns, columns)
         for number, scale in enumerate(shape.scales):
@@ -59,7 +59,7 @@ class Generation:
         programs, shape = self._programs, self._programs.shape
         if not 0 <= at <= self._written:
             raise GenerationError(f"Position {at} does not follow what was computed so far.")
-        if columns < 1 or at + columns > programs.outline.new_tokens:
+        if columns < 1 or at + columns > programs.spec.new_tokens:
             raise GenerationError(
                 f"There is no room for {columns} tokens at position {at}.",
                 hint="Ask for room when the prompt is shared.",
@@ -76,7 +76,7 @@ class Generation:
         self._written = at + columns
 
     def close(self) -> None:
-        for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
+        for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "noise")}:
             self._runtime.del_var(variable)
         self._variables.clear()
 
@@ -92,9 +92,8 @@ class Generation:
 
     def _place(self, first: int, columns: int) -> None:
         cosine, sine = self._programs.shape.angles(first, columns)
-        if cosine.size:
-            self._publish("angles/cosine", cosine)
-            self._publish("angles/sine", sine)
+        self._publish("angles/cosine", cosine)
+        self._publish("angles/sine", sine)
 
     def _publish(self, name: str, value: np.ndarray | np.generic) -> None:  # type: ignore[type-arg]
         variable = f"{self._name}/{name}"

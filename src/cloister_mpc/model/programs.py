@@ -5,7 +5,7 @@ shares."""
 import threading
 from collections.abc import Callable, Collection
 from functools import cached_property, lru_cache
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,11 @@ from jax import Array, ShapeDtypeStruct
 from spu import libspu
 from spu.utils import frontend
 
-from cloister.errors import InvalidRequest
 from cloister_mpc.cache.base import Shuffles
-from cloister_mpc.cache.methods import Method, make_method
-from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.functions.bundle import BUNDLES
+from cloister_mpc.cache.methods import make_method
+from cloister_mpc.functions.bundle import LEAN, Functions
 from cloister_mpc.functions.ring import tracing_for_shares
-from cloister_mpc.messages import Answer, Bundle, GenerationSpec
+from cloister_mpc.messages import GenerationSpec
 from cloister_mpc.model.decoder import Angles, Decoder
 from cloister_mpc.model.program_store import Program as Program
 from cloister_mpc.model.program_store import ProgramStore
@@ -32,42 +30,24 @@ Tree = Any
 _compiling = threading.Lock()
 
 
-class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is public of one generation, and all that its programs depend on beside the model's shape."""
-
-    prompt_tokens: Annotated[int, msgspec.Meta(ge=16, le=65_536, multiple_of=16)]  # a bucket (shape.bucket_of)
-    new_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
-    cache: CachePlan = CachePlan(method="full")
-    functions: Bundle = "lean"
-    answer: Answer = "token"
-
-
-def outline_of(spec: GenerationSpec) -> Outline:
-    """Decodes the spec; InvalidRequest where it makes no sense."""
-    try:
-        return msgspec.convert(msgspec.structs.asdict(spec) | {"cache": msgspec.json.decode(spec.cache)}, Outline)
-    except (msgspec.MsgspecError, ValueError):
-        raise InvalidRequest("The terms of the generation make no sense.") from None
-
-
 class Programs:
-    """All programs of one outline, compiled when first asked for. Threads may share it."""
+    """All programs of one generation, compiled when first asked for. Threads may share it."""
 
     def __init__(
         self,
         shape: ModelShape,
-        outline: Outline,
+        spec: GenerationSpec,
         like: "Programs | None" = None,
         store: ProgramStore | None = None,
-        make: Callable[[CachePlan, int, int], Method] = make_method,
+        functions: Functions = LEAN,
     ) -> None:
-        """`like`: programs whose outline differs only in its answer: what both have in common is compiled once."""
+        """`like`: programs whose spec differs only in its answer: what both have in common is compiled once."""
         self.shape = shape
-        self.outline = outline
-        self.decoder = Decoder(shape, BUNDLES[outline.functions])
-        self.method = make(outline.cache, outline.prompt_tokens, outline.new_tokens)
+        self.spec = spec
+        self.decoder = Decoder(shape, functions)
+        self.method = make_method(spec.cache, spec.prompt_tokens, spec.new_tokens)
         self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
-        self._store = store
+        self._store = store if functions is LEAN else None  # it does not tell functions apart
 
     def embed(self, columns: int) -> Program:
         shape = self.shape
@@ -75,19 +55,16 @@ class Programs:
             "outer": self._outer(),
             "coarse": _integers(shape.coarse, columns),
             "fine": _integers(FINE, columns),
-            "places": _integers(shape.positions, columns),
         }
 
-        def run(outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> Tree:
-            hidden, present = self.decoder.embed(outer, coarse, fine, places)
+        def run(outer: OuterWeights, coarse: Array, fine: Array) -> Tree:
+            hidden, present = self.decoder.embed(outer, coarse, fine)
             return {"hidden": hidden, "present": present}
 
         return self._program("embed", columns, run, lambda: inputs)
 
     def prompt(self) -> Program:
-        return self._program(
-            "prompt", self.outline.prompt_tokens, self._run_prompt, lambda: self._prompt_inputs, PUBLIC
-        )
+        return self._program("prompt", self.spec.prompt_tokens, self._run_prompt, lambda: self._prompt_inputs, PUBLIC)
 
     def step(self, columns: int) -> Program:
         def inputs() -> dict[str, Tree]:
@@ -121,11 +98,11 @@ class Programs:
         return self._program("last", columns, lambda hidden: {"hidden": hidden[:, -1:]}, lambda: inputs)
 
     def head(self, columns: int) -> Program:
-        noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None
+        noise = _floats(self.shape.vocabulary, columns) if self.spec.answer == "sampled" else None
         inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, columns), "noise": noise}
 
         def run(outer: OuterWeights, hidden: Array, noise: Array | None) -> Tree:
-            return {"answer": self.decoder.answer(self.outline.answer, outer, hidden, noise)}
+            return {"answer": self.decoder.answer(self.spec.answer, outer, hidden, noise)}
 
         return self._program("head", columns, run, lambda: inputs)
 
@@ -136,7 +113,7 @@ class Programs:
 
     @property
     def _prompt_inputs(self) -> dict[str, Tree]:
-        columns = self.outline.prompt_tokens
+        columns = self.spec.prompt_tokens
         return {
             "hidden": _floats(self.shape.hidden, columns),
             "present": _integers(1, columns),
@@ -154,7 +131,6 @@ class Programs:
         shape = self.shape
         return OuterWeights(
             embedding=_floats(shape.vocabulary, shape.hidden),
-            places=_floats(shape.positions, shape.hidden),
             gain=_floats(shape.hidden, 1) if shape.tied else _floats(0, 0),
             head=_floats(0, 0) if shape.tied else _floats(shape.vocabulary, shape.hidden + shape.extra),
         )
@@ -165,7 +141,7 @@ class Programs:
         return LayerWeights(
             qkv=_floats(attended + 2 * shape.kv_heads * shape.head_size, shape.hidden + shape.extra),
             out=_floats(shape.hidden, attended + shape.extra),
-            up=_floats(shape.inner * (2 if shape.gated else 1), shape.hidden + shape.extra),
+            up=_floats(2 * shape.inner, shape.hidden + shape.extra),
             down=_floats(shape.hidden, shape.inner + shape.extra),
             offset=_floats(shape.heads, 1, 1),
         )
@@ -186,7 +162,7 @@ class Programs:
         public: Collection[str] = (),
     ) -> Program:
         """`inputs` is asked, and so traced for, only where the program has to be compiled."""
-        key = (name, columns, self.outline.answer if name == "head" else "any")
+        key = (name, columns, self.spec.answer if name == "head" else "any")
 
         def compiled() -> Program:
             return _compiled(f"{name}_{columns}", run, inputs(), public)
@@ -198,9 +174,9 @@ class Programs:
 
     def _terms(self, key: tuple[str, int, str]) -> object:
         """All that the program depends on beside the code. Programs around the layers do not depend on the cache."""
-        outline = self.outline
-        kept = None if key[0] in AROUND else (outline.prompt_tokens, outline.new_tokens, outline.cache)
-        return key, self.shape, outline.functions, kept
+        spec = self.spec
+        kept = None if key[0] in AROUND else (spec.prompt_tokens, spec.new_tokens, spec.cache)
+        return key, self.shape, kept
 
 
 AROUND = ("embed", "rescale", "last", "head")
@@ -210,9 +186,9 @@ APART = 64  # constants of at least this size are given beside a program's text,
 
 
 @lru_cache(maxsize=8)
-def programs_for(shape: ModelShape, outline: Outline, store: ProgramStore | None = None) -> Programs:
-    plain = msgspec.structs.replace(outline, answer="token")
-    return Programs(shape, outline, None if outline == plain else programs_for(shape, plain, store), store)
+def programs_for(shape: ModelShape, spec: GenerationSpec, store: ProgramStore | None = None) -> Programs:
+    plain = msgspec.structs.replace(spec, answer="token")
+    return Programs(shape, spec, None if spec == plain else programs_for(shape, plain, store), store)
 
 
 def _compiled(name: str, run: Callable[..., Tree], inputs: dict[str, Tree], public: Collection[str]) -> Program:
@@ -276,11 +252,9 @@ def _integers(*sizes: int) -> Any:
 def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
     """What a client deals before a step of `columns`, or before the prefill: name without `{g}/` → shape, type."""
     shape, method = programs.shape, programs.method
-    wide = columns or programs.outline.prompt_tokens
+    wide = columns or programs.spec.prompt_tokens
     needed = {"coarse": ((shape.coarse, wide), "int32"), "fine": ((FINE, wide), "int32")}
-    if shape.positions:
-        needed["places"] = ((shape.positions, wide), "int32")
-    if programs.outline.answer == "sampled":
+    if programs.spec.answer == "sampled":
         needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
     shuffles = method.choose_shuffles if columns else method.evict_shuffles
     return needed | {

@@ -37,8 +37,7 @@ class Engine:
         self._rank = start.rank
         self._folder = Path(start.folder)
         self._party = party
-        self._kind = shares.storage(self._config.protocol)
-        self._dealer = shares.Dealer(self._config.protocol)
+        self._dealer = shares.Dealer()
         self._shape: ModelShape | None = None
         self._store: ProgramStore | None = None
         self._sessions: dict[bytes, _EngineSession] = {}
@@ -59,7 +58,7 @@ class Engine:
             name = "engine.sock" if rank == self._rank else f"to-{rank}.sock"
             described.add_party(f"party-{rank}", f"unix:{self._folder / name}")
         self._link = libspu.link.create_brpc(described, self._rank)
-        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol))
+        self._runtime = Runtime(self._link, shares.runtime_config())
 
     def load(self, order: messages.Load) -> None:
         from cloister_mpc import shares
@@ -71,7 +70,7 @@ class Engine:
         self._store = ProgramStore(Path(order.programs)) if order.programs else None
         for weight in order.weights:
             content = file_of(Path(order.folder), weight).read_bytes()
-            self._runtime.set_var(weight.head.name, shares.share_of(weight.head, self._kind, content))
+            self._runtime.set_var(weight.head.name, shares.share_of(weight.head, shares.ARITHMETIC, content))
 
     def handle(self, order: messages.Open | messages.Put | messages.Piece | messages.Run) -> None:
         match order:
@@ -88,11 +87,11 @@ class Engine:
 
     def open(self, order: messages.Open) -> None:
         from cloister_mpc.model.generation import Generation
-        from cloister_mpc.model.programs import outline_of, programs_for
+        from cloister_mpc.model.programs import programs_for
 
         if self._shape is None:
             raise InvalidRequest("No model's weights are here.")
-        programs = programs_for(self._shape, outline_of(order.spec), self._store)
+        programs = programs_for(self._shape, order.spec, self._store)
         name = f"s/{order.session.hex()}"
 
         def report(done: int, total: int) -> None:
@@ -108,8 +107,8 @@ class Engine:
         if session.coming is None:
             raise ProtocolError("Bytes of a share that was not announced.")
         session.bytes += order.data
-        if len(session.bytes) == share_bytes(session.coming, self._config.protocol):
-            share = shares.share_of(session.coming, self._kind, bytes(session.bytes))
+        if len(session.bytes) == share_bytes(session.coming):
+            share = shares.share_of(session.coming, shares.ARITHMETIC, bytes(session.bytes))
             session.given[session.coming.name] = session.coming
             self._runtime.set_var(f"{session.name}/{session.coming.name}", share)
             session.coming, session.bytes = None, bytearray()

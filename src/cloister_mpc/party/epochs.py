@@ -1,12 +1,11 @@
 """Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads: once
-all hold shares of the same dealings it has them start, connect, begin. A silent party counts as gone."""
+all hold shares of the same dealings it has them join, then begin. A silent party counts as gone."""
 
 import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -14,6 +13,7 @@ import msgspec
 
 from cloister.errors import CloisterError, PartyLost, ProtocolError, SetupError, Unauthorized
 from cloister.link.network.address import Address
+from cloister.process.supervisor import cancelled
 from cloister_mpc import messages
 from cloister_mpc.certificates import Role, check_pin, require
 from cloister_mpc.config import PartiesConfig
@@ -32,8 +32,7 @@ class EpochParty(Protocol):
     weights: WeightStore
     sessions: Sessions
 
-    async def prepare(self, key: bytes) -> None: ...
-    async def join(self) -> None: ...
+    async def join(self, key: bytes) -> None: ...
     def begin(self, epoch: int) -> None: ...
     def end(self, reason: str) -> None: ...
 
@@ -44,7 +43,7 @@ class Leader:
         self._party = party
         self._followers: dict[int, Connection] = {}
         self._digests: dict[int, bytes] = {}
-        self._answers: dict[type[msgspec.Struct], set[int]] = {}
+        self._joined: set[int] = set()
         self._changed = asyncio.Event()
         self._broken: str | None = None
         self._using: bytes | None = None
@@ -93,9 +92,9 @@ class Leader:
             case messages.WeightsReady():
                 self._digests[rank] = message.digest
                 self.weights_changed()
-            case messages.Prepared() | messages.Joined():
+            case messages.Joined():
                 if message.epoch == self._number:
-                    self._answers.setdefault(type(message), set()).add(rank)
+                    self._joined.add(rank)
                     self._changed.set()
             case messages.Broken():
                 if message.epoch == self._number:
@@ -124,7 +123,7 @@ class Leader:
             await self._until(lambda: not self.missing)
             self._broken = None
             self._using = self._party.weights.digest
-            self._answers.clear()
+            self._joined.clear()
             self._number += 1
             try:
                 await asyncio.wait_for(self._establish(), self._config.limits.start_s)
@@ -139,29 +138,21 @@ class Leader:
             await asyncio.sleep(SECONDS_BETWEEN_EPOCHS)
 
     async def _establish(self) -> None:
-        self.tell(messages.Prepare(self._number, key := secrets.token_bytes(16)))
-        await self._stage(self._party.prepare(key), messages.Prepared)
-        self.tell(messages.Join(self._number))
-        await self._stage(self._party.join(), messages.Joined)
-        self.tell(messages.Begin(self._number))
-        self._party.begin(self._number)
-
-    async def _stage(self, own: Awaitable[None], answer: type[messages.Prepared] | type[messages.Joined]) -> None:
         """Our own part and all followers' answers; ends at once when something broke."""
-        task = asyncio.ensure_future(own)
-        everyone = set(range(1, len(self._config.party)))
-        task.add_done_callback(lambda _: self._changed.set())
+        self.tell(messages.Prepare(self._number, key := secrets.token_bytes(16)))
+        own = asyncio.create_task(self._party.join(key))
+        own.add_done_callback(lambda _: self._changed.set())
         try:
             await self._until(
-                lambda: self._broken is not None or (task.done() and self._answers.get(answer, set()) >= everyone)
+                lambda: self._broken is not None or (own.done() and len(self._joined) == len(self._config.party) - 1)
             )
             if self._broken is not None:
                 raise PartyLost(self._broken)
-            await task
+            await own
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError, CloisterError, OSError, TimeoutError):
-                await task
+            await cancelled(own)
+        self.tell(messages.Begin(self._number))
+        self._party.begin(self._number)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -233,11 +224,9 @@ class Follower:
             case messages.Prepare():
                 self._end("a new epoch begins")
                 self._epoch = message.epoch
-                self._do(self._party.prepare(message.key), messages.Prepared(message.epoch))
-            case messages.Join() | messages.Begin() | messages.Broken() if message.epoch != self._epoch:
+                self._task = asyncio.create_task(self._join(message))
+            case messages.Begin() | messages.Broken() if message.epoch != self._epoch:
                 pass
-            case messages.Join():
-                self._do(self._party.join(), messages.Joined(message.epoch))
             case messages.Begin():
                 self._party.begin(message.epoch)
             case messages.Broken():
@@ -247,18 +236,13 @@ class Follower:
             case _:
                 raise ProtocolError("The leading party sent a message out of turn.")
 
-    def _do(self, own: Awaitable[None], answer: messages.Prepared | messages.Joined) -> None:
-        async def work() -> None:
-            try:
-                await own
-                self.tell(answer)
-            except (TimeoutError, CloisterError, OSError) as problem:
-                log.warning("This party cannot join epoch %d: %s.", answer.epoch, type(problem).__name__)
-                self.broke("a party could not join")
-
-        if self._task is not None:
-            self._task.cancel()
-        self._task = asyncio.create_task(work())
+    async def _join(self, order: messages.Prepare) -> None:
+        try:
+            await self._party.join(order.key)
+            self.tell(messages.Joined(order.epoch))
+        except (TimeoutError, CloisterError, OSError) as problem:
+            log.warning("This party cannot join epoch %d: %s.", order.epoch, type(problem).__name__)
+            self.broke("a party could not join")
 
     def _end(self, reason: str) -> None:
         if self._task is not None and self._task is not asyncio.current_task():

@@ -20,7 +20,7 @@ from cloister.process.supervisor import cancelled
 from cloister_mpc import messages
 from cloister_mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
 from cloister_mpc.config import PartiesConfig, read_config
-from cloister_mpc.connection import Connection
+from cloister_mpc.connection import Connection, accepted
 from cloister_mpc.party.epochs import HELLO_S, Follower, Leader
 from cloister_mpc.party.sessions import Sessions
 from cloister_mpc.party.weight_store import PROGRAMS, ProviderConnection, WeightStore, program_folder
@@ -38,7 +38,7 @@ class Party:
         authority = config.path(config.authority)
         self._server_tls = server_tls(authority, own)
         limit = config.limits.weights_mib << 20
-        self.weights = WeightStore(config.path(place.shelf) if place.shelf else None, config.protocol, limit)
+        self.weights = WeightStore(config.path(place.shelf) if place.shelf else None, limit)
         self._epochs: Leader | Follower = (
             Follower(config, rank, client_tls(authority, own), self) if rank else Leader(config, self)
         )
@@ -70,21 +70,18 @@ class Party:
 
     # Stages of an epoch.
 
-    async def prepare(self, key: bytes) -> None:
+    async def join(self, key: bytes) -> None:
         self.end("a new epoch begins")
-        self._workers = Workers(self._config, self._rank, self.sessions.from_engine, self._broke)
-        await self._workers.start(key)
-
-    async def join(self) -> None:
         complete = self.weights.complete
-        if self._workers is None or complete is None:
+        if complete is None:
             raise PartyLost("There is nothing to join with.")
         place = self._config.party[self._rank]
         programs = program_folder(
             self._config.path(place.programs) if place.programs else self.weights.folder / PROGRAMS
         )
         load = messages.Load(complete.shape, str(self.weights.folder), self.weights.used(), str(programs or ""))
-        await self._workers.join(load)
+        self._workers = Workers(self._config, self._rank, self.sessions.from_engine, self._broke)
+        await self._workers.start(key, load)
 
     def begin(self, epoch: int) -> None:
         if self._workers is None or self.weights.complete is None:
@@ -114,8 +111,8 @@ class Party:
 
     # Connections.
 
-    async def _prove(self, accepted: socket.socket) -> tuple[Connection, Role]:
-        connection = await Connection.accept(accepted, self._server_tls, messages.FromVisitor)
+    async def _prove(self, visitor: socket.socket) -> tuple[Connection, Role]:
+        connection = Connection(*await accepted(visitor, self._server_tls), messages.FromVisitor)
         try:
             return connection, role_of(connection.tls)
         except CloisterError:

@@ -47,7 +47,7 @@ class ClientSession:
     def put(self, message: messages.Put, config: PartiesConfig) -> None:
         if self._left or self.asked is not None:
             raise InvalidRequest("A share must not be announced now.")
-        self._left = share_bytes(message.head, config.protocol)
+        self._left = share_bytes(message.head)
         self._bytes += self._left
         if self._bytes > config.limits.session_mib * _MIB or len(self._announced) > _MOST_SHARES:
             raise InvalidRequest(f"A session may be dealt {config.limits.session_mib} MiB of shares.")

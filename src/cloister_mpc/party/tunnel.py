@@ -7,11 +7,11 @@ import hmac
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cloister.errors import CloisterError, ProtocolError
 from cloister.link.network.address import Address, without_delay
@@ -19,73 +19,13 @@ from cloister.link.network.door import Door
 from cloister.process.hardening import begin_child
 from cloister_mpc.certificates import Credentials, Role, check_pin, client_tls, require, role_of, server_tls
 from cloister_mpc.config import PartiesConfig, decode_settings
-from cloister_mpc.connection import Connection
+from cloister_mpc.connection import Connection, accepted
 from cloister_mpc.messages import Established, Listening, StartTunnel, ToTunnel
 
 DIAL_S = 10.0
-_ENOUGH = 1 << 22
+_ENOUGH = 1 << 18
 
-
-class End(asyncio.Protocol):
-    """One of two connections: what it receives, the other sends. While the other is slow, nothing is read."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, pair_ended: Callable[[], None]) -> None:
-        self._pair_ended = pair_ended
-        self._other: End | None = None
-        self._early = bytearray()
-        self._wanted = 1
-        self._received = asyncio.Event()
-
-    async def receive(self, count: int) -> bytes:
-        """The first bytes, before there is another end to carry them to."""
-        self._wanted = count
-        self.transport.resume_reading()
-        while len(self._early) < count:
-            if self.transport.is_closing():
-                raise ProtocolError("A connection ended in its handshake.")
-            self._received.clear()
-            await self._received.wait()
-        received = bytes(self._early[:count])
-        del self._early[:count]
-        return received
-
-    def carry_to(self, other: "End") -> None:
-        for source, sink in ((self, other), (other, self)):
-            source._other = sink
-            sink.transport.write(source._early)
-            source.transport.resume_reading()
-        for end in (self, other):
-            if end.transport.is_closing():
-                end.connection_lost(None)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(_ENOUGH)
-
-    def data_received(self, data: bytes) -> None:
-        if self._other is not None:
-            self._other.transport.write(data)
-            return
-        self._early += data
-        if len(self._early) >= self._wanted:
-            self.transport.pause_reading()
-        self._received.set()
-
-    def pause_writing(self) -> None:
-        if self._other is not None:
-            self._other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._other is not None:
-            self._other.transport.resume_reading()
-
-    def connection_lost(self, reason: Exception | None) -> None:
-        self._received.set()
-        if self._other is not None:
-            self._other.transport.close()
-            self._pair_ended()
+End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Tunnel:
@@ -114,66 +54,77 @@ class Tunnel:
             inner.bind(str(self._folder / f"to-{rank}.sock"))
             inner.listen()
             # The engine's connections fail too while its peer is not up: that is no attack.
-            dial = partial(self._dial, rank)
-            carry = lambda pair: pair[0].carry_to(pair[1])  # noqa: E731
-            self._begin(Door(inner, dial, carry, patience_s=DIAL_S, report=False).run())
+            admit = lambda ends: self._begin(self._carry(*ends))  # noqa: E731
+            self._begin(Door(inner, partial(self._dial, rank), admit, patience_s=DIAL_S, report=False).run())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _prove(self, connection: socket.socket) -> End:
-        """Another party's tunnel connects: checks who it is, and that it is of this epoch."""
-        without_delay(connection)
-        _, secure = await self._loop.connect_accepted_socket(self._end, connection, ssl=self._server_tls)
+    async def _prove(self, connection: socket.socket) -> End | None:
+        """Another party's tunnel connects: checks who it is. None where it is of another epoch: it will try again."""
+        secure = await accepted(without_delay(connection), self._server_tls)
         try:
-            tls = secure.transport.get_extra_info("ssl_object")
+            tls = secure[1].get_extra_info("ssl_object")
             role = role_of(tls)
             others = [str(rank) for rank in range(len(self._config.party)) if rank != self._rank]
             if role.kind != "party" or role.name not in others:
                 raise ProtocolError("Only other parties may connect.")
             check_pin(tls, self._config.party[int(role.name)].fingerprint)
-            if not hmac.compare_digest(await secure.receive(len(self._key)), self._key):
-                raise ProtocolError("A connection of another epoch.")
-        except BaseException:
-            secure.transport.abort()
+            if hmac.compare_digest(await secure[0].readexactly(len(self._key)), self._key):
+                return secure
+        except BaseException as wrong:
+            secure[1].transport.abort()
+            if isinstance(wrong, asyncio.IncompleteReadError):
+                raise ProtocolError("A connection ended in its handshake.") from None
             raise
-        return secure
+        secure[1].transport.abort()
+        return None
 
-    def _admit(self, secure: End) -> None:
-        self._begin(self._carry_to_engine(secure))
+    def _admit(self, secure: End | None) -> None:
+        if secure is not None:
+            self._begin(self._carry_to_engine(secure))
 
     async def _carry_to_engine(self, secure: End) -> None:
         try:
-            _, engine = await self._loop.create_unix_connection(self._end, str(self._folder / "engine.sock"))
+            engine = await asyncio.open_unix_connection(str(self._folder / "engine.sock"))
         except OSError:  # the engine is not up yet: the peer's tries again
-            secure.transport.abort()
+            secure[1].transport.abort()
         else:
-            secure.carry_to(engine)
+            await self._carry(secure, engine)
 
     async def _dial(self, rank: int, connection: socket.socket) -> tuple[End, End]:
         place = self._config.party[rank]
         address = Address.parse(place.link)
-        _, secure = await self._loop.create_connection(
-            self._end, str(address.host), address.port, ssl=self._client_tls, server_hostname=""
+        secure = await asyncio.open_connection(
+            str(address.host), address.port, ssl=self._client_tls, server_hostname=""
         )
+        writer = secure[1]
         try:
-            without_delay(secure.transport.get_extra_info("socket"))
-            require(secure.transport.get_extra_info("ssl_object"), Role("party", str(rank)), place.fingerprint)
-            secure.transport.write(self._key)
-            _, engine = await self._loop.connect_accepted_socket(self._end, connection)
+            without_delay(writer.get_extra_info("socket"))
+            require(writer.get_extra_info("ssl_object"), Role("party", str(rank)), place.fingerprint)
+            writer.write(self._key)
+            return secure, await accepted(connection, None)
         except BaseException:
-            secure.transport.abort()
+            writer.transport.abort()
             raise
-        return secure, engine
 
-    def _end(self) -> End:
-        return End(self._pair_ended)
-
-    def _pair_ended(self) -> None:
+    async def _carry(self, one: End, other: End) -> None:
+        """Both ways, until one way ends; while a receiver is slow, its sender is not read from."""
+        ways = [self._loop.create_task(_copy(one[0], other[1])), self._loop.create_task(_copy(other[0], one[1]))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for _, writer in (one, other):
+            writer.close()
         if self.established:
             os._exit(0)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(_ENOUGH):
+            writer.write(data)
+            await writer.drain()
 
 
 async def serve(party: socket.socket) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from cloister.errors import ProtocolError, Unauthorized
 from cloister.process import interpreter
-from cloister_mpc.config import Protocol, share_bytes
+from cloister_mpc.config import share_bytes
 from cloister_mpc.connection import Connection
 from cloister_mpc.messages import AskWeights, Complete, HeldWeights, Serving, Stored, Weight, WeightPiece
 
@@ -34,11 +34,10 @@ class _Listed(msgspec.Struct):
 class WeightStore:
     """`complete` is the model it serves, once all its weights are here."""
 
-    def __init__(self, folder: Path | None, protocol: Protocol, limit_bytes: int) -> None:
+    def __init__(self, folder: Path | None, limit_bytes: int) -> None:
         self._temporary = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="cloister-weights-")) if folder is None else folder
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._protocol = protocol
         self._limit = limit_bytes
         self._weights: dict[str, Weight] = {}
         self.complete: Complete | None = None
@@ -64,8 +63,8 @@ class WeightStore:
     def announce(self, weight: Weight) -> None:
         """Its bytes follow. What was there under its name is gone."""
         self.abandon()
-        expected = share_bytes(weight.head, self._protocol)
-        there = sum(share_bytes(each.head, self._protocol) for each in self._weights.values())
+        expected = share_bytes(weight.head)
+        there = sum(share_bytes(each.head) for each in self._weights.values())
         if there + expected > self._limit:
             raise ProtocolError("These weights exceed the party's limit.", hint="Raise weights_mib in the settings.")
         self.complete = None
@@ -120,7 +119,7 @@ class WeightStore:
         with suppress(OSError, msgspec.MsgspecError):
             listed = msgspec.json.decode((self.folder / _LIST).read_bytes(), type=_Listed)
             for weight in listed.weights:
-                expected = share_bytes(weight.head, self._protocol)
+                expected = share_bytes(weight.head)
                 if file_of(self.folder, weight).stat().st_size == expected:
                     self._weights[weight.head.name] = weight
             if listed.complete and all(name in self._weights for name in listed.complete.names):

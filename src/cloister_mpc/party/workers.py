@@ -21,7 +21,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 
 
 class Workers:
-    """`handle` gets what the engine says once `start` and `join` are over; `ended` is called once, unless we end it."""
+    """`handle` gets what the engine says once `start` is over; `ended` is called once, unless we end it."""
 
     engine: Connection
     tunnel: Connection
@@ -39,7 +39,7 @@ class Workers:
         self._tasks: list[asyncio.Task[None]] = []
         self._open = True
 
-    async def start(self, key: bytes) -> None:
+    async def start(self, key: bytes, load: Load) -> None:
         settings = msgspec.json.encode(self._config)
         self.engine = await self._spawn("cloister_mpc.party.engine", FromEngine)
         self.tunnel = await self._spawn("cloister_mpc.party.tunnel", FromTunnel)
@@ -47,8 +47,6 @@ class Workers:
         await self.tunnel.send(StartTunnel(settings, self._rank, str(self._folder), key))
         await self._expect(self.tunnel, Listening)
         await self._expect(self.engine, Listening)
-
-    async def join(self, load: Load) -> None:
         tunnel = self._listen(self.tunnel, lambda _: None, "a link between parties ended")
         self._tasks.append(asyncio.create_task(tunnel))
         await self.engine.send(load)

@@ -20,8 +20,8 @@ from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from cloister_mpc.cache.attention import scores
 from cloister_mpc.cache.base import PromptLayer
-from cloister_mpc.functions.activations import CALM_WITHIN
-from cloister_mpc.functions.bundle import NAIVE
+from cloister_mpc.functions.activations import CALM_WITHIN, GATES_ARE_DIVIDED_BY
+from cloister_mpc.functions.bundle import EXACT
 from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import CALM_STEP, ModelShape, bucket_of, shape_of
 from cloister_mpc.model.weights import ModelWeights, read_weights
@@ -43,14 +43,13 @@ TEXTS: list[str] = msgspec.json.decode((files(__package__) / "calibration_texts.
 class Calibration(NamedTuple):
     scales: tuple[float, ...]
     offsets: NDArray[np.float32]  # (layers, H)
-    reach: NDArray[np.float32]  # (layers, F): how large each gate may get; no columns where nothing gates
+    reach: NDArray[np.float32]  # (layers, F): how large each gate may get
 
 
 def prepare(folder: ModelFolder, texts: Sequence[Sequence[int]] | None = None) -> tuple[ModelShape, ModelWeights]:
     """A folder's model as it is shared: calibrated (on `texts`, else on our own), folded. The shape is public."""
     shape = shape_of(folder)
-    strange = [] if texts else _strange_texts(shape)
-    found = calibrate(folder, texts or _own_texts(folder), strange)
+    found = calibrate(folder, texts or _own_texts(folder), [] if texts else _strange_texts(shape))
     shape = msgspec.structs.replace(shape, scales=found.scales, calm=_calm(found.reach))
     return shape, read_weights(folder, shape, found.offsets, found.reach.argsort(axis=1))
 
@@ -61,14 +60,14 @@ def calibrate(
     """Scales and offsets for these texts (tokens). Gates also on `strange` ones: some react to those alone."""
     shape = shape_of(folder)
     gates = _Gates(shape)
-    model = PlainModel(shape, read_weights(folder, shape), replace(NAIVE, silu=gates.silu))
+    model = PlainModel(shape, read_weights(folder, shape), replace(EXACT, ordered_silu=gates.silu))
     squares = np.zeros((shape.layers, 2))  # largest and median mean square
     highest = np.full((shape.layers, shape.heads), -np.inf)
     lowest = np.full((shape.layers, shape.heads), np.inf)
     for at, text in enumerate((*texts, *strange)):
         tokens = text[: shape.context]
         wide = bucket_of(len(tokens))
-        hidden, present = model.columns(tokens, wide, 0)
+        hidden, present = model.columns(tokens, wide)
         for number in range(shape.layers):
             before = hidden
             hidden, prompt = model.prompt_layer(number, wide, hidden, present, model.angles(-wide, wide))
@@ -89,11 +88,12 @@ class _Gates:
     def __init__(self, shape: ModelShape) -> None:
         self._shape = shape
         self._reported: list[NDArray[np.float32]] = []
-        self._largest = np.zeros((shape.layers, shape.inner if shape.gated else 0), np.float32)
+        self._largest = np.zeros((shape.layers, shape.inner), np.float32)
 
-    def silu(self, x: Array) -> Array:
-        jax.debug.callback(lambda largest: self._reported.append(np.asarray(largest)), jnp.abs(x).max(axis=1))
-        return NAIVE.silu(x)
+    def silu(self, gates: Array, calm: int) -> Array:
+        largest = jnp.abs(gates).max(axis=1) * GATES_ARE_DIVIDED_BY
+        jax.debug.callback(lambda largest: self._reported.append(np.asarray(largest)), largest)
+        return EXACT.ordered_silu(gates, calm)
 
     def belong_to(self, number: int) -> None:
         """What was reported since the last call belongs to this layer."""
@@ -104,9 +104,9 @@ class _Gates:
 
     def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
         """The largest seen plus a multiple of the row's length: the deviation of its gate on a random normed column."""
-        gates = self._largest.shape[1]
-        lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
-        reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)
+        rows = np.stack([layer.up[: self._shape.inner, : self._shape.hidden] for layer in weights.layers])
+        deviation = np.linalg.norm(rows * GATES_ARE_DIVIDED_BY, axis=2)
+        reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * deviation
         return reach
 
 
@@ -157,7 +157,5 @@ def _own_texts(folder: ModelFolder) -> list[list[int]]:
 
 def _strange_texts(shape: ModelShape) -> list[list[int]]:
     """Tokens in random order: they cover more of the vocabulary than a short text."""
-    if not shape.gated:
-        return []
     drawn = np.random.default_rng(0).integers(0, shape.vocabulary, (STRANGE_TEXTS, STRANGE_TOKENS))
     return [[int(token) for token in text] for text in drawn]

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("spu", reason="generation on shares needs the distribution cloister-mpc")
 
-from cloister_bench.mpc.plan import FULL, QUICK
+from cloister_bench.mpc.plan import FULL, PARTS, QUICK
 from cloister_bench.mpc.run import Bench
 from tests.cloister_bench.mpc.fakes import results
 from tests.cloister_mpc.local import SHAPE
@@ -27,9 +27,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def run(bench: Bench, parts: set[str]) -> None:
         made = results()
-        bench._results.rows = made.rows
-        if parts == {"composition"}:
-            bench._results.failed.append({"part": "composition", "reason": "it was told so"})
+        bench._results.runs = made.runs
+        if parts == {"quality"}:
+            bench._results.failed.append({"part": "quality", "reason": "it was told so"})
         bench._save()
         told.append({"plan": bench._plan, "parts": parts})
 
@@ -45,22 +45,22 @@ def test_numbers_tables_and_plots_are_written(run: Run, measured: list[dict[str,
     document = json.loads(numbers.read_text())
     first = ["method", "protocol", "seq", "seconds", "megabytes", "messages", "lan_seconds", "wan_seconds"]
     assert list(document["runs"][0])[:8] == first and document["quality"] == []
-    assert len(list(plots.glob("*.png"))) == 2
+    assert len(list(plots.glob("*.png"))) == 1
     assert "mpcache" in result.stdout and "met" in result.stdout
-    assert measured[0] == {"plan": FULL, "parts": set(FULL.parts)}
+    assert measured[0] == {"plan": FULL, "parts": set(PARTS)}
 
 
 def test_options_reach_the_plan(run: Run, measured: list[dict[str, Any]]) -> None:
-    options = ("--lengths", "256,512", "--methods", "full, mpcache", "--repeats", "5", "--seconds", "9")
+    options = ("--lengths", "256,512", "--methods", "full, mpcache", "--repeats", "5")
     result = run("bench", "mpc", "--quick", *options, "--parts", "lengths", "--json", "-")
     assert json.loads(result.stdout)["plan"]["quick"] is True
-    wanted = replace(QUICK, lengths=(256, 512), ways=("full", "mpcache"), repeats=5, seconds=9.0)
+    wanted = replace(QUICK, lengths=(256, 512), ways=("full", "mpcache"), repeats=5)
     assert measured[0] == {"plan": wanted, "parts": {"lengths"}}
 
 
 def test_what_failed_is_said_and_the_rest_is_kept(run: Run, measured: list[dict[str, Any]], tmp_path: Path) -> None:
-    result = run("bench", "mpc", "--parts", "composition", "--json", str(tmp_path / "mpc.json"))
-    assert result.exit_code == 1 and "composition: it was told so" in result.stderr
+    result = run("bench", "mpc", "--parts", "quality", "--json", str(tmp_path / "mpc.json"))
+    assert result.exit_code == 1 and "quality: it was told so" in result.stderr
     assert json.loads((tmp_path / "mpc.json").read_text())["runs"]
 
 

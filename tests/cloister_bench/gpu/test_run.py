@@ -1,18 +1,50 @@
+"""The run of all trials on a GPU machine: what it calls wrong, and that nothing wrong passes."""
+
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.gpu.plan import FULL, Case, Plan
-from cloister_bench.gpu.results import Results
-from cloister_bench.gpu.run import Bench, Session, SessionLost
-from tests.cloister_bench.gpu.fakes import rows_of
+from cloister_bench.gpu.results import Plan, Results
+from cloister_bench.gpu.run import Bench, commands, ended, wrong_in
+from cloister_bench.gpu.trials import MODULES
 
-CASE_S = 10.0
+CHECKED = {"checks": {"wrong": [], "other_bits": []}}
+SEALED, CONTROL = {"way": "kernel", "sealed": True}, {"way": "access", "sealed": False, "after": "changed"}
+SERVED = {"answers": {"differing": []}, "obfuscated": {"differing": [], "failed": []}, "kills": {}}
+ROW = {"users": 6, "prompt": 64, "same_bits": True, "late": []}
+
+
+@pytest.mark.parametrize(
+    ("part", "good", "bad"),
+    [
+        ("check", CHECKED, {"checks": {"wrong": ["norm"], "other_bits": []}}),
+        ("check", CHECKED, {"checks": {"wrong": [], "other_bits": ["65 rows"]}}),
+        ("steps", {"steps": [ROW]}, {"steps": [ROW | {"same_bits": False}]}),
+        ("steps", {"steps": [ROW | {"silent": True, "late": [5]}]}, {"steps": [ROW | {"late": [5]}]}),
+        ("obfuscated", {"obfuscated": [ROW]}, {"obfuscated": []}),
+        ("requests", {"requests": [ROW]}, {"requests": [ROW | {"same_tokens": False}]}),
+        ("serve", SERVED, SERVED | {"answers": {"differing": ["isolated greedy"]}}),
+        ("serve", SERVED, SERVED | {"kills": "failed: Timeout"}),
+        ("serve", SERVED, SERVED | {"obfuscated": {"differing": ["1 span"], "failed": []}}),
+        ("serve", SERVED, SERVED | {"obfuscated": {"differing": [], "failed": ["TimeoutError"]}}),
+        (
+            "weights",
+            {"weights": [SEALED | {"after": "as before"}, CONTROL]},
+            {"weights": [SEALED | {"after": "changed"}, CONTROL]},
+        ),
+        (
+            "weights",
+            {"weights": [SEALED | {"after": "as before"}, CONTROL]},
+            {"weights": [SEALED | {"after": "as before"}, CONTROL | {"after": "as before"}]},
+        ),
+    ],
+)
+def test_what_should_not_be_is_called_wrong(part: str, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    assert wrong_in(part, good) == [] and wrong_in(part, bad) != []
 
 
 class Silent:
@@ -23,122 +55,38 @@ class Silent:
     def say(self, what: str) -> None: ...
 
 
-class Machine:
-    """Sessions that take ten seconds for a case, on a clock of their own."""
-
-    def __init__(self, failing: tuple[str, ...] = (), lost: tuple[str, ...] = ()) -> None:
-        self.now, self.started, self.open, self.failing, self.lost = 0.0, [], 0, failing, lost
-
-    def start(self, case: Case) -> FakeSession:
-        self.started.append((case.shape, case.part))
-        self.open += 1
-        return FakeSession(self)
+def tried(folder: Path, program: str, minutes: float = 12.0) -> Results:
+    results = Results(Plan(("check",), minutes), "GPU")
+    saved: list[int] = []
+    command = [sys.executable, "-c", f"import sys, time; {program}"]
+    Bench(results, {"check": command}, Silent(), lambda: saved.append(1)).run(folder)
+    assert saved
+    return results
 
 
-class FakeSession:
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-
-    def measure(self, case: Case) -> Iterator[dict[str, Any]]:
-        self._machine.now += CASE_S
-        if case.part in self._machine.failing:
-            raise ServiceUnavailable("it was told so")
-        rows = rows_of(case)
-        if case.part in self._machine.lost:
-            yield next(rows)
-            raise SessionLost("gone")
-        yield from rows
-
-    def close(self) -> None:
-        self._machine.open -= 1
+def wrote(text: str) -> str:
+    return f"open(sys.argv[-1], 'w').write({text!r})"
 
 
-def measured(plan: Plan, machine: Machine) -> tuple[Results, list[int]]:
-    results, saved = Results(plan, "GPU"), []
-    Bench(results, machine.start, Silent(), lambda: saved.append(len(results.rows)), lambda: machine.now).run()
-    assert machine.open == 0, "no process is left"
-    return results, saved
+GOOD = '{"checks": {"wrong": [], "other_bits": []}}'
 
 
-def test_all_cases_are_measured_with_a_process_for_each_shape_and_peer() -> None:
-    plan, machine = replace(FULL, shapes=FULL.shapes[:2]), Machine()
-    results, saved = measured(plan, machine)
-    assert not results.failed and not results.left_out
-    peers = [case.part for case in plan.cases() if case.part == "transformers"]
-    assert len(machine.started) == 2 + len(peers)
-    assert set(range(1, len(results.rows) + 1)) <= set(saved), "every number is saved when it is there"
+def test_a_trial_that_ends_badly_or_says_nothing_fails_the_run_and_keeps_what_it_wrote(tmp_path: Path) -> None:
+    well = tried(tmp_path, wrote(GOOD))
+    assert not well.failed and well.document()["trials"]["check"]["checks"] == {"wrong": [], "other_bits": []}
+    assert tried(tmp_path, wrote("no JSON")).failed
+    badly = tried(tmp_path, wrote(GOOD) + "; print('why'); sys.exit(3)")
+    assert "exit status 3: why" in badly.failed[0]["reason"] and badly.trials["check"]
 
 
-def test_no_case_begins_after_its_time_and_those_left_out_are_said() -> None:
-    plan = replace(FULL, minutes=1.0)
-    results, _ = measured(plan, Machine())
-    begun = 60 / CASE_S
-    assert len(results.left_out) == len(plan.cases()) - begun
-    assert results.left_out[0] == "Llama-3-8B: transformers, 32 users, 64 tokens"
-    assert results.document()["left_out"] == results.left_out and {row["part"] for row in results.rows} >= {"requests"}
+def test_what_there_was_no_time_for_fails_the_run(tmp_path: Path) -> None:
+    assert tried(tmp_path, wrote(GOOD), 0.1).failed == [{"part": "check", "reason": "no time was left"}]
 
 
-def test_the_minutes_count_from_the_commands_start() -> None:
-    machine, results = Machine(), Results(replace(FULL, minutes=1.0), "GPU")
-    machine.now = 45.0  # the kernels were compiled
-    Bench(results, machine.start, Silent(), lambda: None, lambda: machine.now, begun=0.0).run()
-    assert len(results.plan.cases()) - len(results.left_out) == 2
+def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
+    assert "took longer" in ended([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log", 0.5)
 
 
-def test_a_case_that_fails_costs_that_case_alone() -> None:
-    machine = Machine(failing=("requests",))
-    results, _ = measured(replace(FULL, shapes=FULL.shapes[:1]), machine)
-    assert {each["reason"] for each in results.failed} == {"it was told so"}
-    assert len(machine.started) == 1 + len([c for c in FULL.cases() if c.part == "transformers"])
-    assert results.document()["breakdown"], "what comes after it is measured"
-
-
-def test_a_process_that_is_lost_is_replaced_and_keeps_its_rows() -> None:
-    machine = Machine(lost=("breakdown",))
-    results, _ = measured(replace(FULL, shapes=FULL.shapes[:1]), machine)
-    assert machine.started.count(("Llama-3-8B", "floor")) == 1 and len(results.failed) == 1
-    after = [part for _, part in machine.started if part not in ("floor", "transformers")]
-    assert len(after) == 1, "another process goes on"
-    assert len(results.document()["breakdown"]) == 1
-
-
-CASE = Case("Llama-3-8B", "steps", 8, processes=(8, 1))
-
-
-def test_a_session_passes_rows_on_and_survives_what_a_case_raises() -> None:
-    def prepare() -> Any:
-        def measure(case: Case) -> Iterator[dict[str, Any]]:
-            if case.users == 1:
-                raise SetupError("too few users")
-            yield from rows_of(case)
-
-        return measure
-
-    session = Session(prepare)
-    try:
-        assert list(session.measure(CASE)) == list(rows_of(CASE))
-        with pytest.raises(ServiceUnavailable, match="too few users"):
-            list(session.measure(replace(CASE, users=1)))
-        assert list(session.measure(CASE))
-    finally:
-        session.close()
-
-
-def test_a_session_that_breaks_or_is_silent_is_lost(tmp_path: Any) -> None:
-    import os
-    import time
-
-    def breaking() -> Any:
-        raise RuntimeError("CUDA error: unspecified launch failure")
-
-    def hanging() -> Any:
-        (tmp_path / "pid").write_text(str(os.getpid()))
-        time.sleep(600)
-
-    for prepare, why in ((breaking, "launch failure"), (hanging, "does not answer")):
-        session = Session(prepare, silent_s=0.5, ended_s=0.1)
-        with pytest.raises(SessionLost, match=why):
-            list(session.measure(CASE))
-        session.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+def test_every_trial_has_a_command_and_only_the_node_gets_a_model() -> None:
+    made = commands(tuple(MODULES), ["--model", "m"])
+    assert list(made) == list(MODULES) and [name for name in made if "--model" in made[name]] == ["serve"]

@@ -42,9 +42,9 @@ def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
     too_many = most // 8
     rows = list(variants.measure_variants(decoder, None, 8, 8, 64, (1, too_many)))
     assert asked == [8, 16]
-    assert [row.get("lambda") for row in rows] == [0, 1, None]
+    assert [row["lambda"] for row in rows] == [0, 1, too_many]
     assert [row.get("ratio") for row in rows[:2]] == [1.0, pytest.approx(4 / 3)]
-    assert rows[2]["part"] == "not offered" and f"{most} rows at most" in rows[2]["reason"]
+    assert f"{most} rows at most" in rows[2]["not_offered"]
 
 
 def test_a_recorded_step_keeps_the_batch_that_it_was_recorded_with(

@@ -2,10 +2,12 @@ import json
 from pathlib import Path
 
 from cloister.levels import LEVELS
-from cloister_bench.levels.plan import Plan, Side
-from cloister_bench.levels.results import FIGURES, Results, readme_table, tables
+from cloister_bench.comparison import figures, tables
+from cloister_bench.levels.plan import Plan
+from cloister_bench.levels.results import Results, readme_table
 from cloister_bench.suite.documents import draw_figures, find
-from tests.cloister_bench.spd.fakes import run
+from cloister_bench.suite.measurement import Point
+from tests.cloister_bench.fakes import run
 
 PLAN = Plan(users=(1, 8), rounds=3)
 SPEED = {"open": 100.0, "shared": 90.0, "partitioned": 80.0, "obfuscated": 20.0, "isolated": 50.0}
@@ -35,8 +37,8 @@ def test_a_ratio_compares_within_its_round_and_a_speed_is_the_median() -> None:
 
 def test_a_side_without_open_in_its_round_has_no_ratio() -> None:
     made = Results(PLAN, "small")
-    made.measured.add(Side("open", 1, 64, 64), 0, run(1, 10.0))
-    made.measured.add(Side("isolated", 1, 64, 64), 1, run(1, 10.0))
+    made.measured.add(Point("open", 1, 64, 64), 0, run(1, 10.0))
+    made.measured.add(Point("isolated", 1, 64, 64), 1, run(1, 10.0))
     [_, isolated] = made.document()["runs"]
     assert isolated["ratio_to_open"] is None
     assert "1 users: - of `open`" in row(readme_table(made.document()), "isolated")[3]
@@ -68,4 +70,4 @@ def test_what_was_not_measured_says_why_or_that_it_was_not() -> None:
 def test_the_figure_is_drawn_and_the_table_has_all_runs(tmp_path: Path) -> None:
     document = results().document()
     assert len(tables(document)[0].rows) == len(PLAN.sides())
-    assert [path.name for path in draw_figures(document, tmp_path, FIGURES)] == ["levels.png"]
+    assert [path.name for path in draw_figures(document, tmp_path, figures("levels"))] == ["levels.png"]

@@ -19,12 +19,12 @@ from cloister_bench.levels.plan import FULL, QUICK, SERVED, Plan
 from cloister_bench.levels.results import Results
 from cloister_bench.levels.run import Bench, why_no_mpc
 from cloister_bench.messages import Answer, BrokenAnswer
+from cloister_bench.random_model import write_random_model
 from cloister_bench.report import RunReport
-from cloister_bench.spd.random_model import write_random_model
 from cloister_bench.suite.measurement import Point
 from tests.cli.conftest import commands_are_made_once, run
-from tests.cloister_bench.spd.fakes import TINY
-from tests.cloister_bench.spd.fakes import run as made_run
+from tests.cloister_bench.fakes import TINY
+from tests.cloister_bench.fakes import run as made_run
 
 __all__ = ["commands_are_made_once", "run"]
 SMALL = Plan(users=(1, 2), input_tokens=16, output_tokens=4, requests=1, rounds=1, few=1, mpc_tokens=2)
@@ -138,3 +138,11 @@ def test_options_reach_the_plan_and_the_readme_s_table_is_printed(
 
 def test_help_has_examples(run: Run) -> None:
     assert "cloister bench levels --json levels.json --plot-dir plots" in run("bench", "levels", "--help").stdout
+
+
+async def test_a_server_that_does_not_start_says_its_last_line(tmp_path: Path) -> None:
+    node = levels_run.Node(ModelFolder("none", tmp_path / "none", {}), tmp_path, ())
+    with pytest.raises(ServiceUnavailable, match="ended with status") as failed:
+        async with levels_run.started(node, SERVED):
+            raise AssertionError("it started")
+    assert failed.value.hint

@@ -28,7 +28,7 @@ def test_draws_have_the_type_asked_for() -> None:
     for kind in inputs_of(MAIN):
         drawn = np.asarray(kind.draw())
         assert drawn.shape == kind.shape and str(drawn.dtype) == kind.dtype
-    assert len({str(kind) for kind in inputs_of(MAIN)}) == 4
+    assert len(set(inputs_of(MAIN))) == 4
 
 
 @pytest.mark.parametrize("text", [b"", b"func.func @main(%arg0: tensor<?xf32>) -> ()", MAIN.replace(b"i32", b"c64")])

@@ -1,43 +1,27 @@
-"""Workloads are the same for the same seed, have in common what they should, and are replayed whole, with and without
-a server."""
+"""Workloads are the same for the same seed, have in common what they should, and are replayed whole."""
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 
 import pytest
 
-from cloister.addresses import HttpAddress
 from cloister.errors import SetupError
 from cloister.prefix.templates import ALL, Template
-from cloister_bench.messages import Answer
 from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, Prompt
 from cloister_bench.sharing.offline import replay as replay_offline
-from cloister_bench.sharing.replay import compared, replay
 from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
 from cloister_bench.sharing.workloads import WORKLOADS, Scale, Texts, read_texts
 from cloister_bench.sharing.world import PAGE, Reader, Tokens
 from cloister_bench.suite.documents import draw_figures
-from tests.cloister_bench.stub_server import MODEL, openai_server, stub_server
 
 SCALE = Scale(requests=8)
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> Texts:
-    """The built-in ones, with traces of eight requests in the form of the real ones."""
-    sample, folder = read_texts(None), tmp_path / "chat"
-    folder.mkdir()
-    rows = [
-        {"timestamp": 1000 * n, "output_length": 64, "hash_ids": [0, 10 + n // 2, 100 + n, 200 + n]} for n in range(8)
-    ]
-    (folder / "mooncake_conversation_trace.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    lines = [f"2023-11-16 18:15:{40 + n}.1234567,{100 * n + 100},{8 * n + 8}" for n in range(8)]
-    text = "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines])
-    (folder / "AzureLLMInferenceTrace_conv.csv").write_text(text)
-    return Texts(sample.systems, sample.questions, sample.filler, tmp_path)
+def texts() -> Texts:
+    return read_texts(None)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -58,16 +42,7 @@ def test_a_tenant_has_one_system_prompt_and_its_second_question_follows_the_firs
     assert not any("public" in message for message in second)
 
 
-def test_blocks_of_one_hash_are_one_text_of_one_tenant(texts: Texts) -> None:
-    first, second, third, *_ = WORKLOADS["mooncake"](texts, SCALE, random.Random(1), 1000).chats
-    assert first.system == third.system and first.tenant == second.tenant != third.tenant
-    common = [len(one.questions[0]) for one in (first, second)]
-    assert first.questions[0][:100] == second.questions[0][:100] != third.questions[0][:100] and min(common) > 200
-
-
-def test_without_data_a_trace_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="mooncake"):
-        WORKLOADS["mooncake"](read_texts(None), SCALE, random.Random(1), 4)
+def test_data_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="awesome"):
         read_texts(tmp_path)
 
@@ -105,27 +80,6 @@ def test_each_policy_finds_what_it_should_and_no_more() -> None:
     assert len(replay_offline(prompts, Passing(PAGE), template, VARIANTS["global"], 40)) == 41, "a full pool makes room"
 
 
-async def test_a_workload_is_replayed_whole_under_its_tenants_keys(texts: Texts) -> None:
-    made = WORKLOADS["azure"](texts, Scale(8, 1000.0), random.Random(1), 2)
-    with stub_server(openai_server()) as stub:
-        answers = await replay(HttpAddress.parse(stub.url), ["k0", "k1"], MODEL, "shared", made)
-    assert len(answers) == 8 and None not in answers
-    assert {request.headers["authorization"] for request in stub.requests} == {"Bearer k0", "Bearer k1"}
-    assert {request.body["protection"] for request in stub.requests} == {"shared"}
-
-
-def answer(first: float) -> Answer:
-    return Answer(0.0, first, 2.0, 100, 10, 10, [], 0)
-
-
-def test_first_tokens_are_compared_where_a_policy_shares() -> None:
-    sent = {name: [answer(first), answer(9.0)] for name, first in (("counted", 0.21), ("global", 0.2))}
-    offline = {"partition": [0, 0], "counted": [64, 0], "global": [64, 64]}
-    [counted, _] = compared({**sent, "global": [answer(0.2), None]}, offline, {"counted": 64, "global": 128})
-    assert counted["shared"] == 1 and counted["over_global"] == pytest.approx(1.05) and counted["share"] == 0.32
-    assert compared({"counted": [None, None]}, offline, {"counted": 0})[0]["errors"] == 2
-
-
 def test_gains_are_between_partition_and_global_and_what_was_not_measured_is_no_success(tmp_path: Path) -> None:
     plan = Plan(("partition", "counted", "global"), ("chat",), (200,), 2, 1, 100, "none")
     results = Results(plan, "m")
@@ -137,6 +91,5 @@ def test_gains_are_between_partition_and_global_and_what_was_not_measured_is_no_
     verdicts = {row["name"]: row["met"] for row in document["targets"]}
     assert verdicts["gain of counted, 200 tenants, chat"]
     assert not verdicts["gain of counted+registered, 24 tenants, chat"]
-    assert document["table_3"][-1] == {"set": "chat, 200 tenants", "own": 0.2, "others": 0.4}
     assert tables(document)[0].rows[1] == ["counted", "0.450 (0.62)"]
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-workloads.png"]

@@ -6,12 +6,12 @@ from cloister.errors import ServiceUnavailable
 from cloister.levels import LevelName as Level
 from cloister_bench.report import RunReport
 from cloister_bench.suite.measurement import Measured, Point, in_turn, measure_in_turn, ratio
-from tests.cloister_bench.spd.fakes import run
+from tests.cloister_bench.fakes import run
 
 
-def sides(users: int, rounds: int = 3, isolated_rounds: int = 1, optional: bool = False) -> list[Point]:
+def sides(users: int, rounds: int = 3, isolated_rounds: int = 1) -> list[Point]:
     levels: tuple[Level, ...] = ("open", "partitioned")
-    alone = Point("isolated", users, 64, 64, rounds=isolated_rounds, optional=optional)
+    alone = Point("isolated", users, 64, 64, rounds=isolated_rounds)
     return [*(Point(level, users, 64, 64, rounds=rounds) for level in levels), alone]
 
 
@@ -58,23 +58,15 @@ async def test_every_side_of_a_round_gets_the_same_prompts() -> None:
 
 async def test_rounds_that_do_not_fit_are_left_out_and_the_first_never_is() -> None:
     server = FakeServer()
-    measured = await server.all([*sides(1), *sides(2)], seconds=10.5)
+    await server.all([*sides(1), *sides(2)], seconds=10.5)
     # The first round takes 3 + 4 seconds. One user fits once more (as long as before, at most); two users never.
     assert [(level, users, seed) for level, users, seed in server.asked if seed > 7] == [
         ("partitioned", 1, 8),
         ("open", 1, 8),
     ]
-    assert not measured.left_out
     server = FakeServer()
     await server.all([*sides(1), *sides(2)], seconds=0.0)
     assert len(server.asked) == 6
-
-
-async def test_optional_sides_are_left_out_when_time_is_up_and_said_so() -> None:
-    server = FakeServer()
-    measured = await server.all([*sides(1), *sides(16, optional=True)], seconds=1.0)
-    assert [(point.level, point.users) for point in measured.left_out] == [("isolated", 16)]
-    assert ("open", 16, 7) in server.asked and ("isolated", 16, 7) not in server.asked
 
 
 async def test_what_was_measured_before_a_failure_is_kept() -> None:

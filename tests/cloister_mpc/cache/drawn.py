@@ -10,19 +10,17 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister_bench.mpc.baselines import method_of
-from cloister_bench.mpc.plan import BaselinePlan
 from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles
-from cloister_mpc.cache.methods import Method
+from cloister_mpc.cache.methods import Method, make_method
 from cloister_mpc.cache.plan import CachePlan
-from cloister_mpc.functions.bundle import NAIVE
+from cloister_mpc.functions.bundle import EXACT
 from tests.examples import examples
 
 few = examples(8)
 """Every new shape is compiled: a few examples go a long way."""
 
 Floats = NDArray[np.float32]
-SOFTMAX = NAIVE.softmax
+SOFTMAX = EXACT.softmax
 NO_OFFSET = np.zeros((1, 1, 1), np.float32)
 
 
@@ -31,16 +29,10 @@ def at_once(function: Callable[..., Any], *given: Any) -> Any:
     return jax.jit(lambda *values: function(*values))(*given)
 
 
-def plan_of(method: str, **settings: object) -> CachePlan:
-    """A plan of any method, served or not."""
-    kind = CachePlan if method in ("mpcache", "full") else BaselinePlan
-    return kind(method=method, **settings)  # type: ignore[arg-type]
-
-
 def plan(method: str = "mpcache", **settings: object) -> CachePlan:
     """A plan for the small prompts of tests: no floor under its budget."""
-    return plan_of(
-        method,
+    return CachePlan(
+        method=method,  # type: ignore[arg-type]
         **{
             "at_least": 0,
             "pinned_first": 4,
@@ -48,7 +40,7 @@ def plan(method: str = "mpcache", **settings: object) -> CachePlan:
             "static_keep": 0.5,
             "window": 0.2,
             **settings,
-        },
+        },  # type: ignore[arg-type]
     )
 
 
@@ -90,7 +82,7 @@ def built(chosen: CachePlan, prompt: PromptLayer, new_tokens: int = 3, seed: int
 @lru_cache
 def _builder(chosen: CachePlan, tokens: int, new_tokens: int) -> tuple[Method, Callable[..., Cache]]:
     """Compiled once for all tests of a plan."""
-    method = method_of(chosen, tokens, new_tokens)
+    method = make_method(chosen, tokens, new_tokens)
 
     def cache_of(prompt: PromptLayer, shuffles: Shuffles) -> Cache:
         return method.build(prompt, method.evict(prompt, SOFTMAX, NO_OFFSET, shuffles))

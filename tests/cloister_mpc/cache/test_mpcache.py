@@ -68,7 +68,7 @@ def test_a_step_reads_what_algorithm_3_reads(name: str) -> None:
         cache = write_slots(cache, method.first_free, new_keys, new_values)
         choice = method.choose(queries, cache, shuffles)
         seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 1)
-        return method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)[0]
+        return method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
 
     out = at_once(step, cache, drawn_shuffles(7, 2, method.choose_shuffles))
 

@@ -41,7 +41,7 @@ def test_gathered_scores_answer_as_one_by_one(clusters: int, size: int, new: int
     values[..., -1], pinned_values[..., -1] = 1, 1
     values[:, :1] = 0  # a token of padding, which weighs nothing even when its cluster is chosen
     keys, pinned_keys = floats(draw, groups, clusters * size, 8), floats(draw, groups, pinned, 8)
-    cache = Cache(keys, values, None, pinned_keys, pinned_values, None)
+    cache = Cache(keys, values, None, pinned_keys, pinned_values)
     places = np.stack([draw.permutation(clusters)[: max(1, clusters // 2)] for _ in range(groups)])
     choice = np.eye(clusters, dtype=np.int32)[places]
     queries, seen = floats(draw, groups * group, new, 8), np.asarray(seen_slots(pinned, pinned - new, new))
@@ -50,7 +50,7 @@ def test_gathered_scores_answer_as_one_by_one(clusters: int, size: int, new: int
     assert sizes is not None
 
     def attend(*given: Any) -> Any:
-        return MPCache(sizes, new).attend(*given, SOFTMAX, NO_OFFSET, seen)[0]
+        return MPCache(sizes, new).attend(*given, SOFTMAX, NO_OFFSET, seen)
 
     by_scores = at_once(attend, queries, cache, choice)
     for head in range(groups * group):

@@ -14,7 +14,6 @@ from cloister_mpc.client import passes
 from cloister_mpc.client.passes import ModelAtParties
 from cloister_mpc.config import read_config
 from cloister_mpc.messages import GenerationSpec
-from cloister_mpc.model.programs import outline_of
 from tests.controller.test_attested_settings import parties_file
 
 
@@ -51,4 +50,4 @@ async def test_the_parties_are_asked_for_the_full_cache_unless_another_plan_is_g
     monkeypatch.setattr(passes, "programs_for", lambda *_: None)
     parties = await ModelAtParties.reach(parties_file(tmp_path), 1.0, tmp_path / "ca.crt", **asked)  # type: ignore[arg-type]
     await parties.open(300, 16, "token", lambda done: None)
-    assert outline_of(specs[0]).cache.method == method
+    assert specs[0].cache.method == method

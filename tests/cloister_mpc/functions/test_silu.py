@@ -2,41 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hn
 
 pytest.importorskip("jax", reason="JAX is not installed: make mpc")
 
 import jax
 
-from cloister_mpc.functions.activations import CALM_WITHIN, EDGE, ordered_silu, silu, times
-from tests.examples import examples
-
-SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for each
+from cloister_mpc.functions.activations import CALM_WITHIN, ordered_silu, times
 
 
 def exact(x: np.ndarray) -> np.ndarray:
     return np.asarray(jax.nn.silu(x))
-
-
-@examples(15)
-@given(hn.arrays(np.float32, SHAPES, elements=st.floats(-60, 60, width=32)))
-def test_close_for_any_shape(x: np.ndarray) -> None:
-    np.testing.assert_allclose(np.asarray(silu(x)), exact(x), atol=0.0073)
-
-
-def test_close_everywhere_and_closer_near_zero() -> None:
-    x = np.linspace(-60, 60, 120_001).astype(np.float32)
-    away = np.abs(np.asarray(silu(x)) - exact(x))
-    assert away.max() <= 0.0073
-    assert away[np.abs(x) < 1].max() <= 0.0014
-    assert away[60_000] < 1e-6, "at zero"
-
-
-def test_tails_are_exact() -> None:
-    x = np.array([-1000, -EDGE - 0.01, EDGE + 0.01, 1000], np.float32)
-    assert np.asarray(silu(x)).tolist() == [0, 0, x[2], 1000]
 
 
 def of_ordered(x: np.ndarray, calm: int) -> np.ndarray:

@@ -17,7 +17,7 @@ SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for eac
 @examples(15)
 @given(hn.arrays(np.float32, SHAPES, elements=st.integers(-20, 20)))
 def test_zero_then_middle_then_the_input(x: np.ndarray) -> None:
-    found = np.asarray(with_tails(x, x * 0 + 100, 7.5))
+    found = np.asarray(with_tails(x, x * 0 + 100, 7.5, x))
     np.testing.assert_array_equal(found, np.where(x > 7.5, x, np.where(x < -7.5, 0, 100)))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from cloister_bench.mpc.baselines import method_of
-from cloister_mpc.cache.base import Cache, Eviction, PromptLayer, Shuffles
+from cloister_mpc.cache.base import Cache, PromptLayer, Shuffles
+from cloister_mpc.cache.methods import make_method
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.shape import bucket_of, permutations
@@ -21,7 +21,7 @@ from cloister_mpc.model.shape import bucket_of, permutations
 def teacher_forced(model: PlainModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Logits (n, V) after every one of the tokens, in one pass with full attention."""
     wide = bucket_of(len(tokens))
-    hidden, present = model.columns(tokens, wide, 0)
+    hidden, present = model.columns(tokens, wide)
     angles = model.angles(-wide, wide)
     for number in range(model.shape.layers):
         hidden, _ = model.prompt_layer(number, 1, hidden, present, angles)
@@ -34,9 +34,8 @@ class PlainGeneration:
     def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, new_tokens: int) -> None:
         self._model = model
         self._bucket = bucket_of(prompt_tokens)
-        self.method = method_of(plan, self._bucket, new_tokens)
+        self.method = make_method(plan, self._bucket, new_tokens)
         self.caches: list[Cache] = []
-        self._length = 0
         self._step = jax.jit(self._run_step)
         self._keep = jax.jit(self._run_keep)
         self._build = jax.jit(self.method.build)
@@ -44,9 +43,9 @@ class PlainGeneration:
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits (V,) after the prompt."""
         model, method = self._model, self.method
-        hidden, present = model.columns(tokens, self._bucket, 0)
+        hidden, present = model.columns(tokens, self._bucket)
         angles = model.angles(-self._bucket, self._bucket)
-        self._length, self.caches = len(tokens), []
+        self.caches = []
         for number in range(model.shape.layers):
             hidden, prompt = model.prompt_layer(number, method.window, hidden, present, angles)
             offset = model.weights.layers[number].offset
@@ -58,7 +57,7 @@ class PlainGeneration:
     def step(self, at: int, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits (n, V) after generated tokens at positions `at`, `at` + 1, …"""
         model, columns = self._model, len(tokens)
-        hidden, _ = model.columns(tokens, columns, self._length + at)
+        hidden, _ = model.columns(tokens, columns)
         angles, slot = model.angles(at, columns), jnp.int32(self.method.first_free + at)
         for number in range(model.shape.layers):
             hidden, self.caches[number] = self._step(
@@ -74,7 +73,7 @@ class PlainGeneration:
             answer.append(int(self.step(len(answer) - 1, answer[-1:])[0].argmax()))
         return answer
 
-    def _run_keep(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Eviction | None:
+    def _run_keep(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Array | None:
         return self.method.evict(prompt, self._model.decoder.functions.softmax, offset, shuffles)
 
     def _run_step(self, *given: Any) -> tuple[Array, Cache]:

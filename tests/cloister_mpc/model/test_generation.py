@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,10 @@ from msgspec.structs import replace
 
 from cloister_mpc.cache.plan import CachePlan
 from cloister_mpc.functions.bundle import LEAN
+from cloister_mpc.messages import GenerationSpec
 from cloister_mpc.model.decoder import PlainModel
 from cloister_mpc.model.generation import Generation, GenerationError
-from cloister_mpc.model.programs import Outline, dealt
+from cloister_mpc.model.programs import dealt
 from cloister_mpc.model.shape import one_hots, permutations
 from tests.cloister_mpc.kept import kept_programs
 from tests.cloister_mpc.model.plain_generation import PlainGeneration
@@ -22,7 +22,7 @@ from tests.cloister_mpc.model.tiny import TinyModel, some_tokens, tiny_model
 from tests.cloister_mpc.thread_parties import ThreadParties
 
 PROMPT = some_tokens(23, seed=1)
-SHORT = Outline(prompt_tokens=32, new_tokens=4, answer="logits")
+SHORT = GenerationSpec(prompt_tokens=32, new_tokens=4, answer="logits")
 MPCACHE = CachePlan(
     method="mpcache", budget=0.5, at_least=0, static_keep=0.75, cluster=4, pinned_first=4, pinned_last=4
 )
@@ -50,28 +50,26 @@ def holding(model: TinyModel) -> Iterator[ThreadParties]:
 class Client:
     """Deals, has all parties run a pass, and puts the answer together."""
 
-    def __init__(self, threads: ThreadParties, model: TinyModel, outline: Outline, name: str) -> None:
+    def __init__(self, threads: ThreadParties, model: TinyModel, spec: GenerationSpec, name: str) -> None:
         self.threads, self.model, self.name = threads, model, name
-        self.programs = kept_programs(model.shape, outline)
+        self.programs = kept_programs(model.shape, spec)
         self.parties = [
             Generation(party.runtime, self.programs, threads.dealer, name=name) for party in threads.parties
         ]
-        self.known = 0
 
     def prefill(self, tokens: list[int]) -> np.ndarray:
-        self.known = len(tokens)
-        self._deal(tokens, None, 0)
+        self._deal(tokens, None)
         self.threads.each(lambda party: self.parties[party.rank].prefill())
         return self.threads.join(f"{self.name}/answer")
 
     def step(self, at: int, tokens: list[int]) -> np.ndarray:
-        self._deal(tokens, len(tokens), self.known + at)
+        self._deal(tokens, len(tokens))
         self.threads.each(lambda party: self.parties[party.rank].step(at, len(tokens)))
         return self.threads.join(f"{self.name}/answer")
 
-    def _deal(self, tokens: list[int], columns: int | None, first: int) -> None:
+    def _deal(self, tokens: list[int], columns: int | None) -> None:
         wanted = dealt(self.programs, columns)
-        hots = one_hots(self.model.shape, tokens, columns or self.programs.outline.prompt_tokens, first)
+        hots = one_hots(self.model.shape, tokens, columns or self.programs.spec.prompt_tokens)
         shuffles = {name: permutations(*sizes[:2]) for name, (sizes, _) in wanted.items() if "shuffles" in name}
         values = hots | shuffles
         assert {name: (value.shape, str(value.dtype)) for name, value in values.items()} == wanted
@@ -93,35 +91,28 @@ def test_logits_are_the_plain_models(threads: ThreadParties, model: TinyModel) -
     logits_agree(threads, model)
 
 
-@pytest.mark.release
-def test_so_are_those_of_gpt2(tmp_path: Path) -> None:
-    gpt2 = tiny_model("gpt2", tmp_path)
-    with holding(gpt2) as threads:
-        logits_agree(threads, gpt2)
-
-
 def test_the_likeliest_token_is_found_inside(threads: ThreadParties, model: TinyModel) -> None:
-    client = Client(threads, model, Outline(prompt_tokens=32, new_tokens=4), "token")
+    client = Client(threads, model, GenerationSpec(prompt_tokens=32, new_tokens=4), "token")
     first = int(client.prefill(PROMPT)[0])
     expected = model.logits(PROMPT)[-1]
     assert expected[first] > expected.max() - 0.2
 
 
 def test_selection_on_shares_reads_what_its_twin_reads(threads: ThreadParties, model: TinyModel) -> None:
-    outline = Outline(prompt_tokens=32, new_tokens=2, cache=MPCACHE, answer="logits")
+    spec = GenerationSpec(prompt_tokens=32, new_tokens=2, cache=MPCACHE, answer="logits")
     prompt = some_tokens(29, seed=3)
-    client = Client(threads, model, outline, "selecting")
+    client = Client(threads, model, spec, "selecting")
     assert any("shuffles" in name for name in dealt(client.programs, 1))
     twin = PlainGeneration(PlainModel(model.shape, model.weights, LEAN), MPCACHE, len(prompt), 2)
     expected = [twin.prefill(prompt), twin.step(0, [9])[0]]
     found = [client.prefill(prompt)[:, 0], client.step(0, [9])[:, 0]]
     assert np.abs(np.stack(found) - np.stack(expected)).max() < 0.15
-    threads.put_all(one_hots(model.shape, [9], 1, 30), "selecting/")
+    threads.put_all(one_hots(model.shape, [9], 1), "selecting/")
     with pytest.raises(RuntimeError):  # a shuffle serves once, and no new ones were dealt
         threads.each(lambda party: client.parties[party.rank].step(1))
 
 
-def test_outlines_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
+def test_specs_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
     token, logits = (kept_programs(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
     assert token.prompt() is logits.prompt()
     assert token.head(1).code != logits.head(1).code

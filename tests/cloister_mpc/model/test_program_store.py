@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 pytest.importorskip("spu", reason="SPU is not installed: make mpc")
 
 from cloister_mpc.cache.plan import CachePlan
+from cloister_mpc.functions.bundle import EXACT
+from cloister_mpc.messages import GenerationSpec
 from cloister_mpc.model import program_store, programs
 from cloister_mpc.model.program_store import Program, ProgramStore, code_version, key_of
-from cloister_mpc.model.programs import AROUND, Outline, Programs
+from cloister_mpc.model.programs import AROUND, Programs
 from cloister_mpc.party.weight_store import program_folder
 from tests.cloister_mpc.local import SHAPE
 
@@ -152,42 +154,47 @@ def _of_this_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_that_a_program_depends_on_is_in_its_terms() -> None:
     """Around the layers the cache does not matter, and the answer only at the end."""
-    outline = Outline(16, 4)
+    spec = GenerationSpec(16, 4)
     others = {
-        "prompt": Outline(32, 4),
-        "room": Outline(16, 8),
-        "cache": Outline(16, 4, CachePlan(method="full", pinned_first=1)),
-        "functions": Outline(16, 4, functions="naive"),
+        "prompt": GenerationSpec(32, 4),
+        "room": GenerationSpec(16, 8),
+        "cache": GenerationSpec(16, 4, CachePlan(method="full", pinned_first=1)),
     }
     for name in ("embed", "prompt", "step", "rescale", "last", "head"):
         key = (name, 2, "any")
-        plain = key_of(Programs(SHAPE, outline)._terms(key))
+        plain = key_of(Programs(SHAPE, spec)._terms(key))
         changed = {what for what, other in others.items() if key_of(Programs(SHAPE, other)._terms(key)) != plain}
-        assert changed == ({"functions"} if name in AROUND else set(others))
+        assert changed == (set() if name in AROUND else set(others))
         wider = program_store.msgspec.structs.replace(SHAPE, inner=SHAPE.inner + 1)
-        assert key_of(Programs(wider, outline)._terms(key)) != plain
-        assert key_of(Programs(SHAPE, outline)._terms((name, 3, "any"))) != plain
-        assert key_of(Programs(SHAPE, outline)._terms((name, 2, "logits"))) != plain
+        assert key_of(Programs(wider, spec)._terms(key)) != plain
+        assert key_of(Programs(SHAPE, spec)._terms((name, 3, "any"))) != plain
+        assert key_of(Programs(SHAPE, spec)._terms((name, 2, "logits"))) != plain
+
+
+def test_other_functions_are_not_kept_beside_those_that_are_served(tmp_path: Path) -> None:
+    programs = Programs(SHAPE, GenerationSpec(16, 4), store=ProgramStore(tmp_path), functions=EXACT)
+    programs.rescale(1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_around_the_layers_programs_are_the_same_whatever_the_cache() -> None:
-    """What `AROUND` claims, and so one outline's program is another's."""
-    one = Programs(SHAPE, Outline(16, 4, answer="logits"))
-    other = Programs(SHAPE, Outline(32, 8, CachePlan(method="mpcache", at_least=0), answer="logits"))
+    """What `AROUND` claims, and so one spec's program is another's."""
+    one = Programs(SHAPE, GenerationSpec(16, 4, answer="logits"))
+    other = Programs(SHAPE, GenerationSpec(32, 8, CachePlan(method="mpcache", at_least=0), answer="logits"))
     for programs_of in (Programs.embed, Programs.rescale, Programs.last, Programs.head):
         assert same(programs_of(one, 2), programs_of(other, 2))
 
 
 def test_a_compiled_program_comes_back_as_it_was(store: ProgramStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Programs(SHAPE, Outline(16, 4, answer="logits"), store=store).last(16)
+    first = Programs(SHAPE, GenerationSpec(16, 4, answer="logits"), store=store).last(16)
 
     def fails(*_: object) -> Program:
         raise AssertionError("it was compiled again")
 
     monkeypatch.setattr(programs, "_compiled", fails)
-    assert same(Programs(SHAPE, Outline(16, 4, answer="logits"), store=store).last(16), first)
+    assert same(Programs(SHAPE, GenerationSpec(16, 4, answer="logits"), store=store).last(16), first)
     with pytest.raises(AssertionError, match="compiled again"):
-        Programs(SHAPE, Outline(16, 4), store=store).last(32)
+        Programs(SHAPE, GenerationSpec(16, 4), store=store).last(32)
 
 
 def test_who_shares_a_folder_compiles_once(store: ProgramStore) -> None:

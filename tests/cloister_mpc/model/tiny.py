@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import GPT2Config, LlamaConfig, PretrainedConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from cloister.models.source import open_folder
 from cloister_mpc.model.shape import ModelShape
@@ -30,7 +30,6 @@ _LLAMA: dict[str, Any] = {
 CONFIGS: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**_LLAMA, tie_word_embeddings=True),
     "llama-with-biases": LlamaConfig(**_LLAMA, attention_bias=True, mlp_bias=True),
-    "gpt2": GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=128),
 }
 
 

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
 
 from cloister_mpc.local_parties import local_programs, make_local
 from cloister_mpc.messages import Complete, Load
+from cloister_mpc.party import party as party_module
 from cloister_mpc.party.party import Party
 from cloister_mpc.party.weight_store import program_folder
 
 
 class FakeWorkers:
-    def __init__(self) -> None:
-        self.loads: list[Load] = []
+    loads: ClassVar[list[Load]] = []
 
-    async def join(self, load: Load) -> None:
+    def __init__(self, *_: object) -> None: ...
+
+    async def start(self, key: bytes, load: Load) -> None:
         self.loads.append(load)
+
+
+@pytest.fixture(autouse=True)
+def fake_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(party_module, "Workers", FakeWorkers)
 
 
 async def told(folder: Path, **place: Any) -> str:
     """The folder that an engine is told of, where the party's settings are these."""
-    config = make_local(folder, "cheetah")
+    config = make_local(folder)
     config = replace(config, party=tuple(replace(each, **place) for each in config.party))
-    party, workers = Party(config, 0), FakeWorkers()
-    party._workers = workers  # type: ignore[assignment]
+    party = Party(config, 0)
     party.weights.complete = Complete("tiny", b"{}", ())
-    await party.join()
+    await party.join(b"k" * 16)
     party.weights.close()
-    return workers.loads[0].programs
+    return FakeWorkers.loads[-1].programs
 
 
 async def test_programs_lie_on_the_shelf_or_where_the_settings_say(tmp_path: Path) -> None:

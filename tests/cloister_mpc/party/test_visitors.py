@@ -24,7 +24,7 @@ from tests.link.strangers import closes, strangers
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> PartiesConfig:
-    return make_local(tmp_path_factory.mktemp("visited"), "cheetah")
+    return make_local(tmp_path_factory.mktemp("visited"))
 
 
 @asynccontextmanager

@@ -30,10 +30,6 @@ class GpuCache(KVCache):
     def read(self, block: int) -> bytes:
         return self._held[block].view(torch.uint8).cpu().numpy().tobytes()
 
-    def write(self, block: int, data: bytes) -> None:
-        held = self._held[block].view(torch.uint8)
-        held.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(held.shape))
-
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Some at a time: what is copied is held twice meanwhile, and a sealed process gets little memory."""
         places = torch.tensor([list(sources), list(targets)], dtype=torch.int64, device="cuda")

@@ -1,9 +1,7 @@
 """`open` and `shared`: the frontend reads the prompt, the service gets its tokens and decodes. No vault is involved."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
@@ -53,7 +51,6 @@ class OpenRoute(Route):
 
 
 PATIENCE_S = 1.0  # then a request finds of other tenants' blocks only what is registered
-MAX_UNLABELLED = 1024  # requests that are served while a label that passes more may come
 
 
 class SharedRoute(OpenRoute):
@@ -66,7 +63,6 @@ class SharedRoute(OpenRoute):
         super().__init__(node, sharing.policy)
         self._sharing, self._is_read = sharing, is_read
         self._held: dict[int, tuple[GeneratePrompt, asyncio.TimerHandle]] = {}
-        self._unlabelled: OrderedDict[int, GeneratePrompt] = OrderedDict()
 
     def hand_over(self, service: Service, order: GeneratePrompt, *, examined: bool) -> None:
         if order.salt or not self._sharing.labels:
@@ -78,39 +74,23 @@ class SharedRoute(OpenRoute):
             service.send_together(order, self._sharing.label(order, 0))
         else:
             loop = asyncio.get_running_loop()
-            late = partial(self._serve, order.request_id, final=False)
-            self._held[order.request_id] = order, loop.call_later(PATIENCE_S, late)
-
-    def labelled(self, request_id: int, passed: int, *, final: bool = True) -> None:
-        """A detector found nothing private in the first `passed` tokens. If not `final`, a judge may pass more."""
-        if request_id in self._held:
-            self._serve(request_id, passed, final=final)
-        elif (order := self._unlabelled.get(request_id)) is not None:
-            self.node.send(self._sharing.label(order, passed, final=final))
-        if final:
-            self._unlabelled.pop(request_id, None)
+            self._held[order.request_id] = order, loop.call_later(PATIENCE_S, self.serve, order.request_id)
 
     def serve_all_of(self, tenant: str) -> None:
         """Before ForgetTenant follows."""
         for order, _ in list(self._held.values()):
             if order.tenant == tenant:
-                self._serve(order.request_id)
-        self._unlabelled = OrderedDict(
-            (request_id, order) for request_id, order in self._unlabelled.items() if order.tenant != tenant
-        )
+                self.serve(order.request_id)
 
     def cancel(self, request: Request) -> None:
         if not self._took(request.request_id):
             super().cancel(request)
 
-    def _serve(self, request_id: int, passed: int = 0, *, final: bool = True) -> None:
+    def serve(self, request_id: int, passed: int = 0) -> None:
+        """`passed`: the first tokens in which a detector found nothing private."""
         order = self._took(request_id)
         if order is not None and request_id in self.node.requests and self.node.service is not None:
-            self.node.service.send_together(order, self._sharing.label(order, passed, final=final))
-            if not final:
-                self._unlabelled[request_id] = order
-                if len(self._unlabelled) > MAX_UNLABELLED:
-                    self._unlabelled.popitem(last=False)
+            self.node.service.send_together(order, self._sharing.label(order, passed))
 
     def _took(self, request_id: int) -> GeneratePrompt | None:
         held = self._held.pop(request_id, None)

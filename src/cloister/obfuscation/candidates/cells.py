@@ -24,16 +24,17 @@ class Slot:
 
 
 class Cells:
-    """A list in data/: a line `kind|word|word|…|` is a cell, and no word is in two."""
+    """A list in data/: a line `kind|word|word|…|` is a cell, and no word is in two. `part`: kinds that begin so."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, part: str = "") -> None:
+        self._name, self._part = name, part.encode()
         self._text = b""
 
     def load(self) -> bytes:
         if not self._text:
             path = files("cloister.obfuscation.candidates").joinpath("data", f"{self._name}.txt")
-            self._text = b"\n" + path.read_bytes()
+            lines = path.read_bytes().splitlines(keepends=True)
+            self._text = b"\n" + b"".join(line for line in lines if line.startswith(self._part))
         return self._text
 
     def __iter__(self) -> Iterator[tuple[str, Cell]]:

@@ -1,11 +1,11 @@
 """E-mail addresses made of a person's name at a provider that anyone may use: another name, other digits."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cloister.obfuscation.candidates.base import Pool
 from cloister.obfuscation.candidates.cells import Slot, apart, block, side_by_side
-from cloister.obfuscation.candidates.names import LISTS
+from cloister.obfuscation.candidates.names import LISTS, person_slots
 
 _PROVIDERS = (
     "gmail yahoo hotmail outlook aol icloud fastmail protonmail proton live msn ymail googlemail comcast verizon att "
@@ -23,19 +23,20 @@ def email_pool(secret: str) -> Pool | None:
     read = _read(local)
     if domain.split(".")[0].lower() not in PROVIDERS or read is None:
         return None
-    slots = [slot for part, kind in read if (slot := _slot(part, kind)) is not None]
-    if not any(not slot.free for slot in slots):
+    kinds = [kind for _, kind in read]
+    slots = _slots([part for part, _ in read], kinds)
+    if slots is None or not any(slot is not None and not slot.free for slot in slots):
         return None
+    changed = [slot for slot in slots if slot is not None]
     values = []
-    for member in side_by_side(slots):
+    for member in side_by_side(changed):
         words = iter(member)
-        parts = [part if _slot(part, kind) is None else next(words) for part, kind in read]
+        parts = [part if slot is None else next(words) for (part, _), slot in zip(read, slots, strict=True)]
         again = _read("".join(parts))
-        if (
-            again is not None
-            and [kind for _, kind in again] == [kind for _, kind in read]
-            and [part for part, _ in again] == parts
-        ):
+        same = again is not None and again == list(zip(parts, kinds, strict=True))
+        if same and [slot and slot.values for slot in _slots(parts, kinds) or ()] == [
+            slot and slot.values for slot in slots
+        ]:
             values.append(f"{''.join(parts)}@{domain}")
     fixed = frozenset(re.findall(r"\w+", domain.lower()))
     return Pool(apart(values, secret, lambda word: word in fixed), "e-mail address of a person")
@@ -72,11 +73,21 @@ def _split(word: str) -> Iterator[Reading]:
         yield [(word[:1], "initial"), (word[1:], "surname")]
 
 
-def _slot(part: str, kind: str) -> Slot | None:
-    if kind == "digits":
-        values = tuple(f"{number:0{len(part)}}" for number in range(10 ** min(len(part), 4)))
-        return block(values, values.index(part)) if len(part) <= 4 else None
+def _slots(parts: Sequence[str], kinds: Sequence[str]) -> list[Slot | None] | None:
+    """None within: a part that stays. None: a name that no list has."""
+    named = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if kind in LISTS]
+    names = person_slots([part for part, _ in named], [kind for _, kind in named])
+    if names is None:
+        return None
+    words = iter(names)
+    return [next(words) if kind in LISTS else _free(part, kind) for part, kind in zip(parts, kinds, strict=True)]
+
+
+def _free(part: str, kind: str) -> Slot | None:
+    if kind == "digits" and len(part) <= 4:
+        values = tuple(f"{number:0{len(part)}}" for number in range(10 ** len(part)))
+        return block(values, values.index(part))
     if kind == "initial":
         letters = next((each for each in _LETTERS if part in each), (part,))
         return Slot(letters, letters.index(part), free=True)
-    return LISTS[kind].slot(part) if kind else None
+    return None

@@ -2,6 +2,7 @@
 Cells keep culture, gender, frequency and capitals. Titles, suffixes and particles stay."""
 
 import re
+from collections.abc import Sequence
 
 from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.candidates.cells import Cells, Slot, apart, side_by_side
@@ -23,6 +24,13 @@ _POSSESSIVE = re.compile(r"['’]s?\Z")
 _INITIALS = tuple("ABCDEFGHJKLMPRST"), tuple("INOUVWYZ")
 _FIXED = TITLES | SUFFIXES | PARTICLES
 LISTS = {"given": Cells("given"), "surname": Cells("surname"), "single": Cells("alone")}
+_CULTURES = "spanish french german italian portuguese slavic dutch nordic turkish south-asian east-asian american"
+CULTURES = tuple(_CULTURES.split())
+ALSO = {
+    (kind, culture): Cells("origins", f"also {label} {culture}")
+    for kind, label in (("given", "given name"), ("surname", "surname"))
+    for culture in CULTURES
+}  # names that more people have of another culture
 
 
 class Names:
@@ -34,14 +42,15 @@ class Names:
         kinds = _kinds(tokens)
         if kinds is None:
             return None
-        slots = [slot for token, kind in zip(tokens, kinds, strict=True) if (slot := _slot(token, kind))]
-        if len(slots) < sum(kind != "" for kind in kinds) or not slots:
+        named = [kind for kind in kinds if kind]
+        slots = person_slots([token for token, kind in zip(tokens, kinds, strict=True) if kind], named)
+        if not slots:
             return None
         values = []
         for member in side_by_side(slots):
             words = iter(member)
             spelt = [next(words) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
-            if _kinds(spelt) == kinds:  # "Major" is a given name, and a title
+            if _kinds(spelt) == kinds and alike(slots, member, named):  # "Major" is a given name, and a title
                 values.append("".join(spelt) + end)
         return Pool(apart(values, secret, _FIXED.__contains__), _shown(slots))
 
@@ -87,17 +96,51 @@ def _stays(token: str, place: int, tokens: list[str]) -> bool:
     return token.islower() and low in PARTICLES and place + 1 < len(tokens)
 
 
-def _slot(token: str, kind: str) -> Slot | None:
-    if not kind:
-        return None
-    if kind == "initial":
-        for letters in _INITIALS:
-            for spelt in (letters, tuple(map(str.lower, letters))):
-                if token in spelt:
-                    return Slot(spelt, spelt.index(token), free=True)
-        return Slot((token,), 0, free=True)
-    return LISTS[kind].slot(token)
+def person_slots(words: Sequence[str], kinds: Sequence[str]) -> list[Slot] | None:
+    """Of one culture, the first that all words have; else each of its own: an American given name, a Chinese surname.
+    None where a word is in no list."""
+    slots = [
+        _initial(word) if kind == "initial" else LISTS[kind].slot(word) for word, kind in zip(words, kinds, strict=True)
+    ]
+    known = [slot for slot in slots if slot is not None]
+    return _of_one_culture(known, words, kinds) if len(known) == len(slots) else None
+
+
+def _of_one_culture(own: list[Slot], words: Sequence[str], kinds: Sequence[str]) -> list[Slot]:
+    cultures = [_culture(slot) for slot in own if not slot.free]
+    if len(cultures) < 2 or len({*cultures}) == 1:
+        return own
+    for culture in CULTURES:
+        shared = [
+            slot if slot.free or _culture(slot) == culture else ALSO[kind, culture].slot(word)
+            for slot, word, kind in zip(own, words, kinds, strict=True)
+        ]
+        if None not in shared:
+            return [slot for slot in shared if slot is not None]
+    return own
+
+
+def alike(slots: Sequence[Slot], member: Sequence[str], kinds: Sequence[str]) -> bool:
+    """Whether the words of a member, one of each slot, get these slots again."""
+    own = [
+        LISTS[kind].slot(word) if slot.kind.startswith("also") else slot
+        for slot, word, kind in zip(slots, member, kinds, strict=True)
+    ]
+    read = _of_one_culture([slot for slot in own if slot is not None], member, kinds) if None not in own else ()
+    return [one.values for one in read] == [one.values for one in slots]
+
+
+def _culture(slot: Slot) -> str:
+    return next(culture for culture in slot.kind.split() if culture in CULTURES)
+
+
+def _initial(token: str) -> Slot:
+    for letters in _INITIALS:
+        for spelt in (letters, tuple(map(str.lower, letters))):
+            if token in spelt:
+                return Slot(spelt, spelt.index(token), free=True)
+    return Slot((token,), 0, free=True)
 
 
 def _shown(slots: list[Slot]) -> str:
-    return " + ".join(dict.fromkeys(slot.kind for slot in slots if slot.kind)) or "initials"
+    return " + ".join(dict.fromkeys(slot.kind for slot in slots if slot.kind)).replace("also ", "") or "initials"

@@ -11,7 +11,7 @@ from cloister.obfuscation.index import Prf
 from cloister.obfuscation.parts import words_in
 
 MAX_CHARACTERS = 100
-COMPANIES = Cells("companies")
+COMPANIES, HEADS = Cells("companies"), Cells("heads")
 _PUBLIC = (
     "hospital clinic medical center centre health healthcare system memorial general regional community university "
     "college school high elementary middle institute children's veterans rehabilitation rehab nursing home care "
@@ -24,6 +24,14 @@ _PRIVATE = (
     "gmbh ag kg se sa sarl sas s.a. holding holdings bank bancorp trust insurance financial capital investments "
     "consulting solutions technologies technology systems software industries international enterprises logistics "
     "foods motors energy electric pharmacy pharmaceuticals laboratories labs media studios construction realty law "
+    "airlines airways analytics data digital global science sciences networks network communications telecom products "
+    "properties resources materials brands entertainment games interactive robotics aerospace aviation defense power "
+    "chemical chemicals steel metals mining oil gas petroleum water utilities semiconductor semiconductors devices web "
+    "instruments bioscience biosciences therapeutics diagnostics research management advisors estate hotels resorts "
+    "restaurants stores retail markets supply equipment engineering design designs builders homes automotive parts "
+    "auto transport transportation shipping freight railway lines cloud security wireless mobile online pictures music "
+    "club publishing press news education learning training staffing advertising marketing apparel furniture farms "
+    "brewing coffee beverage cosmetics wellness fitness sports economic worldwide "
     "firm et fils und söhne and the of & - , ' for at de la st st. saint mount"
 )
 PUBLIC, PRIVATE = frozenset(_PUBLIC.split()), frozenset(_PRIVATE.split())
@@ -67,7 +75,8 @@ def _read(secret: str) -> Reading | None:
     words = [token.lower() for token in tokens if not token.isspace()]
     public = any(word in PUBLIC for word in words)
     if not public and not any(word in PRIVATE - {"of", "the", "for", "at", "de", "la"} for word in words):
-        return None
+        people = _people(tokens)  # "Reed Elsevier"
+        return people if people is not None and tokens[0][0].isupper() else None
     read: Reading = []
     run: list[str] = []
     for token in (*tokens, ""):
@@ -88,12 +97,20 @@ def _read(secret: str) -> Reading | None:
 
 
 def _named(run: list[str], public: bool) -> Reading | None:
-    """The whole run a place (first for what is public), or each word a surname, or before surnames a given name."""
-    place = PLACES.slot("".join(run))
-    people: Reading = [(token, None if token.isspace() else LISTS["surname"].slot(token)) for token in run]
-    if len(run) == 3 and LISTS["given"].slot(run[0]) is not None:
-        people[0] = run[0], LISTS["given"].slot(run[0])
-    known = all(token.isspace() or slot is not None for token, slot in people) and len(run) <= 3
-    if place is not None and len(place.values) in (16, 32, 64) and (public or not known):
+    """The whole run a place (first for what is public), or people, or words that companies have in their names."""
+    place, people = PLACES.slot("".join(run)), _people(run)
+    if place is not None and len(place.values) in (16, 32, 64) and (public or people is None):
         return [("".join(run), place)]
-    return people if known else None
+    if people is not None:
+        return people
+    heads: Reading = [(token, None if token.isspace() else HEADS.slot(token)) for token in run]
+    return heads if all(token.isspace() or slot is not None for token, slot in heads) and len(run) <= 3 else None
+
+
+def _people(run: list[str]) -> Reading | None:
+    """At most two surnames, or a given name before one."""
+    people: Reading = [(token, None if token.isspace() else LISTS["surname"].slot(token)) for token in run]
+    if len(run) == 3 and (given := LISTS["given"].slot(run[0])) is not None:
+        people[0] = run[0], given
+    known = all(token.isspace() or slot is not None for token, slot in people) and len(run) <= 3
+    return people if known and run else None

@@ -19,8 +19,9 @@ VOCABULARIES: Mapping[Category, Vocabulary] = {
 }  # free text has none
 _LISTS = (
     *names.LISTS.values(),
+    *names.ALSO.values(),
     *(places.PLACES, places.TOWNS, places.ZIPS, places.STREETS, places.STATES),
-    *(organisations.COMPANIES, medications.MEDICATIONS, ids.AREAS),
+    *(organisations.COMPANIES, organisations.HEADS, medications.MEDICATIONS, medications.STRENGTHS, ids.AREAS),
 )
 
 

@@ -76,7 +76,6 @@ class Profile:
     keep_descriptors: Collection[int]
     data_bytes: int
     futexes: int | None = None
-    file_bytes: int = 0  # of a file that it was given open; it can open none
     without: frozenset[Layer] = frozenset()
     allow_degraded: bool = False
 

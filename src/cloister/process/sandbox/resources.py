@@ -85,7 +85,7 @@ def limit(profile: Profile) -> bool:
     fixed = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NPROC: 0,
-        resource.RLIMIT_FSIZE: profile.file_bytes,
+        resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_NOFILE: min(profile.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
         resource.RLIMIT_DATA: data_size() + profile.data_bytes,

@@ -1,2 +1,10 @@
-"""Trials on a GPU machine: each ends with right or wrong. `cloister bench gpu` measures times, `cloister bench gpu-all`
-runs all of both. They need `src` on the path, torch with CUDA and cuda-core, and no network."""
+"""Trials on a GPU machine: each ends with right or wrong. They need `src` on the path, torch with CUDA, cuda-core."""
+
+MODULES = {  # by trial, in the order in which they tell most
+    "check": "check",
+    "steps": "times",
+    "serve": "serve",
+    "requests": "times",
+    "obfuscated": "times",
+    "weights": "weights",
+}

@@ -1,7 +1,7 @@
-"""One trial of a GPU machine, right or wrong; `cloister bench gpu-all` runs all of them.
+"""One trial of a GPU machine; `cloister bench gpu` runs all of them.
 
 python -m cloister_bench.gpu.trials check --json FILE
-python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER_OR_GGUF [--users 24]
+python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER_OR_GGUF
 python -m cloister_bench.gpu.trials serve --json FILE --model FOLDER --like FOLDER   # random weights, made there
 """
 
@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-MODULES = {"check": "check", "partition": "check", "serve": "serve", "weights": "weights"}
+from cloister_bench.gpu.trials import MODULES
 
 
 def main() -> None:
@@ -20,10 +20,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--model", type=Path, help="the model that is served")
     parser.add_argument("--like", type=Path, help="make it first: random weights of this folder's shape")
-    parser.add_argument("--users", type=int, default=24, help="at once, while requests are timed")
-    parser.add_argument("--rounds", type=int, default=1, help="of answers")
-    parser.add_argument("--skip", default="", help="of answers, obfuscated, throughput, kills")
-    parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
     options = parser.parse_args()
     found: dict[str, Any] = {}
 

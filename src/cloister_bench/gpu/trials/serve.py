@@ -18,14 +18,14 @@ from cloister.models.source import open_folder
 from cloister_bench.gpu.trials.node import MPS, WAYS, Answer, Client, divergence, gpu_memory, processes, served
 from cloister_bench.load import measure
 from cloister_bench.messages import Workload
-from cloister_bench.spd.random_model import write_random_model
+from cloister_bench.random_model import write_random_model
 
 AT_ONCE = (1, 8, 24)
-MOST_KEPT = 24  # that one tenant keeps at most, of those that a GPU has room for
+USERS = 24  # at once while requests are timed: one tenant keeps no more sessions
 SPARES_S = 9.0  # after this long, as many spare vaults are there again
 CASES = ((64, 64), (512, 128))  # tokens of the prompt, tokens of the answer
 OBFUSCATED_S, OBFUSCATED_USERS = 60.0, 4
-FAKES = 8
+FAKES, SPARE_VAULTS = 8, 26
 # the real secrets and the substitutes
 VALUES = [["Ann", "Ghent", "May"], *([f"Bo{i}b", f"Lund{i}", f"Day{i}"] for i in range(FAKES))]
 SECRETS = ("My name is {}.", "I live in {}, by the river.", "I was born in {}.")
@@ -39,23 +39,21 @@ def together(ask: Callable[[int], Answer], right: Sequence[Answer]) -> list[Foun
     return [{"prompt": number, **how} for number, how in differing if how]
 
 
-def check_answers(client: Client, rounds: int) -> Found:
+def check_answers(client: Client) -> Found:
     levels = [level for level in client.levels if level != "obfuscated"]
     found: Found = {"differing": [], "compared": {}}
     prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
     for kind, way in WAYS.items():
         alone = [client.answer(text, "open", way) for text in prompts]
-        for turn in range(rounds):
-            for level in levels if turn == 0 else [level for level in levels if level != "isolated"]:
-                for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
-                    case = f"{level} {kind} {users} at once"
+        for level in levels:
+            for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
+                case = f"{level} {kind} {users} at once"
 
-                    def ask(number: int, level: str = level, way: Found = way) -> Answer:
-                        return client.answer(prompts[number], level, way)
+                def ask(number: int, level: str = level, way: Found = way) -> Answer:
+                    return client.answer(prompts[number], level, way)
 
-                    differing = together(ask, alone[:users])
-                    found["differing"] += [{"case": case, "round": turn, **each} for each in differing]
-                    found["compared"][case] = found["compared"].get(case, 0) + users
+                found["differing"] += [{"case": case, **each} for each in together(ask, alone[:users])]
+                found["compared"][case] = users
         found[f"answer {kind}"] = "".join(token for token, *_ in alone[0])[:200]
     right = client.chat(prompts[0], "open").choices[0].message.content
     for level in levels:
@@ -134,19 +132,18 @@ def check_kills(client: Client) -> Found:
     return found
 
 
-def throughput(client: Client, users: int) -> list[Found]:
+def throughput(client: Client) -> list[Found]:
     rows: list[Found] = []
     for prompt, new in CASES:
         for level, kept in (("open", False), ("partitioned", False), ("partitioned", True)):
             if level not in client.levels:
                 continue
-            count = min(users, MOST_KEPT) if kept else users
             if level != "open" and not kept:
                 time.sleep(SPARES_S)
             asked: Found = {"input_tokens": prompt, "output_tokens": new, "protection": level, "sessions": kept}
             load = Workload(requests_per_user=1, warmup=2 if kept else 0, seed=len(rows), **asked)
-            run = asyncio.run(measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, count))
-            row = {"level": level, "kept": kept, "users": count, "prompt": prompt, "new": new, "errors": run.errors}
+            run = asyncio.run(measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, USERS))
+            row = {"level": level, "kept": kept, "users": USERS, "prompt": prompt, "new": new, "errors": run.errors}
             row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms.p50, "wall_s": run.wall_s}
             rows.append(row)
             print(row, flush=True)
@@ -158,20 +155,19 @@ def serve(options: argparse.Namespace, note: Callable[[str, Any], None]) -> None
     if options.like:
         model = write_random_model(model, {}, open_folder(options.like, options.like.name)).path
     parts: dict[str, Callable[[Client], Any]] = {
-        "answers": lambda client: check_answers(client, options.rounds),
+        "answers": check_answers,
         "obfuscated": check_obfuscated,
-        "throughput": lambda client: throughput(client, options.users),
+        "throughput": throughput,
         "kills": check_kills,
     }
-    with served(model, options.json.with_suffix(".log"), *options.option) as (url, seconds):
+    with served(model, options.json.with_suffix(".log"), "--spare-vaults", str(SPARE_VAULTS)) as (url, seconds):
         client = Client(url)
         note("up_s", seconds)
         note("model", client.about)
         note("memory", gpu_memory())
         for name, part in parts.items():
-            if name not in options.skip.split(","):
-                try:
-                    note(name, part(client))
-                except Exception as failure:
-                    note(name, f"failed: {type(failure).__name__}: {str(failure)[:500]}")
+            try:
+                note(name, part(client))
+            except Exception as failure:
+                note(name, f"failed: {type(failure).__name__}: {str(failure)[:500]}")
         note("memory_at_the_end", gpu_memory())

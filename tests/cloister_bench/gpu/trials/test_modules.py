@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cloister_bench.gpu.trials.__main__ import MODULES
+from cloister_bench.gpu.trials import MODULES
 
 AS_IF_INSTALLED = (
     "import importlib, sys; from unittest.mock import MagicMock;"
@@ -24,8 +24,7 @@ def test_a_trial_finds_all_it_imports(trial: str) -> None:
     assert said.returncode == 0 and said.stdout == "True\n", said.stderr
 
 
-@pytest.mark.parametrize("module", [PACKAGE, f"{PACKAGE}.evidence"])
-def test_trials_say_how_they_are_called(module: str) -> None:
-    said = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, timeout=120)
+def test_trials_say_how_they_are_called() -> None:
+    said = subprocess.run([sys.executable, "-m", PACKAGE, "--help"], capture_output=True, text=True, timeout=120)
     assert said.returncode == 0, said.stderr
-    assert f"python -m {module} " in said.stdout and "--json" in said.stdout
+    assert f"python -m {PACKAGE} " in said.stdout and "--json" in said.stdout

@@ -1,0 +1,17 @@
+"""Runs of known numbers, and the shape of a tiny model."""
+
+from cloister_bench.report import Percentiles, RunReport
+
+TINY = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 49152,
+}
+
+
+def run(users: int, tokens_per_s: float, answer_ms: float | None = 100.0) -> RunReport:
+    middle = Percentiles(answer_ms, answer_ms, answer_ms)
+    return RunReport(users, tokens_per_s, middle, middle, 0, requests=users, output_tokens=64 * users, answer_ms=middle)
