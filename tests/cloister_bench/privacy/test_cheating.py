@@ -20,7 +20,7 @@ SOURCE = Path(cheating.__file__).parents[2]
 
 
 def test_what_is_written_into_scores_passes_the_gate_and_is_read_again_to_the_last_bit() -> None:
-    alphabet, payload = list(range(100, 100 + 2 ** code.TOKEN_BITS + code.TOPS)), Payload([1, 2, 3])
+    alphabet, payload = list(range(100, 100 + 2**code.TOKEN_BITS + code.TOPS)), Payload([1, 2, 3])
     for position in range(1, 40):
         made = rounded((scores_of(payload, position, alphabet),), code.TOPS, 49152)
         assert made is not None
