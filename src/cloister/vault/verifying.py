@@ -138,7 +138,11 @@ class Verifying:
         for at in range(max(len(piece.claims) for piece in pieces)):
             self._take_row(logits, [piece for piece in pieces if piece.goes_on(at)], at)
         logits.zero_()
-        return same()
+        return same() and not any(map(self._asked_behind_the_end, pieces))
+
+    def _asked_behind_the_end(self, piece: _Piece) -> bool:
+        """There nothing is compared: each query would be one that no answer needs."""
+        return (self._answerer.asked(piece.slot) or 0) > piece.sequence.limit - piece.sequence.prompt_length
 
     def _take_row(self, logits: torch.Tensor, pieces: list[_Piece], at: int) -> None:
         """Token by token: penalties depend on the tokens before."""

@@ -231,12 +231,12 @@ static uint64_t hash_query(const float *query, size_t numbers, uint64_t key) {
 /* Whether this query may be answered: the first at its layer and index, or the same once more. */
 static int record_query(const struct answering *self, int layer, const struct ask_row *ask, const float *query) {
     struct slot *slot = self->slots + ask->slot;
-    if (ask->index >= self->recorded) return 1;
+    if (ask->index >= atomic_load(&slot->asked)) atomic_store(&slot->asked, ask->index + 1);
+    if (ask->index >= self->recorded) return 1; /* an answer so long is not compared; `asked` shows one that is not */
     uint64_t hash = hash_query(query, (size_t)self->heads * self->dim, self->key);
     uint64_t *known = self->record + ((size_t)ask->slot * self->layers + layer) * self->recorded + ask->index;
     if (*known && *known != hash) return 0;
     *known = hash;
-    if (ask->index >= atomic_load(&slot->asked)) atomic_store(&slot->asked, ask->index + 1);
     return 1;
 }
 
@@ -263,6 +263,7 @@ static int answer_row(const struct answering *self, int layer, const struct ask_
     if (ask->slot < 0 || ask->slot >= self->slot_count || ask->index < 0 || ask->index > (1 << 28)) return 0;
     const struct slot *slot = self->slots + ask->slot;
     if (!atomic_load_explicit(&slot->exposed, memory_order_acquire)) return 0;
+    if (!record_query(self, layer, ask, asked)) return 0; /* before the reply, which the service can read meanwhile */
     int dim = self->dim, group = self->heads / self->kv_heads;
     size_t offset = self->cache_bytes_per_layer * (size_t)layer;
     struct pages pages = {self->keys + offset, self->values + offset, slot->blocks, self->block, dim, slot->length,
@@ -294,7 +295,6 @@ static uint32_t answer_question(struct answering *self) {
         memcpy(self->query, queries + r * width, sizeof(float) * width); /* once: the service may write meanwhile */
         if (!answer_row(self, (int)layer, &ask, self->query, self->reply->part + r * (width + 2 * (size_t)self->heads)))
             return LINK_MALFORMED;
-        if (!record_query(self, (int)layer, &ask, self->query)) return LINK_MALFORMED;
     }
     self->reply->rows = rows;
     return FINE;

@@ -1,0 +1,104 @@
+"""A real node whose service was taken over: what it carries to another tenant (cloister_bench.privacy.cheating).
+
+Controller and vaults run the honest code. With `--verify off` every channel works: that is the control. No test here
+reads a clock: what timing carries is measured by `cloister bench privacy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+
+import pytest
+
+from cloister.models.source import ModelFolder
+from cloister_bench.privacy.cheating import ATTACKS, PROMPT, WHOLE, Answer, CheatingNode, run_trial, running
+from cloister_bench.privacy.cheating_code import BYSTANDER, CHUNK
+
+LEVEL = "partitioned"
+SMALL = ("--threads", "1", "--max-vaults", "8", "--spare-vaults", "1")
+BY_NAME = {attack.name: attack for attack in ATTACKS}
+ACCOUNTS = 2
+
+
+@pytest.fixture(scope="module")
+def unverified(short_folder: ModelFolder) -> Iterator[CheatingNode]:
+    with running("off", str(short_folder.path), SMALL) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def verified(short_folder: ModelFolder) -> Iterator[CheatingNode]:
+    with running("all", str(short_folder.path), SMALL, ACCOUNTS) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def late(short_folder: ModelFolder) -> Iterator[CheatingNode]:
+    with running("late", str(short_folder.path), SMALL) as node:
+        yield node
+
+
+def honest(node: CheatingNode, tokens: int) -> Answer:
+    """What an honest service answers to a receiver's question."""
+    answer = node.ask(BYSTANDER, PROMPT.format(number=0), LEVEL, tokens)
+    assert not answer.error and len(answer.places) == tokens
+    return answer
+
+
+@pytest.mark.parametrize("name", ["tokens", "plausible", "sampled", "logprobs", "usage", "length", "order", "aborts"])
+def test_without_verification_every_channel_carries_the_victims_words(unverified: CheatingNode, name: str) -> None:
+    trial = run_trial(unverified, BY_NAME[name], LEVEL, 0)
+    assert trial is not None and trial.bits and not trial.wrong
+
+
+@pytest.mark.parametrize("name", ["changed", "far"])
+def test_without_verification_a_vault_answers_questions_that_no_answer_needs(
+    unverified: CheatingNode, name: str
+) -> None:
+    trial = run_trial(unverified, BY_NAME[name], LEVEL, 0)
+    assert trial is not None and trial.bits == BY_NAME[name].asked - 1
+
+
+@pytest.mark.parametrize("name", ["tokens", "plausible", "logprobs", "length"])
+def test_what_a_service_alters_is_not_released_and_what_was_is_honest(verified: CheatingNode, name: str) -> None:
+    attack = BY_NAME[name]
+    trial = run_trial(verified, attack, LEVEL, 0)
+    assert trial is not None and trial.failed and not trial.bits
+    secret = verified.ask("victim", "What is my case?", LEVEL, 8)
+    assert not secret.error
+    got = verified.ask(f"{name}-1", PROMPT.format(number=0), LEVEL, attack.asked, **attack.body)
+    assert got.error and got.places == honest(verified, attack.asked).places[: len(got.places)]
+
+
+def test_a_cached_count_is_not_the_services_to_say(verified: CheatingNode) -> None:
+    assert not verified.ask("victim", "What is my case?", LEVEL, 8).error
+    attack = BY_NAME["usage"]
+    counts = [verified.ask(f"usage-{each}", PROMPT.format(number=0), LEVEL, attack.asked) for each in range(2)]
+    assert [count.cached for count in counts] == [0, 0] and not any(count.error for count in counts)
+    assert all(count.places == honest(verified, attack.asked).places for count in counts)
+
+
+def test_a_deviation_is_reported_the_service_restarts_and_others_go_on(verified: CheatingNode) -> None:
+    assert not verified.ask("victim", "What is my case?", LEVEL, 8).error
+    alone = honest(verified, 8 * CHUNK)
+    with ThreadPoolExecutor(1) as beside:
+        other = beside.submit(verified.ask, BYSTANDER, PROMPT.format(number=0), LEVEL, 8 * CHUNK)
+        sleep(0.5)
+        told = verified.ask("deviations-0", PROMPT.format(number=0), LEVEL, 18, **WHOLE)
+        assert not other.result().error and other.result().places == alone.places
+    assert told.refusal["code"] == "deviation" and "of the answer was altered" in told.error
+    assert "The service deviated at token" in verified.log.read_text()
+
+
+@pytest.mark.parametrize("name", ["extra", "changed", "far"])
+def test_a_question_that_the_answer_does_not_need_ends_its_session(verified: CheatingNode, name: str) -> None:
+    trial = run_trial(verified, BY_NAME[name], LEVEL, 0)
+    assert trial is not None and trial.failed and not trial.bits
+
+
+def test_released_at_once_a_chunk_leaks_and_no_more(late: CheatingNode) -> None:
+    trial = run_trial(late, BY_NAME["tokens"], LEVEL, 0)
+    assert trial is not None and trial.failed and not trial.wrong
+    assert 0 < trial.bits <= 15 * CHUNK
