@@ -20,7 +20,7 @@ from cloister.obfuscation.goal import Method, SamplingGoal
 from cloister.obfuscation.gqs import Distance, Quantization, finished
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.obfuscation.language_model import TokenShapes
-from cloister.obfuscation.likelihood import split_rows
+from cloister.obfuscation.pool_draw import split_rows
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.sampler import Sampler
 from cloister.obfuscation.store import MemoryStore, Store

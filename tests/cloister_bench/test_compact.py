@@ -23,7 +23,6 @@ def test_the_only_exact_prompt_is_found_and_none_where_all_are_compact(lab: Comp
     row = measure_case(lab, PROMPTS, 4)
     assert row["paper_equal_vectors"] == 1.0
     assert row["ours_equal_vectors"] == 0.25
-    assert row["kl"] > 0, "an approximation"
 
 
 def test_who_shares_nothing_is_the_odd_one() -> None:

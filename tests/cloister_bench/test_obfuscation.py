@@ -36,11 +36,7 @@ PLAN = Plan(
     fakes=FAKES,
     repeated=("exchangeable",),
     repetitions=2,
-    curves=4,
-    epsilons=(0.0005, 1.0),
-    lambda_max=16,
-    latency_lambdas=(4, 8),
-    latency_tokens=1,
+    shown=("naive",),
     users=(1, 2),
     decoded=(0, 4, 8),
     tokens=5,
@@ -81,36 +77,27 @@ def material(cases: dict[Category, list[Case]], joint: Sequence[Case] = ()) -> M
         "naive": lambda key: Naive(["quxa", "quxb", "quxc", "quxd"], FAKES),
         "refusing": lambda key: Refusing(),
     }
-    return Material(model, TOKENIZER, methods, cases, joint, adversaries(model, a_model(1)))
+    return Material(methods, cases, joint, adversaries(model, a_model(1)))
 
 
 class FakeServer:
-    """A token takes a millisecond for each prompt; a vault holds a block of 100 bytes for each sixteen tokens."""
+    """A token takes a millisecond for each prompt."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.ended: list[str] = []
-        self.holds = 0
 
     def __enter__(self) -> FakeServer:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
-    def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
+    def answer(self, session: str, fakes: int, tokens: int) -> list[float]:
         self.asked.append(session)
-        count = len(before) + len(after)
-        self.holds = 1000 + count // 16 * 100 + fakes * self.kv_bytes(count - len(before) // 16 * 16)
-        return [0.001 * (fakes + 1) * token for token in range(tokens)], count
+        return [0.001 * (fakes + 1) * token for token in range(tokens)]
 
     def end(self, session: str) -> None:
         self.ended.append(session)
-
-    def largest_vault(self) -> int | None:
-        return self.holds
-
-    def kv_bytes(self, tokens: int) -> int:
-        return -(-tokens // 16) * 100
 
 
 class Silent:
@@ -157,9 +144,8 @@ def test_all_parts_are_measured_and_tabulated() -> None:
         if (row["method"], row["adversary"], row["group"]) == ("naive", "word lists, calendar", "all")
     ]
     assert lists == 1.0, "who has a list of names finds the only one among random words"
-    narrow, wide = ([row["mean"] for row in document["curves"] if row["epsilon"] == each] for each in PLAN.epsilons)
-    assert len(document["curves"]) == 2 and narrow < wide
-    assert [row["found"] for row in document["latency"]] == [4, 8]
+    examples = {row["text"]: row["values"] for row in document["examples"]}
+    assert len(examples) == 10 and all(values and "refused" not in values for values in examples.values())
     assert [table.title for table in tables(document)][-1] == "Targets"
 
 
@@ -175,7 +161,7 @@ def test_one_secret_again_narrows_down_to_it_unless_kept_or_in_one_band(method: 
     assert left["one prompt ten times", False] == left_over
 
 
-def test_decoding_is_compared_with_partitioned_and_memory_with_the_formula() -> None:
+def test_decoding_is_compared_with_partitioned() -> None:
     results, server = Results(PLAN, "fake"), FakeServer()
     Bench(results, material({}), Silent(), lambda: None, lambda: server).run(["decoding"])
     rows = results.document()["decoding"]
@@ -183,27 +169,14 @@ def test_decoding_is_compared_with_partitioned_and_memory_with_the_formula() -> 
         *((1, 0, 1.0), (1, 4, 5.0), (1, 8, 9.0), (2, 0, 1.0), (2, 4, 5.0), (2, 8, 9.0))
     ]
     assert set(server.asked) == set(server.ended)
-    assert [(row["fakes"], row["bytes"] == row["formula"] > 0) for row in results.memory] == [(4, True), (8, True)]
-    met = {
-        row["name"]: row["met"]
-        for row in results.document()["targets"]
-        if "partitioned" in row["name"] or "memory" in row["name"]
-    }
-    assert list(met.values()) == [False, True]
-
-
-def test_where_only_root_may_look_memory_is_left_out() -> None:
-    results, server = Results(PLAN, "fake"), FakeServer()
-    server.largest_vault = lambda: None  # type: ignore[method-assign]
-    Bench(results, material({}), Silent(), lambda: None, lambda: server).run(["decoding"])
-    assert results.memory == [] and results.decoding
+    assert [row["met"] for row in results.document()["targets"] if "partitioned" in row["name"]] == [False]
 
 
 def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     results = Results(Plan(seconds=0.0, trials={"naive": 1}), "fake")
     made = material({Category.NAME: cases(Category.NAME, NAMES[:3])})
     Bench(results, made, Silent(), lambda: None, FakeServer).run(PARTS)
-    assert len(results.skipped) == 5 and not results.latency and not results.decoding and not results.distinguisher
+    assert len(results.skipped) == 4 and not results.examples and not results.decoding and not results.distinguisher
 
 
 def test_the_score_is_the_model_s_probability_and_is_computed_once() -> None:

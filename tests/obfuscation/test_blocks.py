@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.obfuscation.blocks import block_with, blocks_of, drawn, runs_of
 from cloister.obfuscation.gqs import Candidate, Distance, Quantization, Value
 from cloister.obfuscation.index import Prf
-from cloister_bench.obfuscation.rerun import log_likelihood
+from cloister.obfuscation.quantized import block_with, blocks_of, drawn, runs_of
 from tests.examples import examples
+from tests.obfuscation.rerun import log_likelihood
 
 members_drawn = st.lists(st.tuples(st.floats(-12, -0.01), st.integers(0, 5)), min_size=1, max_size=60).map(
     lambda pairs: [Candidate(((at, word),), logprob) for at, (logprob, word) in enumerate(pairs)]

@@ -17,8 +17,8 @@ from cloister.obfuscation.quantized import QuantizedSampler, class_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import make_variants
 from cloister_bench.obfuscation.adversaries import right
-from cloister_bench.obfuscation.rerun import Rerun, Values
 from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
+from tests.obfuscation.rerun import Rerun, Values
 
 LAMBDA = 3
 BY = Quantization(1.0, 24, distance="absolute")

@@ -67,7 +67,7 @@ def letter(name: str) -> str:
     return f'Dear <redacted category="name">{name}</redacted>, hello. Yours, {name}'
 
 
-def guessed(method: Method, spread: float, trials: int = 200) -> float:
+def guessed(method: Method, spread: float, trials: int = 100) -> float:
     """How often the model's own likeliest prompt is the real one, whose name is drawn as the model believes."""
     model, draw, right = Believer(spread), random.Random(1), 0
     odds = [float(np.exp(-spread * at)) for at in range(len(NAMES))]

@@ -9,38 +9,13 @@ from dataclasses import dataclass
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.dates import Dated
 from cloister.obfuscation.tags import Category, Span, TaggedText
+from cloister.obfuscation.words import word_list
 
-_TITLES = "dr doctor mr mister mrs ms miss mx prof professor sir madam herr frau mme monsieur madame"
-TITLES = frozenset(_TITLES.split())
-KEPT = frozenset(
-    TITLES
-    | {"st", "jr", "sr", "ii", "iii", "md", "phd", "rn", "esq"}
-    | {"of", "the", "and", "for", "at", "in", "on", "by", "a", "an", "to", "am", "pm", "nd", "rd", "th"}
-    | {"de", "la", "le", "les", "du", "des", "van", "von", "der", "den", "di", "da", "del", "el", "y"}
-    | {"com", "org", "net", "edu"}
-)  # words that stay where a secret has others: they name no person
-_SMALL = (
-    "is was are were be been has have had do does did not no or but so as if it its he she his her him they them their "
-    "we us our you your my me i who what with from about into over after before this that these those there here "
-    "when where how why all any some one two three four five six seven eight nine ten new old very more most"
-)
-SMALL = frozenset(_SMALL.split())  # words that every text has
-_EVERYDAY = (
-    "april art august baker bank banks bell best bill black brook brown butcher chance chase christian church city "
-    "clay college company cook county cross day dawn dean drew early email english faith field fields fisher forest "
-    "fox frank french general gold good grace grant gray green grey hall hill home hope hospital house hunt hunter joy "
-    "june king knight lane law light little long love major mark marsh may mail miller moon north page park parks "
-    "pepper pope price prince rice rich ring rivers road rose royal rush school sharp short silver small smart snow "
-    "south spring stone street strong summer swift university walker ward waters way wells west white will winter wise "
-    "wood woods young"
-)
-EVERYDAY = frozenset(_EVERYDAY.split())  # in small letters taken for words of the language
-_ABBREVIATIONS = (
-    "ac am bc bid bm bp ca cc cd cm cns cp ct cv dc dm dna dnr dr ed eeg ekg ent er fm gi gp gu he hf hr hs ht icu id "
-    "im io iq it iv kg la lb ld ll lp lv md mg mi ml mm mp mr mri ms my nc nd ny ob oh ok or pa pc pe pm po pr prn ps "
-    "pt qd ra rbc rn rom rv sc sd sob st tb tid to tv tx uk un up us ut va vs wbc wt"
-)
-ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())  # in capitals no initials of a person, unless marked
+TITLES = frozenset(word_list("parts-titles"))
+KEPT = TITLES | frozenset(word_list("parts-kept"))  # words that stay where a secret has others: they name no person
+SMALL = frozenset(word_list("parts-small"))  # words that every text has
+EVERYDAY = frozenset(word_list("parts-everyday"))  # in small letters taken for words of the language
+ABBREVIATIONS = frozenset(word_list("parts-abbreviations"))  # in capitals no initials of a person, unless marked
 _WORD = re.compile(r"(?:(?<!\w)[ODod]['’](?=[^\W\d_]{3}))?[^\W_]+")  # O'Brien is one word
 _PLURAL = re.compile(r"(?P<the>[Tt]he )?(?P<word>[A-Z][\w'’-]*[a-z]s)(?!\w)(?P<own>['’](?!\w))?")
 _THE = ("the ", "The ")

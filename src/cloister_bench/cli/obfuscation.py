@@ -15,7 +15,7 @@ from cloister.cli.options import settings_command
 from cloister.config import option
 from cloister.errors import SetupError
 from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
-from cloister_bench.obfuscation.results import FIGURES, FULL, METHODS, PARTS, QUICK, Plan, Results, tables
+from cloister_bench.obfuscation.results import FULL, METHODS, PARTS, QUICK, Plan, Results, tables
 
 if TYPE_CHECKING:
     from cloister_bench.obfuscation.run import Material
@@ -51,14 +51,13 @@ class ObfuscationOptions(Output):
 @settings_command(ObfuscationOptions)
 def bench_obfuscation(options: ObfuscationOptions) -> None:
     """Measure prompt obfuscation: who finds the real prompt among λ others, by category, method and adversary; what one
-    secret sent again gives away; substitutes by ε; time to sample; what decoding λ+1 prompts costs a server that this
-    command starts.
+    secret sent again gives away; ten examples; what decoding λ+1 prompts costs a server that this command starts.
 
     Secrets are those of a fixed rule. Seconds are this machine's, with whatever else it does.
 
     Examples:
 
-      cloister bench obfuscation --other-model gemma-3-270m --json obfuscation.json --plot-dir plots
+      cloister bench obfuscation --other-model gemma-3-270m --json obfuscation.json
 
       cloister bench obfuscation --methods exchangeable --parts distinguisher --export cases.json --key key.json
 
@@ -94,7 +93,7 @@ def bench_obfuscation(options: ObfuscationOptions) -> None:
                 count = export_cases(found, options.export_cases, options.export, options.key)
                 typer.echo(f"{count} cases are in {options.export}, their key in {options.key}.", err=True)
 
-    measure_suite(results, measure, options, tables, FIGURES)
+    measure_suite(results, measure, options, tables, {})
     raise_if_failed(results)
     if results.skipped:
         typer.echo(f"Left out: {'; '.join(results.skipped)}.", err=True)
@@ -109,7 +108,7 @@ def _material(options: ObfuscationOptions, plan: Plan) -> Material:
     from cloister_bench.obfuscation.word_lists import WordLists
 
     most = max(plan.trials.values())
-    model = LocalModel(options.sampling_model, lambda_max=max(plan.lambda_max, *plan.latency_lambdas))
+    model = LocalModel(options.sampling_model)
     other = None if options.other_model is None else LocalModel(options.other_model)
     words, remembered = common_words(options.shared), Remembered(model.continuations)
     adversaries = Adversaries(
@@ -119,8 +118,6 @@ def _material(options: ObfuscationOptions, plan: Plan) -> Material:
         None if other is None else reader_of(other.continuations, other.tokenizer),
     )
     return Material(
-        remembered,
-        model.tokenizer,
         new_methods(remembered, model.tokenizer, words, plan.fakes),
         one_secret(options.shared, most),
         several_secrets(options.shared, most),

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import (
     Cell,
     Document,
-    Drawing,
     Row,
     Table,
     Target,
     find,
-    lines,
     rate_cell,
     targets_table,
     value_of,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 METHODS = ("naive", "dictionary", "gqs", "exchangeable")
-Part = Literal["distinguisher", "repetition", "curves", "latency", "decoding"]
+Part = Literal["distinguisher", "repetition", "examples", "decoding"]
 PARTS: tuple[Part, ...] = get_args(Part)
+EXAMPLES = (
+    'After the tick bite I was given <redacted category="medication">doxycycline</redacted> for two weeks.',
+    'My doctor put me on <redacted category="medication">Lisinopril 10mg</redacted> for my blood pressure.',
+    'We moved to <redacted category="place">Boston</redacted> last summer.',
+    'The operation was on <redacted category="date">March 14, 2019</redacted>, and all went well.',
+    'I am <redacted category="age">47</redacted> years old and run twice a week.',
+    '<redacted category="name">Dr. Patel</redacted> asked me to come again next month.',
+    'I am <redacted category="name">Margaret Thornbury</redacted>. Please call me Mrs. Thornbury.',
+    'My card number is <redacted category="id">4539 1488 0343 6467</redacted>; why was it refused?',
+    'For nine years I have worked at <redacted category="organisation">Siemens</redacted> as an engineer.',
+    'DOB: <redacted category="date">07/22/1968</redacted>. Please write a referral letter.',
+)
 JOINT = "2–4 secrets"  # of one prompt: not among all
 MANY, FEW = 40, 15
 
@@ -42,11 +48,7 @@ class Plan:
     fakes: int = 7
     repeated: tuple[str, ...] = ("exchangeable", "dictionary")
     repetitions: int = 3  # secrets of each category
-    curves: int = 5  # secrets of each category
-    epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-    lambda_max: int = 512
-    latency_lambdas: tuple[int, ...] = (64, 128, 256, 512)
-    latency_tokens: int = 8
+    shown: tuple[str, ...] = ("gqs", "exchangeable")  # before and now
     users: tuple[int, ...] = (1, 8)
     decoded: tuple[int, ...] = (0, 2, 4, 8, 16)
     tokens: int = 32
@@ -58,9 +60,6 @@ FULL = Plan()
 QUICK = Plan(
     trials=dict.fromkeys(FULL.trials, 2),
     repetitions=1,
-    curves=1,
-    lambda_max=64,
-    latency_lambdas=(64, 128),
     users=(1,),
     decoded=(0, 8),
     rounds=1,
@@ -89,21 +88,12 @@ def _exist(document: Document) -> float | None:
     return min((row["fakes_exist"] for row in rows), default=None)
 
 
-def _slowest(document: Document) -> float | None:
-    return max((row["seconds"] for row in document["latency"]), default=None)
-
-
 def _overhead(users: int) -> Any:
     def measured(document: Document) -> float | None:
         row = find(document["decoding"], users=users, fakes=8)
         return None if row is None else float(row["ratio"])
 
     return measured
-
-
-def _beside_formula(document: Document) -> float | None:
-    rows = [row for row in document["memory"] if row["formula"]]
-    return max((abs(row["bytes"] / row["formula"] - 1) for row in rows), default=None)
 
 
 SECOND, RATIO = "second model", "second ÷ sampling model"
@@ -120,29 +110,23 @@ TARGETS = (
     Target("fakes that exist, worst category", 0.8, _exist),
     Target("time between tokens at λ = 8, one user, of `partitioned`", 1.15, _overhead(1), "at most"),
     Target("… eight users", 1.4, _overhead(8), "at most"),
-    Target("vault memory's distance from the formula", 0.05, _beside_formula, "at most"),
-    Target("largest λ_max for eight tokens, s", 20.0, _slowest, "at most"),
 )
 
 
 @dataclass
 class Results(documents.Results):
-    """`curves`: λ found, for each secret and ε; `memory`: what a vault holds beside one prompt."""
-
     distinguisher: list[Row] = field(default_factory=list)
     believed: list[Row] = field(default_factory=list)
     repetition: list[Row] = field(default_factory=list)
     reader: list[Row] = field(default_factory=list)
-    curves: list[Row] = field(default_factory=list)
-    latency: list[Row] = field(default_factory=list)
+    examples: list[Row] = field(default_factory=list)
     decoding: list[Row] = field(default_factory=list)
-    memory: list[Row] = field(default_factory=list)
     second_model: str = ""
     skipped: list[str] = field(default_factory=list)
     targets = TARGETS
 
     def numbers(self) -> Document:
-        return {part: getattr(self, part) for part in (*PARTS, "believed", "reader", "memory")}
+        return {part: getattr(self, part) for part in (*PARTS, "believed", "reader")}
 
     def remarks(self) -> Document:
         return {"second_model": self.second_model, "skipped": self.skipped, "seconds": round(self.seconds, 1)}
@@ -163,16 +147,14 @@ def tables(document: Document) -> list[Table]:
     groups = sorted({row["group"] for row in document["distinguisher"]})
     bets: dict[str, str | Cell] = {name: name for name in ("method", "adversary")}
     bets |= {group: (lambda row, group=group: row.get(group, "-")) for group in groups}
-    memory: dict[str, str | Cell] = {
-        "λ": "fakes",
-        "MiB": lambda row: row["bytes"] / 2**20,
-        "formula, MiB": lambda row: row["formula"] and row["formula"] / 2**20,
-    }
     kept = {"method": "method", "sent": "sent", "values in every set": "left", "the real one alone": "alone"}
     stored: dict[str, str | Cell] = {**kept, "store": lambda row: "yes" if row["store"] else "no", "secrets": "secrets"}
     exist = {"method": "method", "group": "group", "tried": "tried", "refused": "refused"}
-    curves = {"category": "category", "ε": "epsilon", "mean λ": "mean", "secrets": "secrets"}
-    latency = {"λ_max": "lambda_max", "found": "found", "seconds": "seconds", "processor s": "processor_s"}
+    examples: dict[str, str | Cell] = {
+        "text": "text",
+        "method": "method",
+        "values": lambda row: "; ".join(row["values"]),
+    }
     decoding = {"users": "users", "λ": "fakes", "ms between tokens": "ms", "of `partitioned`": "ratio"}
     reader: dict[str, str | Cell] = {"method": "method", "group": "group", "of": "of", "top-1": rate_cell}
     return [
@@ -182,59 +164,7 @@ def tables(document: Document) -> list[Table]:
         ),
         Table.of("A reader", document["reader"], reader, labels=2),
         Table.of("One secret again", document["repetition"], stored, labels=2),
-        Table.of("Substitutes found (λ)", document["curves"], curves),
-        Table.of("Sampling", document["latency"], latency, labels=0),
+        Table.of("Examples", document["examples"], examples, labels=3),
         Table.of("Decoding", document["decoding"], decoding, labels=0),
-        Table.of("A vault's memory beside one prompt's", document["memory"], memory, labels=0),
         targets_table(document["targets"]),
     ]
-
-
-def _draw_curves(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    lines(axes[0], rows, "epsilon", "mean", "category", {})
-    for name in dict.fromkeys(row["category"] for row in rows):
-        mine = [row for row in rows if row["category"] == name]
-        low, high = [row["low"] for row in mine], [row["high"] for row in mine]
-        axes[0].fill_between([row["epsilon"] for row in mine], low, high, alpha=0.15)
-    axes[0].set(xscale="log", xlabel="ε", ylabel="λ", ylim=(0, None))
-    axes[0].legend()
-    return "substitutes of Alg. 1"
-
-
-def _draw_latency(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    axes[0].plot([row["lambda_max"] for row in rows], [row["seconds"] for row in rows], marker="o")
-    axes[0].set(xlabel="λ_max", ylabel="s", ylim=(0, None))
-    return f"sampling for {rows[0]['tokens']} tokens"
-
-
-def _draw_bets(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    names = list(dict.fromkeys(row["adversary"] for row in rows))
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    for at, method in enumerate(methods):
-        mine = {row["adversary"]: row for row in rows if row["method"] == method and row["group"] == "all"}
-        places = [names.index(name) + 0.2 * at for name in mine]
-        reach = [
-            [row["share"] - row["low"] for row in mine.values()],
-            [row["high"] - row["share"] for row in mine.values()],
-        ]
-        axes[0].errorbar([row["share"] for row in mine.values()], places, xerr=reach, fmt="o", label=method)
-    axes[0].axvline(1 / 8, color="grey", linewidth=1)
-    axes[0].set(xlabel="top-1, 95%; the line is chance", yticks=range(len(names)), yticklabels=names, xlim=(0, 1))
-    axes[0].legend(fontsize="small")
-    return "who finds the real prompt"
-
-
-def _draw_decoding(rows: list[Row], axes: tuple[Axes, ...]) -> str:
-    named = [{**row, "name": f"{row['users']} user{'s' if row['users'] > 1 else ''}"} for row in rows]
-    lines(axes[0], named, "fakes", "ratio", "name", {})
-    axes[0].set(xlabel="λ", ylabel="time between tokens, of `partitioned`", ylim=(0, None))
-    axes[0].legend()
-    return "decoding with λ made-up prompts"
-
-
-FIGURES = {
-    "bets": Drawing(lambda document: document["distinguisher"], _draw_bets),
-    "decoding": Drawing(lambda document: document["decoding"], _draw_decoding),
-    "curves": Drawing(lambda document: document["curves"], _draw_curves),
-    "latency": Drawing(lambda document: document["latency"], _draw_latency),
-}

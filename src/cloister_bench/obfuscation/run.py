@@ -7,23 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from statistics import mean, stdev
-from time import monotonic, process_time
-from typing import Any
+from statistics import mean
 
-from cloister.errors import CloisterError, TagsInvalid
-from cloister.obfuscation.blocks import runs_of
-from cloister.obfuscation.entities import add_mentions, entities_of
-from cloister.obfuscation.gqs import Quantization, Sampled, finished
-from cloister.obfuscation.infilling import Infilling
-from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer, TokenShapes
-from cloister.obfuscation.quantized import class_of
+from cloister.errors import CloisterError
+from cloister.obfuscation.entities import add_mentions
 from cloister.obfuscation.requests import Obfuscation
-from cloister.obfuscation.tags import Category, TaggedText, redacted
+from cloister.obfuscation.tags import Category, TaggedText, parse_redacted, redacted
 from cloister.obfuscation.variants import Substituting, make_variants
 from cloister_bench.obfuscation.adversaries import Adversaries, Trial, rank, right
-from cloister_bench.obfuscation.decoding import Ask, time_between_tokens, vault_memory
-from cloister_bench.obfuscation.results import JOINT, Part, Plan, Results
+from cloister_bench.obfuscation.decoding import Ask, time_between_tokens
+from cloister_bench.obfuscation.results import EXAMPLES, JOINT, Part, Plan, Results
 from cloister_bench.obfuscation.texts import Case
 from cloister_bench.suite.documents import Row, rate_of
 from cloister_bench.suite.measurement import Measurement, Watcher
@@ -33,8 +26,6 @@ NewMethod = Callable[[bytes], Substituting]  # with the key that draws
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    model: LanguageModel
-    tokenizer: SamplingTokenizer
     methods: Mapping[str, NewMethod]
     cases: Mapping[Category, Sequence[Case]]
     joint: Sequence[Case]
@@ -92,7 +83,6 @@ class Bench(Measurement[Results]):
         super().__init__(results, watcher, save)
         self._plan: Plan = results.plan
         self._of, self._server = material, server
-        self._shapes = TokenShapes(material.tokenizer, material.model.vocabulary)
         self.tally = Tally()
         self.trials: list[tuple[str, Trial]] = []  # for a reader
 
@@ -100,8 +90,7 @@ class Bench(Measurement[Results]):
         parts: dict[Part, Callable[[], None]] = {
             "distinguisher": self._distinguisher,
             "repetition": self._repetition,
-            "curves": self._curves,
-            "latency": self._latency,
+            "examples": self._examples,
             "decoding": self._decoding,
         }
         for part, measure in parts.items():
@@ -207,52 +196,26 @@ class Bench(Measurement[Results]):
             sets.append({body[len(before) : len(body) - len(after)].casefold() for body in bodies})
         return len(set.intersection(*sets))
 
-    def _sampled(self, text: TaggedText, by: Quantization) -> tuple[int, Sampled] | None:
-        """None where the text cannot be sampled for: a secret that runs into what stands beside it."""
-        marked = add_mentions([text])
-        try:
-            infilling = Infilling(self._of.tokenizer, self._shapes, marked, entities_of(marked))
-        except TagsInvalid:
-            return None
-        return len(infilling.target(0)), finished(class_of(self._of.model, infilling, by))
-
-    def _curves(self) -> None:
-        """Figures 5–7: how many substitutes of Alg. 1 there are within ε."""
-        plan = self._plan
-        self._watcher.begin("curves", len(self._of.cases))
-        for category, cases in self._of.cases.items():
-            found: dict[float, list[int]] = {}
-            for case in cases[: plan.curves]:
-                sampled = self._sampled(case.text, Quantization(1.0, plan.lambda_max)) if self._fits("curves") else None
-                for epsilon in plan.epsilons if sampled else ():
-                    assert sampled is not None
-                    found.setdefault(epsilon, []).append(_in_run(sampled[1], epsilon))
-            for epsilon, counts in found.items():
-                row = {"category": str(category), "epsilon": epsilon, "secrets": len(counts), **_spread(counts)}
-                self._results.curves.append(row)
-            self._watcher.advance(str(category))
-
-    def _latency(self) -> None:
-        """Figure 13: seconds for a secret of about `latency_tokens` tokens, by Alg. 1."""
-        plan = self._plan
-        texts = [case.text for cases in self._of.cases.values() for case in cases[:4]]
-        sizes = [(len(self._of.tokenizer.encode(" " + text.secret(text.spans[0]))), text) for text in texts]
-        _, text = min(sizes, key=lambda pair: abs(pair[0] - plan.latency_tokens))
-        self._watcher.begin("latency", len(plan.latency_lambdas))
-        for most in plan.latency_lambdas if self._fits("latency") else ():
-            begun, spent = monotonic(), process_time()
-            if sampled := self._sampled(text, Quantization(1.0, most)):
-                row = {"tokens": sampled[0], "lambda_max": most, "found": len(sampled[1].members) - 1}
-                took = {"seconds": round(monotonic() - begun, 3), "processor_s": round(process_time() - spent, 3)}
-                self._results.latency.append({**row, **took})
-            self._watcher.advance(f"λ_max {most}")
+    def _examples(self) -> None:
+        """What a reader can judge: the values that stand for each secret of sentences written for this."""
+        methods = [method for method in self._plan.shown if method in self._of.methods]
+        self._watcher.begin("examples", len(EXAMPLES) * len(methods))
+        for text in EXAMPLES if self._fits("examples") else ():
+            for method in methods:
+                try:
+                    made = make_variants([parse_redacted(text)], self._of.methods[method](b"example"))
+                    values = [", ".join(row) for row in made.substitutes.values]
+                except CloisterError as refused:
+                    values = [f"refused: {refused}"]
+                self._results.examples.append({"text": text, "method": method, "values": values})
+                self._watcher.advance(method)
 
     def _decoding(self) -> None:
-        """Figures 10 and 14."""
+        """Figure 10."""
         plan = self._plan
         if self._server is None or not self._fits("decoding"):
             return
-        self._watcher.begin("decoding", len(plan.users) * len(plan.decoded) + 1)
+        self._watcher.begin("decoding", len(plan.users) * len(plan.decoded))
         with self._server() as asked:
             for users in plan.users:
                 alone: float | None = None
@@ -262,8 +225,6 @@ class Bench(Measurement[Results]):
                     row = {"users": users, "fakes": fakes, "ms": round(took, 2), "ratio": round(took / alone, 3)}
                     self._results.decoding.append(row)
                     self._watcher.advance(f"{users} users, λ = {fakes}")
-            self._results.memory = vault_memory(asked, plan.decoded)
-            self._watcher.advance("memory")
 
     def _fits(self, part: str) -> bool:
         if self._elapsed < self._plan.seconds:
@@ -279,17 +240,5 @@ def _with(text: TaggedText, secret: str) -> TaggedText:
     return TaggedText(said, (type(span)(span.start, span.start + len(secret), span.category),))
 
 
-def _in_run(found: Sampled, epsilon: float) -> int:
-    """How many others the run with the secret has."""
-    runs = ([one.values for one in run] for run in runs_of(found.members, Quantization(epsilon, distance="absolute")))
-    return next((len(run) - 1 for run in runs if found.secret in run), 0)
-
-
 def _share(found: Sequence[bool]) -> float | None:
     return round(mean(found), 3) if found else None
-
-
-def _spread(counts: list[int]) -> dict[str, Any]:
-    half = 1.96 * stdev(counts) / len(counts) ** 0.5 if len(counts) > 1 else 0.0
-    middle = mean(counts)
-    return {"mean": round(middle, 2), "low": round(max(0.0, middle - half), 2), "high": round(middle + half, 2)}

@@ -79,6 +79,29 @@ def test_names(form: str, given: str, middle: str, surname: str, other: str, sin
     assert len({shape_of(value) for value in found.values}) == 1
 
 
+@pytest.mark.parametrize(
+    ("secret", "kind"),
+    [
+        ("Nathalie Leroy", "given name french female + surname french"),
+        ("Leroy, Thomas", "surname french + given name french male"),
+        ("Daniel Lopez", "given name spanish male + surname spanish"),
+        ("Kevin Nguyen", "given name american male + surname east-asian"),
+        ("hans.schmidt7@gmail.com", "e-mail address of a person"),
+    ],
+)
+def test_a_full_name_is_of_one_culture_where_it_can_be(secret: str, kind: str) -> None:
+    """Thomas and Daniel are first of all American names: beside a French or Spanish surname they are of its culture."""
+    category = Category.ID if "@" in secret else Category.NAME
+    found = check(category, secret, fewest=8)
+    assert found.kind == kind and not any("anthony" in value.lower() for value in found.values)
+
+
+def test_no_member_of_a_pool_is_of_a_culture_that_comes_first() -> None:
+    """Of 32 German pairs some are American through and through: each of these would have got another pool."""
+    found = check(Category.NAME, "Hans Schmidt")
+    assert len(found.values) < 32 and {pool(Category.NAME, value) for value in found.values} == {found}
+
+
 @settings(max_examples=20, deadline=None)
 @given(CAPITALS, words_of("given"), words_of("surname"))
 def test_names_keep_their_capitals(spell: type[str], given: str, surname: str) -> None:

@@ -6,15 +6,10 @@ from collections.abc import Iterator, Sequence
 from cloister.obfuscation.candidates.base import Pool
 from cloister.obfuscation.candidates.cells import Slot, apart, block, side_by_side
 from cloister.obfuscation.candidates.names import LISTS, person_slots
+from cloister.obfuscation.words import word_list
 
-_PROVIDERS = (
-    "gmail yahoo hotmail outlook aol icloud fastmail protonmail proton live msn ymail googlemail comcast verizon att "
-    "me mail gmx web mac sbcglobal bellsouth cox charter earthlink zoho yandex orange wanadoo free laposte t-online "
-    "libero example"
-)
-PROVIDERS = frozenset(_PROVIDERS.split())
+PROVIDERS = frozenset(word_list("emails-providers"))
 _TOKEN = re.compile(r"[a-z]+|[0-9]+|[._+-]", re.IGNORECASE)
-_LETTERS = tuple("abcdefghjklmprst"), tuple("inouvwyz")
 Reading = list[tuple[str, str]]  # (part, what it is)
 
 
@@ -75,19 +70,18 @@ def _split(word: str) -> Iterator[Reading]:
 
 def _slots(parts: Sequence[str], kinds: Sequence[str]) -> list[Slot | None] | None:
     """None within: a part that stays. None: a name that no list has."""
-    named = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if kind in LISTS]
+    named = [(part, kind) for part, kind in zip(parts, kinds, strict=True) if kind not in ("", "digits")]
     names = person_slots([part for part, _ in named], [kind for _, kind in named])
-    if names is None:
+    words = iter(names or ())
+    slots = [
+        next(words, None) if kind not in ("", "digits") else _digits(part)
+        for part, kind in zip(parts, kinds, strict=True)
+    ]
+    return None if names is None else slots
+
+
+def _digits(part: str) -> Slot | None:
+    if not part.isdigit() or len(part) > 4:
         return None
-    words = iter(names)
-    return [next(words) if kind in LISTS else _free(part, kind) for part, kind in zip(parts, kinds, strict=True)]
-
-
-def _free(part: str, kind: str) -> Slot | None:
-    if kind == "digits" and len(part) <= 4:
-        values = tuple(f"{number:0{len(part)}}" for number in range(10 ** len(part)))
-        return block(values, values.index(part))
-    if kind == "initial":
-        letters = next((each for each in _LETTERS if part in each), (part,))
-        return Slot(letters, letters.index(part), free=True)
-    return None
+    values = tuple(f"{number:0{len(part)}}" for number in range(10 ** len(part)))
+    return block(values, values.index(part))

@@ -7,18 +7,10 @@ from collections.abc import Sequence
 from cloister.obfuscation.candidates.base import Around, Pool
 from cloister.obfuscation.candidates.cells import Cells, Slot, apart, side_by_side
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 100
-_TITLES = (
-    "dr doctor mr mister mrs ms miss mx prof professor sir dame lord lady rev reverend fr father sister brother nurse "
-    "judge justice senator president captain capt colonel col major maj sergeant sgt lieutenant lt officer detective "
-    "herr frau mme mlle monsieur madame mademoiselle sr sra srta señor señora señorita don doña signor signora sig dra"
-)
-TITLES = frozenset(_TITLES.split())
-_SUFFIXES = "jr sr ii iii iv v md phd do rn np pa dds dvm esq mph msn bsn facs lpn crna od dpm pharmd"
-SUFFIXES = frozenset(_SUFFIXES.split())
-_PARTICLES = "de la le les du des van von der den ter ten di da del della dos das el al bin ibn y e st mac zu"
-PARTICLES = frozenset(_PARTICLES.split())
+TITLES, SUFFIXES, PARTICLES = (frozenset(word_list(f"names-{kind}")) for kind in ("titles", "suffixes", "particles"))
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[^\w]+|.", re.DOTALL)
 _POSSESSIVE = re.compile(r"['’]s?\Z")
 _INITIALS = tuple("ABCDEFGHJKLMPRST"), tuple("INOUVWYZ")

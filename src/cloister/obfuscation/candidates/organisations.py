@@ -9,33 +9,12 @@ from cloister.obfuscation.candidates.names import LISTS
 from cloister.obfuscation.candidates.places import PLACES
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.parts import words_in
+from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 100
 COMPANIES, HEADS = Cells("companies"), Cells("heads")
-_PUBLIC = (
-    "hospital clinic medical center centre health healthcare system memorial general regional community university "
-    "college school high elementary middle institute children's veterans rehabilitation rehab nursing home care "
-    "hospice urgent emergency surgery surgical family practice pediatrics cardiology oncology orthopedics dental "
-    "academy library museum church county department police fire district city state national public services service "
-    "airport klinikum krankenhaus universität klinik hochschule stadtwerke université hôpital lycée collège mairie"
-)
-_PRIVATE = (
-    "inc inc. llc ltd ltd. limited corp corp. corporation company co co. group partners associates sons brothers plc "
-    "gmbh ag kg se sa sarl sas s.a. holding holdings bank bancorp trust insurance financial capital investments "
-    "consulting solutions technologies technology systems software industries international enterprises logistics "
-    "foods motors energy electric pharmacy pharmaceuticals laboratories labs media studios construction realty law "
-    "airlines airways analytics data digital global science sciences networks network communications telecom products "
-    "properties resources materials brands entertainment games interactive robotics aerospace aviation defense power "
-    "chemical chemicals steel metals mining oil gas petroleum water utilities semiconductor semiconductors devices web "
-    "instruments bioscience biosciences therapeutics diagnostics research management advisors estate hotels resorts "
-    "restaurants stores retail markets supply equipment engineering design designs builders homes automotive parts "
-    "auto transport transportation shipping freight railway lines cloud security wireless mobile online pictures music "
-    "club publishing press news education learning training staffing advertising marketing apparel furniture farms "
-    "brewing coffee beverage cosmetics wellness fitness sports economic worldwide "
-    "firm et fils und söhne and the of & - , ' for at de la st st. saint mount"
-)
-PUBLIC, PRIVATE = frozenset(_PUBLIC.split()), frozenset(_PRIVATE.split())
-_FIXED = frozenset(word[0] for word in words_in(f"{_PUBLIC} {_PRIVATE}"))
+PUBLIC, PRIVATE = (frozenset(word_list(f"organisations-{kind}")) for kind in ("public", "private"))
+_FIXED = frozenset(word[0] for word in words_in(" ".join(PUBLIC | PRIVATE)))
 _SAINTS = frozenset(("st", "st.", "saint"))
 _TOKEN = re.compile(r"[^\W\d_]+(?:['’.](?:s\b|[^\W\d_]+\.?))?\.?|\s+|[^\w\s]|.", re.DOTALL)
 

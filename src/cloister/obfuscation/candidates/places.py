@@ -6,15 +6,11 @@ import re
 from cloister.obfuscation.candidates.base import POOL_VALUES, Around, Pool
 from cloister.obfuscation.candidates.cells import Cells, Slot, apart, block, side_by_side
 from cloister.obfuscation.index import Prf
+from cloister.obfuscation.words import word_list
 
 MAX_CHARACTERS = 120
 PLACES, TOWNS, ZIPS, STREETS, STATES = (Cells(name) for name in ("places", "towns", "zips", "streets", "states"))
-_COMMON = (
-    "san santa saint st los las la el fort ft lake mount mt port north south east west northern southern eastern "
-    "western city park beach springs heights hills valley grove falls village town township island islands river creek "
-    "bay point harbor ridge view center mountain upper lower great little old new united states republic bad sur"
-)
-_FIXED = frozenset(_COMMON.split())
+_FIXED = frozenset(word_list("places-common"))
 _SUFFIXES = (
     "Street|St|Avenue|Ave|Road|Rd|Drive|Dr|Lane|Ln|Boulevard|Blvd|Court|Ct|Place|Pl|Way|Circle|Cir|Terrace|Ter|Parkway|"
     "Pkwy|Highway|Hwy|Trail|Trl|Square|Sq|Alley|Row|Loop|Plaza"
