@@ -33,7 +33,8 @@ HOST_INTERNAL = {"vault_deadline_s", *(f"engine.{name}" for name in f"{_SERVICE}
 
 SERVE_OPTIONS = """
     host port model served-model-name dtype weights keys threads kernels kv-cache-mib
-    max-running chunk-tokens max-context max-waiting request-timeout beat verify max-vaults gpu-in-turns attention-processes
+    max-running chunk-tokens max-context max-waiting request-timeout beat verify max-vaults gpu-in-turns
+    attention-processes
     spare-vaults session-idle vault-kv-mib compact-prompts link-deadline-ms shared-policy share-epsilon share-threshold
     templates templates-key prefix-policy quantise-ttft detector detector-rules detector-key
     vault-host vault-host-key vault-host-policy attester gpu-evidence release

@@ -143,3 +143,12 @@ def test_a_secret_that_stood_in_for_another_one_is_refused() -> None:
 def test_the_same_key_and_prompt_draw_the_same() -> None:
     draws = [made(letter(NAMES[4]), sampler(Believer(0.1), key=key)).texts for key in (0, 0, 1, 2, 3)]
     assert draws[0] == draws[1] and len(set(draws)) > 2
+
+
+def test_where_a_band_has_more_values_than_go_out_the_draw_evens_the_posterior() -> None:
+    """Twenty names in bands of three or four, of which three go out: π_i ∝ p_i."""
+    for name in NAMES[:10]:
+        found = made(letter(name), sampler(Believer(0.1), fakes=2, least=1)).substitutes
+        even = found.posterior == pytest.approx((1 / 3,) * 3, abs=0.004)
+        assert even or len(set(found.likelihoods)) == 1, "a band of three has no draw"
+    assert len(set(found.likelihoods)) > 1

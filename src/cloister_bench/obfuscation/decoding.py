@@ -15,7 +15,6 @@ import httpx2
 from cloister.config import DEVELOPMENT_KEY
 from cloister.levels import OBFUSCATED, PARTITIONED
 from cloister.models.source import find_model
-from cloister_bench.memory import descendants, kv_bytes, memory_of
 from cloister_bench.servers import OwnServer
 from cloister_bench.streamed import events
 
