@@ -90,12 +90,12 @@ def lives(process: psutil.Process) -> bool:
 class Server(Command):
     """`cloister serve` on a free port, with what tests want unless the arguments say otherwise.
 
-    Without `mpc`, whose parties take gigabytes, and without a detector, which compiles its rules for seconds. With one
+    Without `mpc`, whose parties take gigabytes, without verified decoding of a random share, and without a detector, which compiles its rules for seconds. With one
     compute thread: two that wait for each other are slow where another group of tests has the other core.
     """
 
     def __init__(self, log: Path, *arguments: str) -> None:
-        usual = {"--mpc": "off", "--threads": "1"}
+        usual = {"--mpc": "off", "--threads": "1", "--verify": "off"}
         added = [word for option in usual.items() if option[0] not in arguments for word in option]
         if "--detector" not in arguments:
             added.append("--no-detector")

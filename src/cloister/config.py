@@ -149,6 +149,7 @@ class ControllerSettings(MachineSettings):
         "off",
         "What a request's own vault computes again of its answer. all: tokens leave when that gave the same; late: at "
         "once, at most 16 tokens ahead; sample:P: as late, for a share P of requests; off: nothing.",
+        command_default="sample:0.1",
         metavar="MODE",
     )
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")

@@ -125,7 +125,9 @@ class Verification:
         self._send(claims)
 
     def _release_ahead(self, claims: _Claims, number: int) -> None:
-        ahead = list(claims.streams[number].claims)[:CHUNK]
+        """The last token waits for the end, with which it belongs: it may be a stop token."""
+        waiting = list(claims.streams[number].claims)
+        ahead = waiting[: min(CHUNK, len(waiting) - (claims.finish is not None))]
         self._let_out(claims, number, [claim for claim in ahead if not claim.released])
 
     def _let_out(self, claims: _Claims, number: int, honest: list[_Claim], finish: FinishReason | None = None) -> None:

@@ -13,6 +13,7 @@ from cloister.levels import LEVELS
 from cloister.messages.controller_service import GeneratePartitioned, GenerateVariants
 from cloister.messages.controller_vault import Answered, Prefilled, PromptAccepted, Release, Verified
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
+from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import ObfuscationParams
 from cloister.messages.types import Partition, SamplingParams
 
@@ -116,13 +117,12 @@ class PartitionedRoute(VaultRoute):
         assert isinstance(message, Accepted | Tokens | Failed)
         if isinstance(message, Tokens) and request.verified:
             self.node.verification.claimed(request, message, self.node.serving().vocabulary)
-        elif isinstance(message, Failed) and request.verified and self._begins_again(request, message):
-            pass
+        elif isinstance(message, Failed) and request.verified:
+            if not self.node.verification.goes_on_after(request, message, self.node.working_service()):
+                # One error for all: which one the service chose could tell this user something.
+                self.advance(request, failed(request.request_id, VaultLost.because("vault_lost")))
         else:
             self.advance(request, message)
-
-    def _begins_again(self, request: Request, failure: Failed) -> bool:
-        return self.node.verification.goes_on_after(request, failure, self.node.working_service())
 
     def _check(self, request: Request, message: Prefilled) -> None:
         """The message goes on to the service, which serves all tenants: nothing in it may exceed the request."""
