@@ -90,7 +90,8 @@ def lives(process: psutil.Process) -> bool:
 class Server(Command):
     """`cloister serve` on a free port, with what tests want unless the arguments say otherwise.
 
-    Without `mpc`, whose parties take gigabytes, without verified decoding of a random share, and without a detector, which compiles its rules for seconds. With one
+    Without `mpc`, whose parties take gigabytes, without verified decoding of a random share, and without a detector,
+    which compiles its rules for seconds. With one
     compute thread: two that wait for each other are slow where another group of tests has the other core.
     """
 

@@ -76,7 +76,7 @@ def read(text: str, day_first: bool | None = None) -> Reading | None:
 
 
 def _numeric(found: re.Match[str], day_first: bool | None) -> Reading:
-    """Unless it is said, months go first, except before full stops and where a number is too large for a month."""
+    """Months go first by default, except before full stops and where a number is too large for a month."""
     one, two, sign = found["one"], found["two"], found["sign"]
     first = sign == "." or (int(one) > 12 if day_first is None else day_first)
     names = ("day", "month") if first else ("month", "day")

@@ -1,4 +1,4 @@
-"""Lists of words that are nobody's names, kept by hand in data/words.txt: a list's name and its words a line."""
+"""Lists of words that name no person, kept by hand in data/words.txt: a list's name and its words a line."""
 
 from importlib.resources import files
 

@@ -42,7 +42,7 @@ class Names:
         for member in side_by_side(slots):
             words = iter(member)
             spelt = [next(words) if kind else token for token, kind in zip(tokens, kinds, strict=True)]
-            if _kinds(spelt) == kinds and alike(slots, member, named):  # "Major" is a given name, and a title
+            if _kinds(spelt) == kinds and same_slots(slots, member, named):  # "Major" is a given name, and a title
                 values.append("".join(spelt) + end)
         return Pool(apart(values, secret, _FIXED.__contains__), _shown(slots))
 
@@ -89,8 +89,8 @@ def _stays(token: str, place: int, tokens: list[str]) -> bool:
 
 
 def person_slots(words: Sequence[str], kinds: Sequence[str]) -> list[Slot] | None:
-    """Of one culture, the first that all words have; else each of its own: an American given name, a Chinese surname.
-    None where a word is in no list."""
+    """Of one culture, the first that all words have; else each word has its own (an American given name, a Chinese
+    surname). None where a word is in no list."""
     slots = [
         _initial(word) if kind == "initial" else LISTS[kind].slot(word) for word, kind in zip(words, kinds, strict=True)
     ]
@@ -112,7 +112,7 @@ def _of_one_culture(own: list[Slot], words: Sequence[str], kinds: Sequence[str])
     return own
 
 
-def alike(slots: Sequence[Slot], member: Sequence[str], kinds: Sequence[str]) -> bool:
+def same_slots(slots: Sequence[Slot], member: Sequence[str], kinds: Sequence[str]) -> bool:
     """Whether the words of a member, one of each slot, get these slots again."""
     own = [
         LISTS[kind].slot(word) if slot.kind.startswith("also") else slot
