@@ -160,8 +160,8 @@ LEVELS: dict[str, Level] = {
                 "made-up ones that differ from it in what you marked as secret. The order does not show which is "
                 "yours; the words may: with λ = 7 a careful reader found it in 25 of 60 prompts, a larger model in "
                 "78 of 271 (docs/obfuscation.md). Name a session: without one each prompt has new made-up words, and "
-                "those that come again are yours. In a browser, which speaks plain HTTP, the gateway picks your answer out, "
-                "so it knows; with `cloister.Client` or `cloister proxy` your machine does."
+                "those that come again are yours. In a browser, which speaks plain HTTP, the gateway picks your answer "
+                "out, so it knows; with `cloister.Client` or `cloister proxy` your machine does."
             ),
             service_sees=(
                 "λ+1 answers and attention contributions, as at `partitioned`; a careful reader found the real one in "
