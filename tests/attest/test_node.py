@@ -262,6 +262,20 @@ def test_a_policy_refuses_changed_settings_with_the_reason(node: Node, name: str
     assert repr(getattr(changed, name)) in check_of(check(node.evidence(), named), f"setting {name}").reason
 
 
+@pytest.mark.parametrize("mode", ["off", "sample", "late", "all"])
+def test_a_policy_that_demands_verified_answers_takes_no_less(node: Node, mode: Any) -> None:
+    node.statement = statement(replace(SETTINGS, verified=mode, verified_ppm=100_000))
+    verdict = check(node.evidence(), replace(SNP, settings=SettingsPolicy(verified=("all",))))
+    assert broken(verdict) == (set() if mode == "all" else {"setting verified"})
+    assert ("own vault" in check_of(verdict, "settings").reason) == (mode != "off")
+
+
+@pytest.mark.parametrize(("beat", "passes"), [(0, False), (100, False), (150, True)])
+def test_a_beat_can_be_demanded(node: Node, beat: int, passes: bool) -> None:
+    node.statement = statement(replace(SETTINGS, beat_ms=beat))
+    assert check(node.evidence(), replace(SNP, settings=SettingsPolicy(min_beat_ms=150))).passed is passes
+
+
 def test_parties_and_how_long_sessions_stay_can_be_demanded(node: Node) -> None:
     parties = Parties("aby3", "multi_party", ("a:1", "b:1", "c:1"), b"p" * 32)
     node.statement = statement(replace(SETTINGS, mpc="elsewhere", parties=parties))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator
 
@@ -92,3 +93,24 @@ async def test_a_killed_service_loses_no_verified_answer(nodes: dict[str, RealNo
             os.kill(service._handle.pid, signal.SIGKILL)
     assert found == expected and killed
     await service_is_back(node)
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3600)
+async def test_a_million_honest_tokens_raise_no_alarm(nodes: dict[str, RealNode]) -> None:
+    """Of random lengths, parameters and neighbours: a deviation would fail its answer."""
+    draw, tokens, number = random.Random(37), 0, 0
+    while tokens < 1_000_000:
+        several = []
+        for _ in range(draw.randrange(1, 13)):
+            number += 1
+            text = "".join(chr(draw.randrange(32, 127)) for _ in range(draw.randrange(5, 120)))
+            params = SamplingParams(
+                max_tokens=draw.choice((1, 2, 15, 16, 17, 33, 200, 380)),
+                temperature=draw.choice((0.0, 0.7, 1.3)),
+                seed=number,
+                logprobs=draw.choice((None, 0, 5)),
+                frequency_penalty=draw.choice((0.0, 0.5)),
+            )
+            several.append(answer(nodes[draw.choice(("all", "late"))], private(text, f"m{number}"), params))
+        tokens += sum(map(len, await asyncio.gather(*several)))

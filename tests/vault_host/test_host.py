@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -66,6 +67,19 @@ async def answer(node: RealNode, job: OpenJob | VaultJob, params: SamplingParams
 
 def opened(folder: ModelFolder, text: str) -> OpenJob:
     return OpenJob(tuple(Tokenizer(folder).encode(text, True)))
+
+
+async def test_a_remote_vault_verifies_what_the_service_claims(
+    tiny: ModelFolder, key: Path, vault_host: HostProcess, node: RealNode
+) -> None:
+    patient = HERE.model_copy(update={"link_deadline_ms": 10_000})
+    place: dict[str, Any] = {"vault_host": vault_host.address(), "vault_host_key": key}
+    verifying = await RealNode.start(tiny, patient, spare_vaults=0, verify="all", **place)
+    long = SamplingParams(max_tokens=40, temperature=0.8, seed=3)
+    try:
+        assert await answer(verifying, private(TEXT, "v"), long) == await answer(node, private(TEXT, "v"), long)
+    finally:
+        await verifying.close()
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])

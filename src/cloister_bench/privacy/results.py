@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING
 
-from cloister_bench.privacy import borrowed, contributions, stealing, traffic
+from cloister_bench.privacy import borrowed, cheating, contributions, stealing, traffic
 from cloister_bench.privacy.rows import Attack, Plan
 from cloister_bench.suite import documents
 from cloister_bench.suite.documents import Document, Row, Table, Target
@@ -21,6 +21,11 @@ ATTACKS: dict[str, Attack] = {
     "cache timing": borrowed.cache_timing,
     "distinguisher": borrowed.distinguisher,
     "traffic": traffic.attack,
+    "cheating service": lambda victim: (
+        row
+        for setting in cheating.attacks(trials=victim.plan.trials, model=victim.model)
+        for row in setting(victim.say)
+    ),
 }
 QUICK = Plan((0, 1), (4,), prompts=1, steps=12, secrets=4, trials=4, streams=20, seed=1)
 FULL = Plan((0, 1, 2, 4, 8, 16, 29), (6, 12), prompts=1, steps=20, secrets=24, trials=20, streams=320, seed=1)
@@ -79,7 +84,8 @@ def draw(document: Document, axes: tuple[Axes, ...]) -> str:
             label = f"{dtype}, {'contributions' if key == 'gets' else 'keys known'}"
             axes[0].plot(*zip(*points, strict=True), style, label=label)
     axes[0].set(xlabel="layer whose contributions are seen", ylabel="share of tokens recovered", ylim=(-0.05, 1.05))
-    others = [one for one in rows if "layer" not in one and one["gets"] is not None]
+    shares = [one for one in rows if "layer" not in one and not one["attack"].startswith("cheating")]
+    others = [one for one in shares if one["gets"] is not None]
     names = [f"{one['attack']}, {one['level']}\n{one['setting']}" for one in others]
     axes[1].barh(names, [one["gets"] for one in others], label="attacker")
     axes[1].plot([one["baseline"] for one in others], names, "k|", markersize=14, label="baseline")
