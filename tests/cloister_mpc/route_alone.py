@@ -23,7 +23,7 @@ class MpcOnly:
     def __init__(self, tell: Callable[[msgspec.Struct], None], vocabulary: int) -> None:
         requests = Requests(tell, lambda: replace(SERVING, vocabulary=vocabulary), lambda request: None)
         nobody: Any = None
-        self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
+        self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING, nobody))
 
     def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
         self.route.ask(PendingRequest(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
