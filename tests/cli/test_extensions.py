@@ -49,6 +49,6 @@ def test_the_list_of_commands_names_it_either_way(run: Run, monkeypatch: pytest.
 
 def test_it_runs_by_itself_and_says_failures_in_a_line() -> None:
     """Where the distribution is on the path, but no entry point names it."""
-    command = [sys.executable, "-m", "cloister_bench", "serve", "--url", "http://127.0.0.1:9"]
+    command = [sys.executable, "-m", "cloister_bench", "peers", "--server", "http://127.0.0.1:9"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "Error:" in done.stderr and "Traceback" not in done.stderr

@@ -77,7 +77,9 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     assert run("chat", "Hi", "--url", url).exit_code == 1  # no hardware speaks for this node
     assert run("chat", "Hi", "--url", url, *SOFTWARE, "--api-key", "wrong").exit_code == 1
     assert run("chat", "Hi", "--url", url, *SOFTWARE, "--protection", "obfuscated").exit_code == 2
-    measured = run("bench", "serve", "--url", url, "--users", "2", "--requests-per-user", "1", "--output-tokens", "4")
+    measured = run(
+        "bench", "peers", "--server", url, "--users", "2", "--requests-per-user", "1", "--output-tokens", "4"
+    )
     assert measured.exit_code == 0, measured.output
 
 

@@ -209,7 +209,7 @@ def test_the_error_of_a_lost_vault_is_one_to_try_again_after():
     [
         ({"params": {"repetition_penalty": 1.1}}, "repetition_penalty"),
         ({"params": {"prompt_logprobs": 0}}, "prompt_logprobs"),
-        ({"partitions": {"first": 32}}, "first token"),
+        ({"partitions": {"first": 32}}, "A token is outside"),
         ({"partitions": {"origin": 256}}, "266 tokens"),
         ({"partitions": {"rotation": 300}}, "300 tokens"),
         ({"public": 3}, "public"),

@@ -39,7 +39,6 @@ class Setting:
     keep: tuple[int, ...] = ()
     prepare: Callable[[Any], Any] = lambda leaked: leaked
     """What the child makes of the leak before its seal, for the attempt."""
-    file_bytes: int = 0
     by_older_thread: bool = False
     """The attempt is made by a thread that was there before the seal, as a vault's kernel threads are."""
 
@@ -159,7 +158,6 @@ def _as_child(attempt: Callable[[Any], Any], setting: Setting, told: int, wait: 
         kept,
         DATA_BYTES,
         without=setting.without,
-        file_bytes=setting.file_bytes,
         allow_degraded=setting.allow_degraded,
     )
     try:
