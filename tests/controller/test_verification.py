@@ -87,6 +87,24 @@ async def test_a_deviation_ends_answer_vault_and_service(node: Node, lie: str) -
     await asyncio.wait_for(before.gone.wait(), 5)
 
 
+async def test_a_service_that_asked_the_vault_for_something_else_is_ended(node: Node) -> None:
+    vault, number = await decoding(node)
+    node.service.say(Tokens(number, (20,), finish="stop"))
+    await vault.next(Claimed)
+    before = node.service
+    vault.say(Verified(number, (20,), finish="stop", asked_otherwise=True))
+    assert (await node.failure()).code == "deviation"
+    await asyncio.wait_for(before.gone.wait(), 5)
+
+
+async def test_a_vault_with_other_logprobs_than_tokens_is_ended(node: Node) -> None:
+    vault, number = await decoding(node, params=SCORED)
+    node.service.say(Tokens(number, (20,), (TokenLogprob(-0.5),), finish="stop"))
+    await vault.next(Claimed)
+    vault.say(Verified(number, (20,), (TokenLogprob(-0.5),) * 2, finish="stop"))
+    assert (await node.failure()).code == "vault_lost"
+
+
 async def test_logprobs_are_the_vaults_or_a_deviation(node: Node) -> None:
     vault, number = await decoding(node, params=SCORED)
     good = TokenLogprob(-0.5, ((20, -0.5),))

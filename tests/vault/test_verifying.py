@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -104,6 +106,26 @@ def test_the_sequences_of_an_obfuscated_request_end_together(llama: Decoder, ans
     assert said.finish is None
     [said] = claim(room, 1, second[1:], 16, 1)
     assert (list(said.tokens), said.finish) == (second[1:], "length")
+
+
+@pytest.mark.parametrize(("same", "asked", "altered"), [(True, 7, False), (False, 7, True), (True, 8, True)])
+def test_other_queries_or_more_of_them_are_reported(llama: Decoder, same: bool, asked: int, altered: bool):
+    class Asked(FakeAnswerer):
+        def asked(self, slot: int) -> int:
+            return asked
+
+        @contextmanager
+        def comparing(self, rows: Any) -> Iterator[Any]:
+            assert list(rows) == [(0, index) for index in range(7)]
+            yield lambda: same
+
+    answerer = Asked()
+    room = Room(llama, answerer=answerer)
+    begun(room)
+    honest, _ = engine_answer(llama, tuple(WORDS.encode()))
+    [said] = claim(room, 1, honest[1:], 16)
+    assert said.finish == "length" and said.asked_otherwise is altered
+    answerer.close()
 
 
 def test_a_vault_without_room_fails_the_answer(llama: Decoder, answerer: FakeAnswerer):

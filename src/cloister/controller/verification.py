@@ -160,6 +160,8 @@ class Verification:
         stream = claims.streams[message.sequence]
         if len(message.tokens) > stream.sent or (not message.tokens and not claims.asked_for_end):
             raise ProtocolError("A vault verified more than was claimed.")
+        if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
+            raise ProtocolError("The number of logprobs is not the number of tokens.")
         claims.asked_for_end = claims.asked_for_end and bool(message.tokens)
         if message.asked_otherwise:
             self._deviates(claims, len(stream.verified) + 2, "The service queried the vault for something else")
