@@ -16,7 +16,7 @@ WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "gpu", "native", "reference"]
 MpcChoice = Literal["auto", "local", "off"]
 MpcCache = Literal["full", "mpcache"]
-AttesterChoice = Literal["auto", "software", "tsm", "azure"]
+AttesterChoice = Literal["auto", "software", "tsm"]
 GpuEvidenceChoice = Literal["auto", "none", "nvml"]
 
 DEVELOPMENT_KEY = "cloister-dev"
@@ -122,7 +122,7 @@ class MachineSettings(_Frozen):
     allow_degraded_sandbox: bool = _vaults(False, "Serve although this kernel lacks a layer of the sandbox.")
     attester: AttesterChoice = _evidence(
         "auto",
-        "What signs evidence: firmware (tsm), an Azure VM's vTPM (azure), software, or the strongest here (auto).",
+        "What signs evidence: firmware (tsm), software, or the strongest here (auto).",
     )
     gpu_evidence: GpuEvidenceChoice = _evidence(
         "auto",

@@ -36,9 +36,6 @@ issuer = "https://issuer.example"
 repository = "https://git.example/cloister"
 predicates = ["https://slsa.dev/provenance/v1"]
 
-[azure]
-pcrs = {{ 7 = ["{"07" * 32}"] }}
-
 [snp]
 measurements = ["{"cd" * 48}"]
 minimum_tcb = {{ snp = 24 }}
@@ -83,7 +80,6 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
     assert policy.snp_revocation_lists == (b"a list",) and policy.tdx_collateral == b"collateral"
     assert policy.release.sigstore.predicates == ("https://slsa.dev/provenance/v1",)
-    assert policy.azure.pcrs == {"7": ("07" * 32,)}
     assert policy.release.minimum_version == "1.2" and policy.release.max_checkpoint_age_s == 1e6
     assert policy.relaxations() == (
         *("accept_missing_layers landlock", "tdx.launches rtmr0 any", "tdx.allow_sept_ve"),

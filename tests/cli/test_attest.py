@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from cloister.attest.azure import verify as azure_verify
 from cloister.attest.snp import verify as snp_verify
 from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
-from tests.attest import azure_made
 from tests.attest import snp_maker as maker
-from tests.attest.azure_made import MadeVm
 from tests.attest.snp_maker import AT, Chip, table
 from tests.cli.conftest import Run
 from tests.fuzz.nvidia_made import MadeGpu, MadeManifests, ocsp_answer, swid_tag
@@ -217,7 +214,7 @@ def test_wrong_use_is_told_and_exits_with_2(check: Run, arguments: list[str], co
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x07" * 5000, b"[[[", bytes(1184), b"00" * 600])
-@pytest.mark.parametrize("kind", ["snp", "tdx", "azure", "nvidia"])
+@pytest.mark.parametrize("kind", ["snp", "tdx", "nvidia"])
 def test_evidence_that_is_none_is_an_error_and_not_a_verdict(run: Run, files: Path, kind: str, content: bytes) -> None:
     (files / "bad").write_bytes(content)
     result = run("attest", "check", "--kind", kind, "--evidence", str(files / "bad"), "--json")
@@ -323,45 +320,6 @@ def test_the_real_gpu_reports(run: Run, vectors: Path, tmp_path: Path) -> None:
     assert run(*base, bare).exit_code == 3
     altered = str(folder / "hopperAttestationReportInvalidSignature.txt")
     assert run(*base, altered, "--certs", str(folder / "hopperCertChain.txt")).exit_code == 1
-
-
-@pytest.mark.parametrize("kind", ["azure", "snp"])
-def test_an_hcl_report_is_read_with_its_runtime_data(run: Run, tmp_path: Path, kind: str) -> None:
-    (tmp_path / "hcl.bin").write_bytes(MadeVm().hcl())
-    base = ["attest", "check", "--kind", kind, "--evidence", str(tmp_path / "hcl.bin"), "--at", "2026-03-01", "--json"]
-    result = run(*base)
-    assert result.exit_code == 3
-    assert outcomes(result)["runtime data"] == "PASS" and outcomes(result)["tpm quote"] == "SKIP"
-    (tmp_path / "hcl.bin").write_bytes(MadeVm().hcl().replace(b'"secure-boot": true', b'"secure-boot": null'))
-    assert run(*base).exit_code == 1
-
-
-def test_azures_document_is_held_to_its_own_policy(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "azure.json").write_text(json.dumps(MadeVm().document()))
-    (tmp_path / "policy.toml").write_text('[azure.pcrs]\n7 = ["' + "ff" * 32 + '"]\n')
-    base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", "2026-03-01"]
-    result = run(*base, "--policy", str(tmp_path / "policy.toml"), "--nonce", azure_made.NONCE.hex(), "--json")
-    assert outcomes(result)["nonce"] == "PASS" and outcomes(result)["pcrs"] == "FAIL"
-    wrong = run(*base, "--kind", "snp", "--json")
-    assert wrong.exit_code == 2 and "--kind azure" in document(wrong)["error"]["hint"]
-
-
-def test_azures_document_passes_with_all_that_is_named(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vm = MadeVm()
-    monkeypatch.setitem(azure_verify.verify_azure.__kwdefaults__, "snp_roots", vm.chip.roots)
-    (tmp_path / "azure.json").write_text(json.dumps(vm.document()))
-    for name, data in (("ask", vm.chip.ask), ("ark", vm.chip.ark), ("crl", vm.chip.revocation_list(99).hex().encode())):
-        (tmp_path / name).write_bytes(data)
-    named = f'[snp]\nmeasurements = ["{"aa" * 48}"]\n[azure.pcrs]\n7 = ["{azure_made.PCRS[7].hex()}"]\n'
-    (tmp_path / "policy.toml").write_text(named)
-    base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", WHEN, "--json"]
-    base += ["--certs", str(tmp_path / "ask"), str(tmp_path / "ark"), "--policy", str(tmp_path / "policy.toml")]
-    base += ["--nonce", azure_made.NONCE.hex()]
-    assert run(*base, "--collateral", str(tmp_path / "crl")).exit_code == 0
-    unlisted = run(*base)
-    assert unlisted.exit_code == 3 and outcomes(unlisted)["revocation"] == "SKIP"
 
 
 def test_gpu_reports_take_manifests_and_ocsp_responses(run: Run, vectors: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ hardware the word for a development node.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -18,8 +17,7 @@ from typer.testing import CliRunner
 from cloister.cli import app
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.keys import load_keys
-from tests.attest import azure_made
-from tests.attest.azure_made import MadeVm
+from tests.attest.snp_maker import Chip
 from tests.doc_blocks import commands_of, programs_of, spoken_commands_of
 from tests.served import Command
 
@@ -85,15 +83,16 @@ def test_other_peoples_evidence_is_judged_by_the_command_that_is_shown(
 ) -> None:
     """On a machine that we made up: everything is read and judged, and AMD did not sign it."""
     [line] = [line for document in DOCUMENTS for line in commands_of(document) if line.startswith(JUDGES_FILES)]
-    vm = MadeVm()
-    (tmp_path / "evidence.json").write_text(json.dumps(vm.document()))
-    (tmp_path / "cert_chain.pem").write_bytes(vm.chip.ask)
-    (tmp_path / "crl").write_bytes(vm.chip.revocation_list(99))
-    (tmp_path / "policy.toml").write_text('[azure.pcrs]\n7 = ["' + azure_made.PCRS[7].hex() + '"]\n')
+    chip = Chip()
+    (tmp_path / "report.bin").write_bytes(chip.report())
+    (tmp_path / "vcek.der").write_bytes(chip.leaf())
+    (tmp_path / "cert_chain.pem").write_bytes(chip.ask)
+    (tmp_path / "crl").write_bytes(chip.revocation_list(99))
+    (tmp_path / "policy.toml").write_text(f'[snp]\nmeasurements = ["{"aa" * 48}"]\n')
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, shlex.split(line)[1:])
     assert result.exit_code == 1, result.output
-    assert re.search(r"runtime data +PASS", result.output) and re.search(r"Failed, at .*: root key", result.output)
+    assert re.search(r"signature +PASS", result.output) and re.search(r"Failed, at .*: root key", result.output)
 
 
 def test_the_keys_that_readme_makes_are_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 """The contract of an attester, which makes a machine's reports, and the attester made of software, for development: the
-machine's operator can sign anything with it. Attesters with hardware are in `machine` and `azure/attester`."""
+machine's operator can sign anything with it. The attester with hardware is in `machine`."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from cloister.attest.snp.certificate import read_bundle
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 
-Tee = Literal["none", "sev-snp", "tdx", "azure"]  # azure: SEV-SNP or TDX under Microsoft's paravisor, with a vTPM
+Tee = Literal["none", "sev-snp", "tdx"]
 REPORT_DATA_BYTES = 64
 
 

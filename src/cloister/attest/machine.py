@@ -1,5 +1,5 @@
 """The attester of this machine: its firmware through the kernel's configfs-tsm (Documentation/ABI/testing/configfs-tsm:
-the same for SEV-SNP and TDX), Azure's vTPM, or software. Reports are not verified here."""
+the same for SEV-SNP and TDX), or software. Reports are not verified here."""
 
 import errno
 import os
@@ -18,13 +18,10 @@ from cloister.attest.attester import (
     Tee,
     certificates_of,
 )
-from cloister.attest.azure.attester import AzureAttester
 from cloister.errors import SetupError
 
 TSM_ROOT = Path("/sys/kernel/config/tsm/report")
 MAX_BLOB_BYTES = 1 << 18
-CHASSIS = Path("/sys/class/dmi/id/chassis_asset_tag")
-AZURE = "7783-7084-3265-9085-8269-3286-77"  # The chassis tag of every Azure VM.
 _PROVIDERS: dict[str, Tee] = {"sev_guest": "sev-snp", "tdx_guest": "tdx"}
 _TRIES = 3
 _Answer = TypeVar("_Answer")
@@ -95,25 +92,14 @@ class TsmAttester:
             raise _no_report(self._root, wrong) from None
 
 
-def find_attester(kind: Literal["auto", "software", "tsm", "azure"], root: Path = TSM_ROOT) -> Attester:
-    """The firmware of this machine, or its vTPM; software where there is neither or where it was asked for."""
+def find_attester(kind: Literal["auto", "software", "tsm"], root: Path = TSM_ROOT) -> Attester:
+    """The firmware of this machine; software where there is none or where it was asked for."""
     if kind == "tsm":
         return TsmAttester(root)
-    if kind == "azure":
-        return AzureAttester()
     if kind == "auto":
         with suppress(NoFirmware):
             return TsmAttester(root)
-        with suppress(NoFirmware):
-            if _chassis() == AZURE:  # a false name chooses an attester that does not work here
-                return AzureAttester()
     return SoftwareAttester()
-
-
-def _chassis() -> str:
-    with suppress(OSError, ValueError):
-        return CHASSIS.read_text().strip()
-    return ""
 
 
 def _provider(name: bytes) -> Tee:

@@ -6,8 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from cloister.attest.attester import Tee, verify_software
-from cloister.attest.azure.hcl import quote_nonce
-from cloister.attest.azure.verify import verify_azure
 from cloister.attest.evidence import HOST_DOMAIN, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia.reports import SWITCH, References, verify_gpu_reports
 from cloister.attest.policy import Policy
@@ -68,11 +66,6 @@ def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: P
     if evidence.tee == "tdx":
         collateral = evidence.collateral or policy.tdx_collateral
         return verify_tdx(evidence.report, collateral, at=at, policy=policy.tdx, report_data=bound)
-    if evidence.tee == "azure":
-        pieces = (*evidence.certificates, *policy.snp_revocation_lists)
-        collateral, nonce = evidence.collateral or policy.tdx_collateral, quote_nonce(bound)
-        snp, tdx = policy.snp, policy.tdx
-        return verify_azure(evidence.report, pieces, collateral, nonce, at=at, policy=policy.azure, snp=snp, tdx=tdx)
     return verify_software(evidence.report, at=at, allowed=policy.allow_software_tee, report_data=bound)
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.attest.azure.verify import AzurePolicy
 from cloister.attest.evidence import Pin, SettingsPolicy
 from cloister.attest.nvidia.reports import GpuPolicy
 from cloister.attest.snp import SnpPolicy
@@ -46,8 +45,7 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Demands(Struct, frozen=True):
-    tees: Annotated[tuple[Literal["sev-snp", "tdx", "azure"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
-    """`azure` is not among the default's: Microsoft's paravisor stands between such a machine's hardware and guest."""
+    tees: Annotated[tuple[Literal["sev-snp", "tdx"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
     measurements: tuple[Pin, ...] = ()  # of manifests; if empty, a log or Sigstore says which
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
     accept_missing_layers: tuple[Layer, ...] | None = None
@@ -58,7 +56,6 @@ class _Demands(Struct, frozen=True):
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
     gpu: GpuPolicy = GpuPolicy()
-    azure: AzurePolicy = AzurePolicy()
 
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):

@@ -50,38 +50,33 @@ def read_time(text: str | None) -> datetime:
 
 
 _REPORT_DATA_BYTES = 64
-_KINDS = {**{kind: kind for kind in ("snp", "tdx", "azure", "nvidia")}, **{"sev-snp": "snp", "gpu": "nvidia"}}
+_KINDS = {"snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "sev-snp": "snp", "gpu": "nvidia"}
 
 attest = typer.Typer(no_args_is_help=True)
 
 
 @attest.callback()
 def _group() -> None:
-    """Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."""
+    """Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs."""
 
 
-_EVIDENCE_HELP = (
-    "Report or quote: binary, hex or base64. For nvidia also JSON of several reports. For azure an HCL report, or JSON "
-    "with it, the vTPM's quote, and VCEK or TD quote."
-)
+_EVIDENCE_HELP = "Report or quote: binary, hex or base64. For nvidia also JSON of several reports."
 _CERTS_HELP = (
     "snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. nvidia: a report's chain as PEM."
 )
-_COLLATERAL_HELP = (
-    "tdx: Intel's, as JSON. snp: AMD's revocation list. azure: either. nvidia: manifests (XML) and OCSP (DER)."
-)
+_COLLATERAL_HELP = "tdx: Intel's, as JSON. snp: AMD's revocation list. nvidia: manifests (XML) and OCSP (DER)."
 _NONCE_HELP = "What the evidence must answer: the report data, without zeros at its end."
 
 
 class EvidenceFiles(BaseModel):
-    kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|azure|nvidia")
+    kind: str = option(..., "Whose evidence it is.", metavar="snp|tdx|nvidia")
     evidence: Path = option(..., _EVIDENCE_HELP, metavar="FILE")
     certs: list[Path] | None = option(None, _CERTS_HELP, metavar="FILE…")
     more_certs: list[Path] | None = option(None, "More for --certs.", argument=True, metavar="[CERTS]...", hidden=True)
     collateral: list[Path] | None = option(None, _COLLATERAL_HELP, metavar="FILE")
     nonce: str | None = option(None, _NONCE_HELP, metavar="HEX")
     at: str | None = option(None, "ISO 8601 or Unix seconds.", metavar="TIME", show_default="now")
-    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx, azure or gpu.")
+    policy: Path | None = option(None, "What is demanded: TOML with tables snp, tdx or gpu.")
     as_json: bool = option(False, "Print JSON instead of a table.", name="json")
 
     def demands(self) -> Policy:
@@ -126,7 +121,6 @@ def check(files: EvidenceFiles) -> None:
     Examples:
       cloister attest check --kind snp --evidence report.bin --certs vcek.der --certs cert_chain.pem
       cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
-      cloister attest check --kind azure --evidence evidence.json --certs cert_chain.pem --collateral crl --nonce 00ff…
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
     """
     try:
@@ -150,13 +144,10 @@ def check(files: EvidenceFiles) -> None:
 def _verify(files: EvidenceFiles, at: datetime) -> Verdict:
     kind = _KINDS.get(files.kind)
     if kind is None:
-        hint = "--kind takes snp, tdx, azure or nvidia."
+        hint = "--kind takes snp, tdx or nvidia."
         raise SetupError(f"Evidence of kind {files.kind!r} is not known.", hint=hint)
-    data = read_file(files.evidence)
-    if kind in ("snp", "tdx") and unpack(data).startswith(b"HCLA"):
-        kind = "azure"
-    checks = {"snp": _verify_snp, "tdx": _verify_tdx, "azure": _verify_azure, "nvidia": _verify_gpus}
-    return checks[kind](files, data, at)
+    checks = {"snp": _verify_snp, "tdx": _verify_tdx, "nvidia": _verify_gpus}
+    return checks[kind](files, read_file(files.evidence), at)
 
 
 def _verify_snp(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
@@ -178,25 +169,6 @@ def _verify_tdx(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     return verify_tdx(quote, collateral, at=at, policy=files.demands().tdx, report_data=files.report_data())
 
 
-def _verify_azure(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
-    """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
-    from cloister.attest.azure.verify import verify_azure
-
-    collateral, demands = files.one_collateral(), files.demands()
-    intel = collateral is not None and collateral.lstrip().startswith(b"{")
-    lists = [] if collateral is None or intel else [collateral]
-    return verify_azure(
-        data if data.lstrip().startswith(b"{") else unpack(data),
-        [unpack(one) for one in (*files.certificates(), *lists)],
-        collateral if intel else None,
-        files.asked_nonce(),
-        at=at,
-        policy=demands.azure,
-        snp=demands.snp,
-        tdx=demands.tdx,
-    )
-
-
 def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
     from cloister.attest.nvidia.reports import References, verify_gpu_reports
 
@@ -211,7 +183,6 @@ def _verify_gpus(files: EvidenceFiles, data: bytes, at: datetime) -> Verdict:
 def _raw_report(data: bytes) -> bytes:
     text = data.strip()
     if text.startswith((b"{", b"eyJ")):
-        azure, other = "--kind azure checks Azure's document.", "Take the report out: binary, hex or base64."
-        hint = azure if b'"hcl_report"' in text else other
+        hint = "Take the report out: binary, hex or base64."
         raise EvidenceInvalid("This is JSON or a token, not the report or quote itself.", hint=hint)
     return unpack(data)

@@ -152,7 +152,7 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0  # Intel's `tcbEvaluationDataNumber` of the collateral
     min_tee_tcb_svn: str = ""  # Hex of 16 bytes, each a minimum.
     require_sept_ve_disable: bool = False  # whatever `allow_sept_ve` says
-    allow_sept_ve: bool = False  # relaxation: its host may take pages and make it fault (Azure's paravisor)
+    allow_sept_ve: bool = False  # relaxation: its host may take pages and make it fault
 
     def __post_init__(self) -> None:
         check_digits(self, td_attributes=16, xfam=16, fmspcs=12)
