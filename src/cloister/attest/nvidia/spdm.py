@@ -153,8 +153,7 @@ _CHIPS: Final[tuple[tuple[str, Architecture], ...]] = (("GH", "HOPPER"), ("GB", 
 # TCG DICE: the composite device id of Hopper ends in its firmware's digest, TcbInfo of Blackwell lists digests.
 _DICE_DEVICE_ID = x509.ObjectIdentifier("2.23.133.5.4.1")
 _DICE_TCB_INFO = x509.ObjectIdentifier("2.23.133.5.4.1.1")
-_FWIDS_TAG: Final = 0xA6
-_SHA384_FWID: Final = bytes.fromhex("303d06096086480165030402020430")
+_SHA384_FWID: Final = bytes.fromhex("303d06096086480165030402020430")  # DER up to the digest itself
 
 
 def architecture(chip: str) -> Architecture | None:
@@ -190,37 +189,9 @@ def certified_fwid(leaf: x509.Certificate) -> bytes | None:
         if extension.oid == _DICE_DEVICE_ID and len(value) > 48:
             return value[-48:]
         if extension.oid == _DICE_TCB_INFO:
-            return _first_fwid(value)
-    return None
-
-
-def _first_fwid(tcb_info: bytes) -> bytes | None:
-    """The first digest of DiceTcbInfo's `fwids [6]`; None if it is not the SHA-384 that GPUs use."""
-    tag, at, end = _element(tcb_info, 0)
-    if tag != 0x30 or end != len(tcb_info):
-        return None
-    while 0 <= at < end:
-        tag, start, at = _element(tcb_info, at)
-        if tag == _FWIDS_TAG and tcb_info[start : start + len(_SHA384_FWID)] == _SHA384_FWID:
-            digest = tcb_info[start + len(_SHA384_FWID) :][:48]
+            digest = value.partition(_SHA384_FWID)[2][:48]
             return digest if len(digest) == 48 else None
     return None
-
-
-def _element(data: bytes, at: int) -> tuple[int, int, int]:
-    """Tag, start and end of the DER element here; ends in -1 where there is none."""
-    header = data[at : at + 4]
-    if len(header) < 2:
-        return 0, -1, -1
-    if header[1] < 0x80:
-        start, size = at + 2, header[1]
-    elif header[1] == 0x81 and len(header) > 2:
-        start, size = at + 3, header[2]
-    elif header[1] == 0x82 and len(header) > 3:
-        start, size = at + 4, int.from_bytes(header[2:4], "big")
-    else:
-        return 0, -1, -1
-    return (header[0], start, start + size) if start + size <= len(data) else (0, -1, -1)
 
 
 def _text(value: bytes) -> str:
