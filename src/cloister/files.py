@@ -58,6 +58,15 @@ def read_bounded(
     return data
 
 
+def read_text(path: Path, limit: int, *, hint: str | None = None, wrong: type[CloisterError] = SetupError) -> str:
+    """`wrong`: the error where the file is too large, or not UTF-8."""
+    data = read_bounded(path, limit, hint=hint, too_large=wrong)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise wrong(f"{path} is not text.", hint=hint) from None
+
+
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

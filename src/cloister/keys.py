@@ -8,8 +8,7 @@ import hmac
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from cloister.addresses import is_loopback
@@ -24,43 +23,24 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVELOPMENT_TENANT = "development"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The owner of a key. Without a trust group a tenant shares no vault. An operator may read totals."""
-
-    tenant: str
-    trust_group: str = ""
-    operator: bool = False
-
-
 class KeyRing:
-    """Finds the owner of a key. `entries` is the form that goes from the controller to the frontends."""
+    """Finds the owner of a key among `entries`, which go from the controller to the frontends."""
 
-    def __init__(self, callers: Mapping[bytes, Caller]) -> None:
-        self._callers = tuple(callers.items())
-
-    @classmethod
-    def of(cls, entries: Iterable[KeyEntry]) -> KeyRing:
-        ring = cls({})
-        ring.admit(entries)
-        return ring
-
-    @property
-    def entries(self) -> tuple[KeyEntry, ...]:
-        return tuple(KeyEntry(digest, *astuple(caller)) for digest, caller in self._callers)
+    def __init__(self, entries: Iterable[KeyEntry]) -> None:
+        self.entries = tuple(entries)
 
     def admit(self, entries: Iterable[KeyEntry]) -> None:
-        self._callers = tuple((each.digest, Caller(each.tenant, each.trust_group, each.operator)) for each in entries)
+        self.entries = tuple(entries)
 
-    def caller(self, key: str | None) -> Caller:
+    def caller(self, key: str | None) -> KeyEntry:
         """The key's owner, found in a time that does not depend on the key; Unauthorized when there is none."""
         if not key:
             raise Unauthorized("No API key was given.", hint="Send it as `Authorization: Bearer <key>`.")
         digest = _digest(key)
-        found: Caller | None = None
-        for known, caller in self._callers:
-            if hmac.compare_digest(known, digest):
-                found = caller
+        found: KeyEntry | None = None
+        for entry in self.entries:
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry
         if found is None:
             raise Unauthorized("The API key is not known here.", hint="Ask the operator for one.")
         return found
@@ -73,7 +53,7 @@ def load_keys(settings: GatewaySettings) -> KeyRing:
     if not is_loopback(settings.host):
         hint = "Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1."
         raise SetupError(f"The development key is refused on {settings.host}, which others may reach.", hint=hint)
-    return KeyRing({_digest(DEVELOPMENT_KEY): Caller(DEVELOPMENT_TENANT, operator=True)})
+    return KeyRing([KeyEntry(_digest(DEVELOPMENT_KEY), DEVELOPMENT_TENANT, operator=True)])
 
 
 def new_key() -> str:
@@ -96,7 +76,7 @@ def add_line(path: Path, line: str) -> None:
         made, places = _TABLE.subn(lambda found: f"{found[0].rstrip()}\n{line}\n", text, count=1)
         if not places:
             made = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}[keys]\n{line}\n"
-        _callers(path, made)
+        _entries(path, made)
         make_folder(path.absolute().parent)
         write_whole(path.absolute(), made.encode(), mode=mode)
 
@@ -111,17 +91,17 @@ def _checked(name: object, kind: str) -> str:
     return name
 
 
-def _caller(owner: object) -> Caller:
+def _entry(digest: bytes, owner: object) -> KeyEntry:
     if not isinstance(owner, dict):
-        return Caller(_checked(owner, "tenant"))
+        return KeyEntry(digest, _checked(owner, "tenant"))
     if not owner.keys() <= {"tenant", "trust_group", "operator"} or type(owner.get("operator", False)) is not bool:
         message = "An entry of the keys file has a field other than tenant, trust_group and operator."
         raise SetupError(message, hint="Look for a typo.")
     group = _checked(owner["trust_group"], "trust group") if "trust_group" in owner else ""
-    return Caller(_checked(owner.get("tenant"), "tenant"), group, owner.get("operator", False))
+    return KeyEntry(digest, _checked(owner.get("tenant"), "tenant"), group, owner.get("operator", False))
 
 
-def _read(path: Path) -> dict[bytes, Caller]:
+def _read(path: Path) -> list[KeyEntry]:
     try:
         text = path.read_text("utf-8")
     except OSError as wrong:
@@ -129,10 +109,10 @@ def _read(path: Path) -> dict[bytes, Caller]:
         raise SetupError(f"The keys file cannot be read: {wrong.strerror}.", hint=hint) from None
     except ValueError:
         raise SetupError("The keys file is not text.", hint=f"Look at {path}.") from None
-    return _callers(path, text)
+    return _entries(path, text)
 
 
-def _callers(path: Path, text: str) -> dict[bytes, Caller]:
+def _entries(path: Path, text: str) -> list[KeyEntry]:
     try:
         table = tomllib.loads(text).get("keys")
     except ValueError:
@@ -140,16 +120,16 @@ def _callers(path: Path, text: str) -> dict[bytes, Caller]:
     if not isinstance(table, dict) or not table:
         hint = f"`cloister key new TENANT --into {path}` adds one."
         raise SetupError("The keys file admits no key: its [keys] table is missing or empty.", hint=hint)
-    callers: dict[bytes, Caller] = {}
+    entries: list[KeyEntry] = []
     for name, owner in table.items():
         digest = _DIGEST.fullmatch(name)
         if digest is None:
             # The name is not shown: it may be the key itself.
             hint = "Plain keys are not accepted; use the line `cloister key new TENANT` prints."
             raise SetupError('An entry of the keys file is not "sha256:<64 hex digits>".', hint=hint)
-        callers[bytes.fromhex(digest[1])] = _caller(owner)
-    groups = {(caller.tenant, caller.trust_group) for caller in callers.values()}
+        entries.append(_entry(bytes.fromhex(digest[1]), owner))
+    groups = {(entry.tenant, entry.trust_group) for entry in entries}
     if len(groups) != len({tenant for tenant, _ in groups}):
         hint = "Give all keys of a tenant the same trust_group."
         raise SetupError("A tenant has keys of more than one trust group.", hint=hint)
-    return callers
+    return entries

@@ -229,15 +229,15 @@ def test_every_byte_of_a_report_matters(every: int) -> None:
 @pytest.mark.parametrize(
     ("evidence", "says"),
     [
-        (b"", "neither|shorter|no SPDM"),
+        (b"", "neither|ends early|no SPDM"),
         (b"[]", "no GPU"),
         (b"{}", "neither hex nor base64"),
         (b"[1]", "does not decode"),
         (b"[" * 100_000, "does not decode"),
         (b'[{"evidence": "!!"}]', "neither hex nor base64"),
-        (b'[{"evidence": "ffff"}]', "shorter"),
+        (b'[{"evidence": "ffff"}]', "ends early"),
         (b"\xff\xfe", "neither hex nor base64"),
-        (REPORT[:-1], "add up"),
+        (REPORT[:-1], "ends early"),
         (REPORT + b"\0\0", "add up"),
         (REPORT + b"\1", "add up"),
         (b"\x11\xe0\x00" + REPORT[3:], "no signature"),

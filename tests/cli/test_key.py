@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.keys import Caller, load_keys
+from cloister.keys import load_keys
 from tests.cli.conftest import Run
 
 
@@ -18,7 +18,8 @@ def test_a_key_may_belong_to_a_trust_group(run: Run, tmp_path: Path) -> None:
     key, line = run("key", "new", "alice", "--trust-group", "lab").stdout.splitlines()
     file = tmp_path / "keys.toml"
     file.write_text(f"[keys]\n{line}\n")
-    assert load_keys(GatewaySettings(keys_file=file)).caller(key) == Caller("alice", "lab")
+    owner = load_keys(GatewaySettings(keys_file=file)).caller(key)
+    assert (owner.tenant, owner.trust_group, owner.operator) == ("alice", "lab", False)
     assert run("key", "new", "alice", "--trust-group", 'a" b').exit_code == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 from cloister.channel.envelope import CONTENT_TYPE, InnerHead, Validity
 from cloister.channel.stream import StreamOpener, StreamSealer
 from cloister.client.message import SealedMessage
-from cloister.client.sealed_transport import OpenedStream, as_it_is
+from cloister.client.sealed_transport import as_it_is, open_answer
 from cloister.errors import ChannelBroken
 
 KEY, ENC = bytes(range(32)), bytes(32)
@@ -32,10 +32,10 @@ class Wire(httpx2.AsyncByteStream):
         self.closed = True
 
 
-def opened(wire: Wire, status: int = 200, kind: str = CONTENT_TYPE) -> OpenedStream:
+async def opened(wire: Wire, status: int = 200, kind: str = CONTENT_TYPE) -> httpx2.Response:
     outer = httpx2.Response(status, headers={"content-type": kind}, stream=wire, request=REQUEST)
     message = SealedMessage(b"envelope", StreamOpener(bytearray(KEY), ENC), Validity())
-    return OpenedStream(outer, message, as_it_is, REQUEST)
+    return await open_answer(outer, message, as_it_is, REQUEST)
 
 
 def sealed(*pieces: bytes) -> list[bytes]:
@@ -47,16 +47,16 @@ async def test_every_cut_of_the_bytes_gives_the_same() -> None:
     data = b"".join(sealed(b"one ", b"two "))
     for cut in (1, 7, 100, 10_000):
         wire = Wire(*(data[at : at + cut] for at in range(0, len(data), cut)))
-        answer = await opened(wire).begin()
+        answer = await opened(wire)
         assert answer.status_code == 200 and await answer.aread() == b"one two "
         assert wire.closed
 
 
 async def test_the_last_event_waits_for_the_answers_end() -> None:
     frames = sealed(b"data: x\n\n", b"data: [DONE]\n\n")
-    answer = await opened(Wire(b"".join(frames[:3]), frames[3])).begin()
+    answer = await opened(Wire(b"".join(frames[:3]), frames[3]))
     assert [piece async for piece in answer.aiter_raw()] == [b"data: x\n\ndata: [DONE]\n\n"]
-    cut = await opened(Wire(*frames[:3])).begin()
+    cut = await opened(Wire(*frames[:3]))
     heard = []
     with pytest.raises(ChannelBroken):
         async for piece in cut.aiter_raw():
@@ -67,7 +67,7 @@ async def test_the_last_event_waits_for_the_answers_end() -> None:
 @pytest.mark.parametrize("broken", [httpx2.ReadError("cut"), httpx2.RemoteProtocolError("cut")])
 async def test_an_answer_that_is_cut_off_breaks_the_channel(broken: Exception) -> None:
     wire = Wire(sealed(b"x")[0], broken)
-    answer = await opened(wire).begin()
+    answer = await opened(wire)
     with pytest.raises(ChannelBroken, match="cut off"):
         await answer.aread()
     assert wire.closed
@@ -88,14 +88,14 @@ async def test_what_is_no_sealed_answer_breaks_the_channel(
 ) -> None:
     wire = Wire(*pieces)
     with pytest.raises(ChannelBroken):
-        await opened(wire, status, kind).begin()
+        await opened(wire, status, kind)
     assert wire.closed
 
 
 async def test_an_answer_that_is_closed_early_closes_the_connection() -> None:
     frames = sealed(b"one ", b"two ")
     wire = Wire(*frames)
-    answer = await opened(wire).begin()
+    answer = await opened(wire)
     async for _ in answer.aiter_raw():
         break
     await answer.aclose()

@@ -24,12 +24,12 @@ def file(tmp_path: Path) -> Path:
 
 async def test_keys_are_added_and_revoked(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     admission = Admission(GatewaySettings(keys_file=file))
-    ring = KeyRing.of(admission.keys)
+    ring = KeyRing(admission.keys)
     admission.watch(ring.admit)
     assert ring.caller("one").trust_group == "lab"
     file.write_text(f"[keys]\n{key_line('two', 'bob', operator=True)}")
     admission.hung_up()
-    assert ring.caller("two").operator and KeyRing.of(admission.keys).caller("two").tenant == "bob"
+    assert ring.caller("two").operator and KeyRing(admission.keys).caller("two").tenant == "bob"
     with pytest.raises(Unauthorized):
         ring.caller("one")
     file.write_text("[keys]")

@@ -3,8 +3,8 @@
 import json
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -75,37 +75,19 @@ class Conversation:
 
     def ask(self, prompt: str) -> Iterator[str]:
         """Stream the answer's text. It joins the conversation when it is whole."""
-        body = self._body(prompt) | {"stream": True}
+        body, named = self._body(prompt) | {"stream": True}, {SESSION_HEADER: self._session}
         said: list[str] = []
-        self._waited = 0.0
-        while not (yield from self._streamed(body, said)):
-            pass
+        with self._answered("POST", "/v1/chat/completions", body, named) as response:
+            self._session_kept |= SESSION_HEADER in response.headers
+            for line in response.iter_lines():
+                if line.startswith(": "):
+                    self.on_progress(line[2:])
+                elif line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
+                    said.append(piece)
+                    yield piece
         self._remember(prompt, "".join(said))
 
-    def _streamed(self, body: dict[str, Any], said: list[str]) -> Generator[str, None, bool]:
-        """Whether there was an answer; otherwise ask again."""
-        try:
-            url, named = self._address.url("/v1/chat/completions"), {SESSION_HEADER: self._session}
-            with self._client.stream("POST", url, json=body, headers=named) as response:
-                if response.status_code != 200:
-                    response.read()
-                    if self._waits(response):
-                        return False
-                    raise self._refusal(response)
-                self._check_level(response)
-                self._session_kept |= SESSION_HEADER in response.headers
-                for line in response.iter_lines():
-                    if line.startswith(": "):
-                        self.on_progress(line[2:])
-                    elif line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
-                        said.append(piece)
-                        yield piece
-        except httpx2.TransportError as wrong:
-            raise self._unreachable(wrong) from None
-        return True
-
     def ask_whole(self, prompt: str) -> dict[str, Any]:
-        self._waited = 0.0
         answer = self._send("POST", "/v1/chat/completions", self._body(prompt))
         try:
             choice = answer["choices"][0]
@@ -124,19 +106,33 @@ class Conversation:
         self._messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
     def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        try:
-            while self._waits(response := self._client.request(method, self._address.url(endpoint), json=body)):
-                pass
-        except httpx2.TransportError as wrong:
-            raise self._unreachable(wrong) from None
-        if response.status_code != 200:
-            raise self._refusal(response)
-        if body is not None:
-            self._check_level(response)
+        with self._answered(method, endpoint, body) as response:
+            response.read()
         with suppress(ValueError):
             if isinstance(document := response.json(), dict):
                 return document
         raise self._not_openai()
+
+    @contextmanager
+    def _answered(
+        self, method: str, endpoint: str, body: dict[str, Any] | None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx2.Response]:
+        """The answer of a server that serves this; one that starts is asked again."""
+        self._waited = 0.0
+        try:
+            while True:
+                url = self._address.url(endpoint)
+                with self._client.stream(method, url, json=body, headers=headers) as response:
+                    if response.status_code == 200:
+                        if body is not None:
+                            self._check_level(response)
+                        yield response
+                        return
+                    response.read()
+                    if not self._waits(response):
+                        raise self._refusal(response)
+        except httpx2.TransportError as wrong:
+            raise self._unreachable(wrong) from None
 
     def _waits(self, response: httpx2.Response) -> bool:
         """Whether the server is starting something that the request needs. If so, this has waited: ask again."""

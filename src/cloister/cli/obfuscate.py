@@ -7,18 +7,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import typer
 from pydantic import BaseModel
 
 from cloister.cli.options import settings_command, without_control_characters
 from cloister.config import DEFAULT_MODEL, option
 from cloister.errors import InvalidRequest, SetupError
-from cloister.files import needed
+from cloister.files import read_text
 
 if TYPE_CHECKING:
     from cloister.obfuscation.requests import Obfuscation
     from cloister.obfuscation.tags import TaggedText
     from cloister.obfuscation.variants import GivenSubstitutes, Variants
+
+MAX_FILE_BYTES = 4 << 20
 
 
 class SamplingOptions(BaseModel):
@@ -69,8 +72,9 @@ def obfuscate(options: ObfuscateOptions) -> None:
     """
     from cloister.obfuscation.tags import auto_redact, parse_redacted, regularise
 
-    named = Path(options.file), 'Give a text file, or "-" for standard input.'
-    marked = parse_redacted(sys.stdin.read() if options.file == "-" else _read(*named), param=options.file)
+    hint = 'Give a text file, or "-" for standard input.'
+    text = sys.stdin.read() if options.file == "-" else read_text(Path(options.file), MAX_FILE_BYTES, hint=hint)
+    marked = parse_redacted(text, param=options.file)
     if options.auto_redact:
         from cloister.detection.redaction import shipped_redaction
         from cloister.obfuscation.candidates.medications import known_medications
@@ -111,12 +115,10 @@ def _given(file: Path) -> GivenSubstitutes:
     from cloister.obfuscation.variants import GivenSubstitutes
 
     try:
-        values = json.loads(_read(file, "Give a JSON file."))
-    except ValueError:
-        values = None
-    if not isinstance(values, list) or not all(isinstance(variant, list) for variant in values):
-        raise SetupError(f"{file} is no JSON list of lists.", hint='Like: [["Ann", "Ghent"], ["Jo", "Lund"]]')
-    return GivenSubstitutes(values)
+        return GivenSubstitutes(msgspec.json.decode(read_text(file, MAX_FILE_BYTES), type=list[list[Any]]))
+    except msgspec.DecodeError:
+        hint = 'Like: [["Ann", "Ghent"], ["Jo", "Lund"]]'
+        raise SetupError(f"{file} is no JSON list of lists.", hint=hint) from None
 
 
 def _by_other(model: str, made: Variants) -> dict[str, float]:
@@ -125,15 +127,6 @@ def _by_other(model: str, made: Variants) -> dict[str, float]:
 
     found = made.substitutes.posterior_by(LocalModel(model).likelihoods(["\n\n".join(texts) for texts in made.texts]))
     return {"other_posterior_of_likeliest": max(found), "other_posterior_of_real": found[0]} if found else {}
-
-
-def _read(path: Path, hint: str) -> str:
-    with needed(f"{path} cannot be read", hint):
-        content = path.read_bytes()
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise SetupError(f"{path} is no UTF-8 text.", hint=hint) from None
 
 
 def _print(made: Variants, report: dict[str, Any]) -> None:

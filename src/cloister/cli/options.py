@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from cloister.config import option
 from cloister.errors import CloisterError, EvidenceInvalid, InvalidRequest, SetupError
-from cloister.files import read_bounded
+from cloister.files import read_bounded, read_text
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 
 if TYPE_CHECKING:
@@ -250,10 +250,7 @@ class TrustedLog(BaseModel):
 
 
 def text_of(file: Path) -> str:
-    try:
-        return read_file(file, 1 << 20).decode()
-    except UnicodeDecodeError:
-        raise EvidenceInvalid(f"{file} is not text.") from None
+    return read_text(file, 1 << 20, wrong=EvidenceInvalid)
 
 
 def read_file(file: Path, limit: int) -> bytes:

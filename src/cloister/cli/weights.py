@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -129,8 +130,7 @@ def unseal(
     Example:
       cloister weights unseal my-model.sealed --out ./copy --key content.key --provider-key 'example.com/weights+…'
     """
-    bundle = WeightsBundle.open(file, read_provider_key(provider_key))
-    try:
+    with closing(WeightsBundle.open(file, read_provider_key(provider_key))) as bundle:
         content_key = read_content_key(key)
         with needed(f"{out} cannot be made", "Name a new folder."):
             out.mkdir(mode=0o700)
@@ -141,8 +141,6 @@ def unseal(
         except BaseException:
             shutil.rmtree(out)
             raise
-    finally:
-        bundle.close()
     shown = {"folder": str(out), **bundle.header.described()}
     print_result(as_json, shown, f"{bundle.header.model} is in {out}, as its provider signed it.")
 

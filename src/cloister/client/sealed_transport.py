@@ -55,36 +55,50 @@ def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
     return error
 
 
+async def open_answer(
+    outer: httpx2.Response, sent: SealedMessage, raising: Raising, request: httpx2.Request
+) -> httpx2.Response:
+    """The answer under the seal. Of a refusal in the clear a little is read, and only to find its code."""
+    if messages.is_sealed(outer.status_code, outer.headers.get("content-type", "")):
+        return await OpenedStream(outer, sent, raising, request).begin()
+    clear = b""
+    try:
+        with suppress(*_CUT):
+            async for piece in outer.aiter_raw():
+                clear += piece
+                if len(clear) >= messages.MAX_REFUSAL_BYTES:
+                    break
+    finally:
+        await outer.aclose()
+    return refused(messages.read_refusal(outer.status_code, outer.headers.get("retry-after", ""), clear), request)
+
+
 class OpenedStream(httpx2.AsyncByteStream):
     def __init__(self, outer: httpx2.Response, sent: SealedMessage, raising: Raising, request: httpx2.Request) -> None:
-        self._outer = outer
-        self._sealed = messages.is_sealed(outer.status_code, outer.headers.get("content-type", ""))
+        self._outer, self._pieces = outer, outer.aiter_raw()
         self._answer = messages.SealedAnswer(sent.opener, sent.winnower)
-        self._raising = raising
-        self._request = request
-        self._opened = b""
-        self._clear = b""
-        self._whole = False
+        self._raising, self._request = raising, request
+        self._opened, self._more = b"", True
 
     async def begin(self) -> httpx2.Response:
-        self._pieces = self._outer.aiter_raw()
         try:
-            while (response := self._response()) is None:
-                self._take(await self._next())
+            while (head := self._answer.head) is None:
+                await self._take()
         except BaseException:
             await self.aclose()
             raise
-        if not self._sealed:
-            await self.aclose()
-        return response
+        headers = [(name, value) for name, value in head.headers if name.lower() not in messages.HOP_BY_HOP]
+        return httpx2.Response(head.status, headers=headers, stream=self, request=self._request)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            while self._opened or not self._whole:
-                if opened := self._given():
+            while self._more or self._opened:
+                # The last of it waits for HTTP's own end, or the connection could not serve again.
+                if self._opened and not (self._more and self._answer.ended):
+                    opened, self._opened = self._opened, b""
                     yield opened
                 else:
-                    self._take(await self._next())
+                    await self._take()
         except CloisterError as error:
             raise self._raising(error, self._request) from None
         finally:
@@ -94,38 +108,16 @@ class OpenedStream(httpx2.AsyncByteStream):
         self._answer.close()
         await self._outer.aclose()
 
-    async def _next(self) -> bytes | None:
+    async def _take(self) -> None:
+        """More of the answer. Its end must not come before the authenticated one."""
+        piece = None
         with suppress(*_CUT):
-            return await anext(self._pieces, None)
-        return None
-
-    def _take(self, piece: bytes | None) -> None:
-        """More of the answer. None is its end, which must not come before the authenticated one."""
-        if not self._sealed:
-            self._clear += piece or b""
-            self._whole = piece is None or len(self._clear) >= messages.MAX_REFUSAL_BYTES
-        elif piece is None:
+            piece = await anext(self._pieces, None)
+        if piece is None:
             self._answer.finish()
-            self._whole = True
+            self._more = False
         else:
             self._opened += self._answer.feed(piece)
-
-    def _response(self) -> httpx2.Response | None:
-        """The response, once enough was taken: a sealed head, or of a refusal a little, and only to find its code."""
-        if not self._sealed and self._whole:
-            retry_after = self._outer.headers.get("retry-after", "")
-            return refused(messages.read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
-        if (head := self._answer.head) is None:
-            return None
-        headers = [(name, value) for name, value in head.headers if name.lower() not in messages.HOP_BY_HOP]
-        return httpx2.Response(head.status, headers=headers, stream=self, request=self._request)
-
-    def _given(self) -> bytes:
-        """What may be handed out. The last of it waits for HTTP's own end, or the connection could not serve again."""
-        if self._answer.ended and not self._whole:
-            return b""
-        opened, self._opened = self._opened, b""
-        return opened
 
 
 class AsyncSealedTransport(httpx2.AsyncBaseTransport):
@@ -159,8 +151,7 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
         await self._wire.aclose()
 
     async def _exchange(self, outer: httpx2.Request, sent: SealedMessage, request: httpx2.Request) -> httpx2.Response:
-        answer = await self._wire.handle_async_request(outer)
-        return await OpenedStream(answer, sent, self._raising, request).begin()
+        return await open_answer(await self._wire.handle_async_request(outer), sent, self._raising, request)
 
     def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, SealedMessage]:
         """The request on the wire, the same for every user except the ciphertext; and what opens its answer."""

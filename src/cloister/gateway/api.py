@@ -19,8 +19,9 @@ from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.metrics import Metrics
-from cloister.keys import Caller, KeyRing
+from cloister.keys import KeyRing
 from cloister.levels import LEVELS, OPEN, Level, LevelName, default_of
+from cloister.messages.controller_frontend import KeyEntry
 from cloister.obfuscation.index import Prf, new_secret
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
@@ -117,7 +118,7 @@ class Api:
 class CallContext:
     """Caller, deadline (in the loop's time), and the level and session that headers name."""
 
-    caller: Caller
+    caller: KeyEntry
     deadline: float
     protection: str | None
     session: str | None
@@ -129,7 +130,7 @@ def api_of(request: Request) -> Api:
     return api
 
 
-def caller_of(request: Request, credentials: Credentials) -> Caller:
+def caller_of(request: Request, credentials: Credentials) -> KeyEntry:
     return api_of(request).keys.caller(credentials.credentials if credentials else None)
 
 

@@ -145,7 +145,7 @@ async def serve(controller: socket.socket) -> None:
         start = await client.started
         settings = GatewaySettings.model_validate_json(start.settings)
         tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
-        keys = KeyRing.of(start.keys)
+        keys = KeyRing(start.keys)
         client.when_keys_change(keys.admit)
         await client.serving
         app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)

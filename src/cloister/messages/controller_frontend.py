@@ -29,7 +29,7 @@ MAX_PART_BYTES = 1 << 18
 
 
 class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """One API key, by its SHA-256, and its tenant (keys.Caller)."""
+    """One API key, by its SHA-256, and its owner. Without a trust group a tenant shares no vault."""
 
     digest: Digest
     tenant: Name

@@ -80,7 +80,7 @@ def serve(control: socket.socket) -> None:
 
 async def _serve(control: socket.socket, start: StartFrontend, settings: GatewaySettings, tokenizer: Tokenizer) -> None:
     client = await SealedApiClient.connect(control)
-    keys = KeyRing.of(start.keys)
+    keys = KeyRing(start.keys)
     client.when_keys_change(keys.admit)
     gone = asyncio.Event()
     client.when_gone(gone.set)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, get_args
 
-from cloister.cli.templates import beginning
+from cloister.cli.cache import beginning
 from cloister.levels import PolicyName
 from cloister.prefix.templates import ALL, Template
 from cloister_bench.sharing.workloads import Workload

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from cryptography import x509
 from msgspec import Meta, Struct
 
-from cloister.checks import decode_evidence, decode_text
+from cloister.checks import Reader, decode_evidence, decode_text
 from cloister.errors import EvidenceInvalid
 
 MAX_REPORT_BYTES = 65536
@@ -19,6 +19,7 @@ GET_MEASUREMENTS = 0xE0
 MEASUREMENTS = 0x60
 SIGNATURE_REQUESTED = 0x01
 REQUEST_BYTES = 37
+NONCE_BYTES = 32
 SIGNATURE_BYTES = 96
 DMTF = 1
 
@@ -37,53 +38,43 @@ class GpuReport:
 def read_report(data: bytes) -> GpuReport:
     if len(data) > MAX_REPORT_BYTES:
         raise EvidenceInvalid(f"A GPU report may have at most {MAX_REPORT_BYTES} bytes.")
-    request, response = data[:REQUEST_BYTES], data[REQUEST_BYTES:]
-    if len(response) < 8:
-        raise EvidenceInvalid("The GPU report is shorter than its headers.")
+    report = Reader(data, "The GPU report")
+    request, response = report.take(REQUEST_BYTES), report.take(5)
     if request[:2] != bytes((VERSION, GET_MEASUREMENTS)) or response[:2] != bytes((VERSION, MEASUREMENTS)):
         raise EvidenceInvalid("The GPU report is no SPDM 1.1 measurements request with its response.")
     if not request[2] & SIGNATURE_REQUESTED:
         raise EvidenceInvalid("The GPU report's request asked for no signature.")
-    blocks = response[4]
-    record_end = 8 + int.from_bytes(response[5:8], "little")
-    opaque_start = record_end + 34
-    opaque_end = opaque_start + int.from_bytes(response[opaque_start - 2 : opaque_start], "little")
-    end = opaque_end + SIGNATURE_BYTES
-    if len(response) < end or response[end:] not in (b"", b"\0"):  # some tools end a Hopper's report as if it were text
+    measurements = _read_measurements(report.take(report.number(3)), blocks=response[4])
+    report.take(NONCE_BYTES)  # the GPU's own
+    opaque = _read_opaque(report.take(report.number(2)))
+    signed, signature = data[: report.at], report.take(SIGNATURE_BYTES)
+    if data[report.at :] not in (b"", b"\0"):  # some tools end a Hopper's report as if it were text
         raise EvidenceInvalid(f"The GPU report has {len(data)} bytes, which is not what its own lengths add up to.")
-    data = data[: REQUEST_BYTES + end]
-    measurements = MappingProxyType(_read_measurements(response[8:record_end], blocks))
-    opaque = MappingProxyType(_read_opaque(response[opaque_start:opaque_end]))
-    return GpuReport(request[4:36], measurements, opaque, data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:])
+    return GpuReport(request[4:36], MappingProxyType(measurements), MappingProxyType(opaque), signed, signature)
 
 
 def _read_measurements(record: bytes, blocks: int) -> dict[int, bytes]:
     """By index: block header (index, specification, size), then the value's type, its size and the value."""
     values: dict[int, bytes] = {}
-    at = 0
+    rest = Reader(record, "The GPU report's measurements")
     for _ in range(blocks):
-        header = record[at : at + 7]
-        size = int.from_bytes(header[2:4], "little")
-        if len(header) < 7 or header[1] != DMTF or size != 3 + int.from_bytes(header[5:7], "little"):
-            raise EvidenceInvalid("A measurement of the GPU report is not of the DMTF form.")
-        if header[0] in values or at + 4 + size > len(record):
-            raise EvidenceInvalid("The GPU report's measurements repeat an index or end early.")
-        values[header[0]] = record[at + 7 : at + 4 + size]
-        at += 4 + size
-    if at != len(record):
+        index, specification, size, _, value_size = (rest.number(count) for count in (1, 1, 2, 1, 2))
+        if specification != DMTF or size != 3 + value_size or index in values:
+            raise EvidenceInvalid("A measurement of the GPU report is not of the DMTF form, or repeats an index.")
+        values[index] = rest.take(value_size)
+    if rest.left:
         raise EvidenceInvalid("The GPU report has more measurements than it counts.")
     return values
 
 
 def _read_opaque(data: bytes) -> dict[int, bytes]:
     fields: dict[int, bytes] = {}
-    at = 0
-    while at < len(data):
-        kind, size = int.from_bytes(data[at : at + 2], "little"), int.from_bytes(data[at + 2 : at + 4], "little")
-        if at + 4 + size > len(data) or kind in fields:
-            raise EvidenceInvalid("The GPU report's opaque data repeats a field or ends within one.")
-        fields[kind] = data[at + 4 : at + 4 + size]
-        at += 4 + size
+    rest = Reader(data, "The GPU report's opaque data")
+    while rest.left:
+        kind, size = rest.number(2), rest.number(2)
+        if kind in fields:
+            raise EvidenceInvalid("The GPU report's opaque data repeats a field.")
+        fields[kind] = rest.take(size)
     return fields
 
 
@@ -153,8 +144,7 @@ _CHIPS: Final[tuple[tuple[str, Architecture], ...]] = (("GH", "HOPPER"), ("GB", 
 # TCG DICE: the composite device id of Hopper ends in its firmware's digest, TcbInfo of Blackwell lists digests.
 _DICE_DEVICE_ID = x509.ObjectIdentifier("2.23.133.5.4.1")
 _DICE_TCB_INFO = x509.ObjectIdentifier("2.23.133.5.4.1.1")
-_FWIDS_TAG: Final = 0xA6
-_SHA384_FWID: Final = bytes.fromhex("303d06096086480165030402020430")
+_SHA384_FWID: Final = bytes.fromhex("303d06096086480165030402020430")  # DER up to the digest itself
 
 
 def architecture(chip: str) -> Architecture | None:
@@ -190,37 +180,9 @@ def certified_fwid(leaf: x509.Certificate) -> bytes | None:
         if extension.oid == _DICE_DEVICE_ID and len(value) > 48:
             return value[-48:]
         if extension.oid == _DICE_TCB_INFO:
-            return _first_fwid(value)
-    return None
-
-
-def _first_fwid(tcb_info: bytes) -> bytes | None:
-    """The first digest of DiceTcbInfo's `fwids [6]`; None if it is not the SHA-384 that GPUs use."""
-    tag, at, end = _element(tcb_info, 0)
-    if tag != 0x30 or end != len(tcb_info):
-        return None
-    while 0 <= at < end:
-        tag, start, at = _element(tcb_info, at)
-        if tag == _FWIDS_TAG and tcb_info[start : start + len(_SHA384_FWID)] == _SHA384_FWID:
-            digest = tcb_info[start + len(_SHA384_FWID) :][:48]
+            digest = value.partition(_SHA384_FWID)[2][:48]
             return digest if len(digest) == 48 else None
     return None
-
-
-def _element(data: bytes, at: int) -> tuple[int, int, int]:
-    """Tag, start and end of the DER element here; ends in -1 where there is none."""
-    header = data[at : at + 4]
-    if len(header) < 2:
-        return 0, -1, -1
-    if header[1] < 0x80:
-        start, size = at + 2, header[1]
-    elif header[1] == 0x81 and len(header) > 2:
-        start, size = at + 3, header[2]
-    elif header[1] == 0x82 and len(header) > 3:
-        start, size = at + 4, int.from_bytes(header[2:4], "big")
-    else:
-        return 0, -1, -1
-    return (header[0], start, start + size) if start + size <= len(data) else (0, -1, -1)
 
 
 def _text(value: bytes) -> str:
