@@ -14,9 +14,8 @@ from tempfile import mkdtemp
 from cloister.addresses import HttpAddress
 from cloister_bench.comparison import Comparison
 from cloister_bench.connection import on_free_port
-from cloister_bench.load import measure
+from cloister_bench.load import RunReport, measure
 from cloister_bench.messages import Workload
-from cloister_bench.report import RunReport
 from cloister_bench.servers import Server, ServerProcess
 from cloister_bench.suite.measurement import Measurement, Point, Watcher, measure_in_turn
 
@@ -41,7 +40,7 @@ def server_of(text: str, api_key: str | None) -> Server:
     address = on_free_port()
     command = [word.replace("{port}", str(address.port)) for word in shlex.split(what)]
     log = Path(mkdtemp(prefix="cloister-peer-")) / "log"  # stays if the server does not start
-    return ServerProcess(name or command[0], command, address, log, api_key=api_key)
+    return ServerProcess(name or command[0], command, address, log, api_key)
 
 
 class Bench(Measurement[Comparison]):
@@ -52,14 +51,14 @@ class Bench(Measurement[Comparison]):
         self._plan: Plan = results.plan
         self._servers, self._sides = servers, dict[str, tuple[Server, Workload]]()
 
-    async def run(self, levels: Sequence[str]) -> None:
+    def run(self, levels: Sequence[str]) -> None:
         """`levels` are asked of servers that have levels; `+session` behind one: every user keeps a session."""
         plan = self._plan
         with ExitStack() as running:
             for server in self._servers:
                 if isinstance(server, ServerProcess):
                     running.enter_context(server)
-                await server.ready(START_S)
+                server.wait(START_S)
                 server.pause()
                 self._add(server, levels if server.has_levels else ())
             self._results.base = next(iter(self._sides))
@@ -67,7 +66,7 @@ class Bench(Measurement[Comparison]):
             points = [Point(name, users, *tokens, plan.rounds) for users in plan.users for name in self._sides]
             self._watcher.begin("servers", len(points) * plan.rounds)
             found, seed = self._results.measured, plan.load.seed
-            await measure_in_turn(self, points, found, seconds=inf, seed=seed, on_end=self._ended)
+            measure_in_turn(self, points, found, seconds=inf, seed=seed, on_end=self._ended)
         for server in self._servers:
             if isinstance(server, ServerProcess):
                 shutil.rmtree(server.log.parent)
@@ -80,12 +79,12 @@ class Bench(Measurement[Comparison]):
             load = replace(self._plan.load, protection=level, sessions=bool(session))
             self._sides[f"{server.name} {each}"] = server, load
 
-    async def measure(self, point: Point, seed: int) -> RunReport:
+    def measure(self, point: Point, seed: int) -> RunReport:
         server, load = self._sides[point.level]
         server.resume()
         try:
             load = replace(load, seed=seed)
-            return await measure(server.address, server.api_key, server.model, load, point.users)
+            return measure(server.address, server.api_key, server.model, load, point.users)
         finally:
             server.pause()
 

@@ -33,8 +33,6 @@ def bench_levels(options: LevelsOptions) -> None:
 
       cloister bench levels --quick --parts levels --users 1,8
     """
-    import uvloop
-
     from cloister.models.source import find_model
     from cloister_bench.comparison import figures, tables
     from cloister_bench.levels.results import Results, readme_table
@@ -48,7 +46,7 @@ def bench_levels(options: LevelsOptions) -> None:
     results = Results(plan, folder.name, options.quick)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        uvloop.run(Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted))
+        Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted)
 
     document = measure_suite(results, measure, options, tables, figures("levels"))
     if options.json_file != PRINTED:

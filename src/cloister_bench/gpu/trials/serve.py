@@ -3,7 +3,6 @@ log-probabilities, are those of `open` at every level, alone and among others; a
 clear error, and is replaced. Times: whole requests at `open` and `partitioned`."""
 
 import argparse
-import asyncio
 import os
 import signal
 import time
@@ -142,9 +141,9 @@ def throughput(client: Client) -> list[Found]:
                 time.sleep(SPARES_S)
             asked: Found = {"input_tokens": prompt, "output_tokens": new, "protection": level, "sessions": kept}
             load = Workload(requests_per_user=1, warmup=2 if kept else 0, seed=len(rows), **asked)
-            run = asyncio.run(measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, USERS))
+            run = measure(HttpAddress.parse(client.url), DEVELOPMENT_KEY, client.model, load, USERS)
             row = {"level": level, "kept": kept, "users": USERS, "prompt": prompt, "new": new, "errors": run.errors}
-            row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms.p50, "wall_s": run.wall_s}
+            row |= {"tokens_per_s": run.output_tokens_per_s, "median_ms": run.answer_ms, "wall_s": run.wall_s}
             rows.append(row)
             print(row, flush=True)
     return rows
