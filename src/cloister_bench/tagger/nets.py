@@ -41,9 +41,7 @@ class Nets(nn.Module):
         their letters, so that unseen ones are known by their neighbours and shape."""
         count, words, _ = features.shape
         first = torch.arange(count, device=features.device)[:, None, None] * (BUCKETS + 1)
-        padded = features[:, :, 0] == BUCKETS
-        inside = (~padded).float().unsqueeze(2)
-        text = padded.int().cumsum(1)
+        inside = (features[:, :, 0] != BUCKETS).float().unsqueeze(2)
         lettered = torch.ones_like(inside)
         if self.training:
             chances = torch.rand(count, words, 1, device=features.device)
@@ -58,9 +56,7 @@ class Nets(nn.Module):
         shapes = nn.functional.embedding_bag(features[:, :, SHAPES].reshape(-1, len(SHAPES)), self.table, mode="sum")
         hidden = (shapes.view(count, words, -1) + letters.view(count, words, -1) * lettered) * inside
         for number, dilation in enumerate(self.dilations):
-            following = torch.relu(
-                torch.baddbmm(self.biases[number], _around(hidden, text, dilation), self.kernels[number])
-            )
+            following = torch.relu(torch.baddbmm(self.biases[number], _around(hidden, dilation), self.kernels[number]))
             if self.training:
                 following = nn.functional.dropout(following, DROPOUT)
             hidden = (following if number == 0 else hidden + following) * inside
@@ -71,16 +67,11 @@ def _drawn(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
     return nn.Parameter((torch.rand(shape) * 2 - 1) / inputs**0.5)
 
 
-def _around(hidden: torch.Tensor, text: torch.Tensor, dilation: int) -> torch.Tensor:
-    """Each word's row with its neighbours' side by side, zeros for those of other texts."""
+def _around(hidden: torch.Tensor, dilation: int) -> torch.Tensor:
+    """Each word's row with its neighbours' side by side. Pads between texts are zero, and as wide as this reaches."""
     reach, words = dilation * (WIDTH // 2), hidden.shape[1]
     padded = nn.functional.pad(hidden, (0, 0, reach, reach))
-    texts = nn.functional.pad(text, (reach, reach), value=-1)
-    near = []
-    for place in range(0, WIDTH * dilation, dilation):
-        same = (texts[:, place : place + words] == text).unsqueeze(2)
-        near.append(padded[:, place : place + words] * same)
-    return torch.cat(near, 2)
+    return torch.cat([padded[:, place : place + words] for place in range(0, WIDTH * dilation, dilation)], 2)
 
 
 def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor) -> torch.Tensor:

@@ -28,12 +28,12 @@ from cloister.detection.words import BUCKETS, FEATURES, split
 from cloister_bench.detection.data import CALIBRATION, read_sets
 from cloister_bench.detection.measure import examined, threshold_for
 from cloister_bench.suite.documents import wilson
-from cloister_bench.tagger.corpora import Text
 from cloister_bench.tagger.material import Material, joined
 from cloister_bench.tagger.nets import STEP_WORDS, Nets, on_device, packed, train
+from cloister_bench.tagger.values import Text
 
 DIMENSION, HIDDEN, DILATIONS = 24, 32, (1, 2, 4)  # as the tagger that is shipped, which has four such nets
-PAD_WORDS = 8
+PAD_WORDS = 8  # as far as the widest layer reaches
 BETWEEN = "\n\n"
 TEXTS_AT_ONCE = 400
 PART_WORDS = 250_000

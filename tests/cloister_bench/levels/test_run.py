@@ -142,7 +142,6 @@ def test_help_has_examples(run: Run) -> None:
 
 def test_a_server_that_does_not_start_says_its_last_line(tmp_path: Path) -> None:
     node = levels_run.Node(tmp_path / "none", tmp_path, ())
-    with pytest.raises(ServiceUnavailable, match="ended with status") as failed:
-        with levels_run.started(node):
-            raise AssertionError("it started")
+    with pytest.raises(ServiceUnavailable, match="ended with status") as failed, levels_run.started(node):
+        raise AssertionError("it started")
     assert failed.value.hint
