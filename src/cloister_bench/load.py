@@ -112,14 +112,14 @@ def measure(address: HttpAddress, api_key: str | None, model: str, load: Workloa
             with suppress(OSError, ProtocolError):
                 crowd[number].exchange("DELETE", f"/v1/sessions/{sessions[number]}")
 
-    everyone = range(users)
+    numbers = range(users)
     with ThreadPoolExecutor(users) as threads:
         try:
-            list(threads.map(lambda number: ask_in_turn(number, "warmup", load.warmup), everyone))
+            list(threads.map(lambda number: ask_in_turn(number, "warmup", load.warmup), numbers))
             answers.clear()
             errors.clear()
-            list(threads.map(lambda number: ask_in_turn(number, "run", load.requests_per_user), everyone))
-            list(threads.map(leave, everyone))
+            list(threads.map(lambda number: ask_in_turn(number, "run", load.requests_per_user), numbers))
+            list(threads.map(leave, numbers))
         finally:
             leaving.append(True)
             for connection in crowd:

@@ -12,9 +12,8 @@ import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.comparison import Comparison
 from cloister_bench.messages import Workload
-from cloister_bench.peers import Bench, Plan
+from cloister_bench.peers import Bench, Comparison, Plan
 from cloister_bench.servers import ServerProcess
 
 LOAD = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)

@@ -41,8 +41,7 @@ def bench_gpu(options: GpuOptions) -> None:
       cloister bench gpu --parts check,steps --minutes 7 --json gpu.json
     """
     from cloister.compute.gpu.find import refusal
-    from cloister_bench.gpu.results import FIGURES, Plan, Results, tables
-    from cloister_bench.gpu.run import Bench, commands
+    from cloister_bench.gpu.run import FIGURES, Bench, Plan, Results, commands, tables
 
     plan = Plan(known_names(options.parts, "part", tuple(MODULES)), options.minutes)
     if "serve" in plan.parts and not (options.model or options.like):

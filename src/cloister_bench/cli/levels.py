@@ -34,9 +34,9 @@ def bench_levels(options: LevelsOptions) -> None:
       cloister bench levels --quick --parts levels --users 1,8
     """
     from cloister.models.source import find_model
-    from cloister_bench.comparison import figures, tables
-    from cloister_bench.levels.results import Results, readme_table
+    from cloister_bench.levels.plan import Results, readme_table
     from cloister_bench.levels.run import Bench
+    from cloister_bench.peers import figures, tables
 
     basis = QUICK if options.quick else FULL
     users = tuple(numbers(options.users)) if options.users else basis.users

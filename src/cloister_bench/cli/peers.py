@@ -53,9 +53,8 @@ def bench_peers(options: PeersOptions) -> None:
 
       cloister bench peers --server 'vllm=DIR/bin/python -m vllm.entrypoints.openai.api_server --model FOLDER --port {port}' --server 'cloister=cloister serve --model FOLDER --port {port}' --levels open --rounds 3
     """  # noqa: E501 (a command that can be copied)
-    from cloister_bench.comparison import Comparison, figures, tables
     from cloister_bench.load import kinds_of_errors
-    from cloister_bench.peers import Bench, Plan, server_of
+    from cloister_bench.peers import Bench, Comparison, Plan, figures, server_of, tables
 
     load = Workload(
         options.endpoint,

@@ -9,8 +9,7 @@ from time import monotonic, sleep
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import MPC, LevelName
 from cloister.models.source import ModelFolder
-from cloister_bench.levels.plan import SERVED, Part, WordsLoad
-from cloister_bench.levels.results import Results
+from cloister_bench.levels.plan import SERVED, Part, Results, WordsLoad
 from cloister_bench.load import RunReport, ask_once, kinds_of_errors, measure
 from cloister_bench.messages import Answer, BrokenAnswer, Workload
 from cloister_bench.servers import OwnServer

@@ -178,7 +178,7 @@ def fill(slot: str, draw: random.Random, language: str | None = None) -> str:
 
 
 def _formed(slot: str, draw: random.Random, language: str | None) -> str:
-    """By one of the slot's forms, even or so many of a hundred."""
+    """By one of the slot's forms, which are equally likely or weighed."""
     _, forms = FORMS.get(f"{slot} {language}", FORMS[slot])
     form = draw.choices(list(forms), list(forms.values()))[0] if isinstance(forms, dict) else draw.choice(forms)
     return SLOT.sub(lambda found: fill(found[1], draw, language), form)

@@ -15,8 +15,7 @@ import pytest
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
 from cloister_bench.levels import run as levels_run
-from cloister_bench.levels.plan import FULL, QUICK, SERVED, Plan
-from cloister_bench.levels.results import Results
+from cloister_bench.levels.plan import FULL, QUICK, SERVED, Plan, Results
 from cloister_bench.levels.run import Bench, why_no_mpc
 from cloister_bench.load import RunReport
 from cloister_bench.messages import Answer, BrokenAnswer
