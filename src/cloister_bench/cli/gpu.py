@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 
 from cloister.cli.options import settings_command
 from cloister.config import option
-from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
+from cloister.errors import SetupError
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
 from cloister_bench.gpu.trials import MODULES
 
 
@@ -57,6 +57,4 @@ def bench_gpu(options: GpuOptions) -> None:
             Bench(results, commands(plan.parts, served), bars, save).run(Path(name))
 
     measure_suite(results, measure, options, tables, FIGURES)
-    if results.failed:
-        wrong = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
-        raise ServiceUnavailable(f"Not all is right: {wrong}.", hint="What was measured is kept.")
+    raise_if_failed(results, "Not all is right")
