@@ -82,7 +82,7 @@ def ask(connection: Connection, endpoint: Endpoint, body: bytes) -> Answer:
 
 
 def ask_once(address: HttpAddress, api_key: str | None, body: bytes, timeout_s: float = 300.0) -> Answer:
-    """One completion on a connection of its own. Raises BrokenAnswer."""
+    """One completion on a new connection. Raises BrokenAnswer."""
     connection = Connection(address, api_key, timeout_s)
     try:
         return ask(connection, "completions", body)
@@ -99,12 +99,14 @@ def measure(address: HttpAddress, api_key: str | None, model: str, load: Workloa
 
     def ask_in_turn(number: int, phase: str, requests: int) -> None:
         for turn in range(requests):
+            if leaving:
+                return
             body = load.request(model, sessions[number], users, phase, number, turn)
             try:
                 answers.append(ask(crowd[number], load.endpoint, body))
             except BrokenAnswer as broken:
                 errors.append(broken.kind)
-                if broken.kind == "timeout" or leaving:
+                if broken.kind == "timeout":
                     return  # the next would most likely wait as long
 
     def leave(number: int) -> None:
