@@ -1,22 +1,22 @@
-"""One user's keep-alive connection to a server, and what arrived on it when. Arrivals are read after the response's end
-and parsed by httptools: httpx would take hundreds of microseconds a token from a server on the same cores."""
+"""One user's keep-alive connection to a server, and what arrived on it when. Arrivals are read after the response's
+end: parsing takes cores from a server on the same machine."""
 
-from __future__ import annotations
-
-import asyncio
+import select
 import socket
-import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
-import httptools
+import msgspec
 
 from cloister.addresses import HttpAddress
-from cloister.errors import ProtocolError
+from cloister.errors import ProtocolError, ServiceUnavailable, SetupError, Unauthorized
 
 READ_BYTES = 16 * 1024
-MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
+NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 
 def on_free_port() -> HttpAddress:
@@ -25,103 +25,108 @@ def on_free_port() -> HttpAddress:
         return HttpAddress("http", "127.0.0.1", int(probe.getsockname()[1]))
 
 
+@dataclass(slots=True)
 class Exchange:
     """`arrivals` pairs the time of each piece of the body with it."""
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.arrivals: list[tuple[float, bytes]] = []
-        self.complete = False
-        self.reusable = False  # whether the connection may carry another request
-        self._parser = httptools.HttpResponseParser(self)
-        self._head_bytes = self._body_bytes = 0
-        self._has_length = False
-        self._now = self.sent = perf_counter()
+    sent: float
+    status: int = 0
+    arrivals: list[tuple[float, bytes]] = field(default_factory=list)
 
     @property
     def body(self) -> bytes:
         return b"".join(piece for _, piece in self.arrivals)
 
-    def feed(self, data: bytes) -> None:
-        self._now = perf_counter()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            raise ProtocolError("The server does not speak HTTP/1.1.") from None
-        self._head_bytes += 0 if self.status else len(data)
-        if self._head_bytes > MAX_HEAD_BYTES or self._body_bytes > MAX_BODY_BYTES:
-            raise ProtocolError("The server's response does not end.")
-
-    def connection_closed(self) -> bool:
-        """Whether the response is complete: closing ends a body of unknown length."""
-        self.complete |= bool(self.status) and not self._has_length
-        return self.complete
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by httptools, as are all that follow."""
-        self._has_length |= name.lower() in (b"content-length", b"transfer-encoding")
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        self.status = status if status >= 200 else 0  # an interim 1xx response: the real one follows
-
-    def on_body(self, body: bytes) -> None:
-        if not self.complete:
-            self.arrivals.append((self._now, body))
-            self._body_bytes += len(body)
-
-    def on_message_complete(self) -> None:
-        if self.status:
-            self.complete, self.reusable = True, self._parser.should_keep_alive()
-
 
 class Connection:
-    """Sends one request at a time, until the server closes it or an exchange fails."""
+    """Sends one request at a time, and is opened again where the server has closed it. No answer takes much longer than
+    `timeout_s`."""
 
-    def __init__(
-        self, address: HttpAddress, api_key: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._address = address
-        self._authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def open(cls, address: HttpAddress, api_key: str | None = None) -> Connection:
-        """Raises OSError if no server listens."""
-        context = ssl.create_default_context() if address.scheme == "https" else None
-        return cls(address, api_key, *await asyncio.open_connection(address.host, address.port, ssl=context))
+    def __init__(self, address: HttpAddress, api_key: str | None = None, timeout_s: float = 300.0) -> None:
+        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        self._http = kind(address.host, address.port, timeout=timeout_s)
+        self._path, self._timeout_s = address.path, timeout_s
+        self._headers = {"Content-Type": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     @property
     def usable(self) -> bool:
-        return not self._writer.is_closing() and not self._reader.at_eof()
+        """What can be read between two responses is the connection's end."""
+        if (line := self._http.sock) is None:
+            return False
+        poll = select.poll()
+        poll.register(line, select.POLLIN)
+        return not poll.poll(0)
 
-    async def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
+    def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
         """Waits for the end of the response. OSError when the connection fails, ProtocolError when it is not HTTP."""
-        head = (
-            f"{method} {self._address.path(endpoint)} HTTP/1.1\r\nHost: {self._address.authority}\r\n"
-            f"{self._authorization}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        exchange = Exchange()
-        self._writer.write(head.encode("latin-1") + body)
+        if not self.usable:
+            self._http.close()
+        exchange, complete = Exchange(perf_counter()), False
         try:
-            while not exchange.complete:
-                if data := await self._reader.read(READ_BYTES):
-                    exchange.feed(data)
-                elif not exchange.connection_closed():
-                    raise ConnectionResetError("closed before the response ended")
+            self._http.request(method, self._path(endpoint), body, self._headers)
+            self._read(exchange)
+            complete = True
+        except IncompleteRead:
+            raise ConnectionResetError("closed before the response ended") from None
+        except HTTPException as wrong:
+            if isinstance(wrong, OSError):  # closed before a response began
+                raise
+            raise ProtocolError("The server does not speak HTTP/1.1.") from None
         finally:
-            if not exchange.reusable:
+            if not complete:
                 self.close()
         return exchange
 
+    def _read(self, exchange: Exchange) -> None:
+        with self._http.getresponse() as reply:
+            exchange.status, size = reply.status, 0
+            while piece := reply.read1(READ_BYTES):
+                exchange.arrivals.append((perf_counter(), piece))
+                size += len(piece)
+                if size > MAX_BODY_BYTES:
+                    raise ProtocolError("The server's response does not end.")
+                if perf_counter() - exchange.sent > self._timeout_s:
+                    raise TimeoutError
+            if reply.length:
+                raise IncompleteRead(b"")
+
     def close(self) -> None:
-        """A server then stops what it was asked on it."""
-        self._writer.transport.abort()
+        """A server then stops what it was asked on it, and a thread that waits for the answer goes on."""
+        if (line := self._http.sock) is not None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+        self._http.close()
 
 
-async def get(address: HttpAddress, endpoint: str, api_key: str | None) -> Exchange:
-    connection = await Connection.open(address, api_key)
+def get(address: HttpAddress, endpoint: str, api_key: str | None, timeout_s: float) -> Exchange:
+    connection = Connection(address, api_key, timeout_s)
     try:
-        return await connection.exchange("GET", endpoint)
+        return connection.exchange("GET", endpoint)
     finally:
         connection.close()
+
+
+def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> dict[str, Any]:
+    """As the server lists it. Raises an error a user can act on when there is no such server."""
+    try:
+        answer = get(address, "/v1/models", api_key, timeout_s)
+    except TimeoutError:
+        raise ServiceUnavailable(
+            f"{address} did not answer within {timeout_s:g} s.", hint="Is it the right port?"
+        ) from None
+    except OSError:
+        raise ServiceUnavailable(
+            f"Nothing answers at {address}.", hint="Start a server with `cloister serve`, or check its address."
+        ) from None
+    except ProtocolError as wrong:
+        raise SetupError(f"{address}: {wrong.message}", hint=NOT_OPENAI_HINT) from None
+    if answer.status in (401, 403):
+        raise Unauthorized(f"{address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
+    try:
+        listed: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])["data"][0]
+        return {**listed, "id": str(listed["id"])}
+    except (msgspec.MsgspecError, KeyError, IndexError, TypeError):
+        raise SetupError(
+            f"{address} does not list its models as OpenAI's API does (HTTP {answer.status}).", hint=NOT_OPENAI_HINT
+        ) from None

@@ -1,6 +1,5 @@
-"""Requests that no cache can answer, and when each token of an answer came. A chunk's gap is divided by its tokens
-where `usage` says how many; else, with T tokens in C chunks, it counts as gap * (C - 1) / (T - 1): the mean is
-exact."""
+"""Requests that no cache can answer, and when each token of an answer came. With T tokens in C chunks a gap counts as
+gap * (C - 1) / (T - 1): the mean is exact."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +108,6 @@ class Answer:
     last_token: float
     prompt_tokens: int
     output_tokens: int
-    chunks: int
     gaps: list[float]
     cached_tokens: int = 0
 
@@ -117,16 +115,10 @@ class Answer:
 def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
     """An event counts from the arrival of its last byte."""
     times: list[float] = []
-    totals: list[int | None] = []
-    usage: _Usage | None = None
-    done = False
-    rest = b""
+    usage, done, rest = _Usage(), False, b""
     for now, piece in [*arrivals, (arrivals[-1][0] if arrivals else sent, b"\n")]:
         *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if not line.startswith(b"data:"):
-                continue
-            payload = line[5:].strip()
+        for payload in (line[5:].strip() for line in lines if line.startswith(b"data:")):
             if payload == b"[DONE]":
                 done = True
                 continue
@@ -139,32 +131,17 @@ def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
             usage = event.usage or usage
             if any(choice.bears_tokens for choice in event.choices):
                 times.append(now)
-                totals.append(event.usage.completion_tokens if event.usage else None)
     if not done:
         raise BrokenAnswer("not a stream" if not times else "ended without [DONE]")
     if not times:
         raise BrokenAnswer("no tokens")
-    tokens = usage.completion_tokens if usage and usage.completion_tokens else len(times)
-    return Answer(
-        sent=sent,
-        first_token=times[0],
-        last_token=times[-1],
-        prompt_tokens=usage.prompt_tokens if usage else 0,
-        output_tokens=tokens,
-        chunks=len(times),
-        gaps=inter_token_gaps(times, tokens, totals),
-        cached_tokens=usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else 0,
-    )
+    tokens = usage.completion_tokens or len(times)
+    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
+    gaps = inter_token_gaps(times, tokens)
+    return Answer(sent, times[0], times[-1], usage.prompt_tokens, tokens, gaps, cached)
 
 
-def inter_token_gaps(times: Sequence[float], tokens: int, totals: Sequence[int | None] = ()) -> list[float]:
-    """Seconds between tokens; `totals` are the tokens so far at each chunk, where the server reports them."""
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    known = [total for total in totals if total is not None]
-    if len(known) == len(times):
-        news = [max(later - earlier, 0) for earlier, later in pairwise(known)]
-        return [gap / new for gap, new in zip(gaps, news, strict=True) for _ in range(new)]
-    if tokens <= len(times):
-        return gaps
-    share = len(gaps) / (tokens - 1)
-    return [gap * share for gap in gaps]
+def inter_token_gaps(times: Sequence[float], tokens: int) -> list[float]:
+    """Seconds between tokens, of which several may come at one time."""
+    share = (len(times) - 1) / (tokens - 1) if tokens > len(times) else 1.0
+    return [(later - earlier) * share for earlier, later in pairwise(times)]

@@ -1,24 +1,71 @@
-"""Servers under the same load in turn: while one is measured, those that were started here are paused."""
+"""Servers under the same load in turn: while one is measured, those that were started here are paused. The document of
+sides that were measured so, with one table and one figure."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
 
 from cloister.addresses import HttpAddress
-from cloister_bench.comparison import Comparison
 from cloister_bench.connection import on_free_port
-from cloister_bench.load import measure
+from cloister_bench.load import RunReport, measure
 from cloister_bench.messages import Workload
-from cloister_bench.report import RunReport
 from cloister_bench.servers import Server, ServerProcess
-from cloister_bench.suite.measurement import Measurement, Point, Watcher, measure_in_turn
+from cloister_bench.suite import documents
+from cloister_bench.suite.documents import Document, Drawing, Panel, Row, Table, charts
+from cloister_bench.suite.measurement import Measured, Measurement, Point, Watcher, measure_in_turn, summary
+
+
+@dataclass
+class Comparison(documents.Results):
+    """`base`: the level or server that the others are compared with."""
+
+    base: str = field(default="open", kw_only=True)
+    measured: Measured = field(default_factory=Measured, kw_only=True)
+
+    def numbers(self) -> Document:
+        """Only of rounds in which at least one request was answered."""
+        sides = self.measured.rounds.items()
+        found = Measured({side: {at: run for at, run in runs.items() if run.output_tokens} for side, runs in sides})
+        runs: list[Row] = [
+            {"side": point.side, **summary(point, found, self.base), "session": point.session}
+            for point, rounds in found.rounds.items()
+            if rounds
+        ]
+        return {"base": self.base, "runs": runs}
+
+    def remarks(self) -> Document:
+        return {"cores": len(os.sched_getaffinity(0))}
+
+
+def tables(document: Document) -> list[Table]:
+    base = document["base"]
+    columns = {"side": "side", "users": "users", "tokens/s": "tokens_per_s", f"of {base}'s": f"ratio_to_{base}"}
+    columns |= {"first": "ttft_ms", "next": "between_tokens_ms"}
+    return [
+        Table.of(f"{document['model']}; first and next token in ms", document["runs"], {**columns, "errors": "errors"})
+    ]
+
+
+def figures(name: str) -> Mapping[str, Drawing]:
+    drawn = (("tokens_per_s", "output tokens/s"), ("ttft_ms", "first token, ms"))
+    panels = (Panel("users", key, "side", title, log="xy", labels={"xlabel": "users at once"}) for key, title in drawn)
+    return {
+        name: charts(
+            lambda document: [run for run in document["runs"] if run["tokens_per_s"]],
+            "{input_tokens} tokens in, {output_tokens} out",
+            *panels,
+            grid=(1, 2),
+        )
+    }
+
 
 START_S = 600.0
 
@@ -41,7 +88,7 @@ def server_of(text: str, api_key: str | None) -> Server:
     address = on_free_port()
     command = [word.replace("{port}", str(address.port)) for word in shlex.split(what)]
     log = Path(mkdtemp(prefix="cloister-peer-")) / "log"  # stays if the server does not start
-    return ServerProcess(name or command[0], command, address, log, api_key=api_key)
+    return ServerProcess(name or command[0], command, address, log, api_key)
 
 
 class Bench(Measurement[Comparison]):
@@ -52,14 +99,14 @@ class Bench(Measurement[Comparison]):
         self._plan: Plan = results.plan
         self._servers, self._sides = servers, dict[str, tuple[Server, Workload]]()
 
-    async def run(self, levels: Sequence[str]) -> None:
+    def run(self, levels: Sequence[str]) -> None:
         """`levels` are asked of servers that have levels; `+session` behind one: every user keeps a session."""
         plan = self._plan
         with ExitStack() as running:
             for server in self._servers:
                 if isinstance(server, ServerProcess):
                     running.enter_context(server)
-                await server.ready(START_S)
+                server.wait(START_S)
                 server.pause()
                 self._add(server, levels if server.has_levels else ())
             self._results.base = next(iter(self._sides))
@@ -67,7 +114,7 @@ class Bench(Measurement[Comparison]):
             points = [Point(name, users, *tokens, plan.rounds) for users in plan.users for name in self._sides]
             self._watcher.begin("servers", len(points) * plan.rounds)
             found, seed = self._results.measured, plan.load.seed
-            await measure_in_turn(self, points, found, seconds=inf, seed=seed, on_end=self._ended)
+            measure_in_turn(self, points, found, seconds=inf, seed=seed, on_end=self._ended)
         for server in self._servers:
             if isinstance(server, ServerProcess):
                 shutil.rmtree(server.log.parent)
@@ -80,12 +127,12 @@ class Bench(Measurement[Comparison]):
             load = replace(self._plan.load, protection=level, sessions=bool(session))
             self._sides[f"{server.name} {each}"] = server, load
 
-    async def measure(self, point: Point, seed: int) -> RunReport:
+    def measure(self, point: Point, seed: int) -> RunReport:
         server, load = self._sides[point.level]
         server.resume()
         try:
             load = replace(load, seed=seed)
-            return await measure(server.address, server.api_key, server.model, load, point.users)
+            return measure(server.address, server.api_key, server.model, load, point.users)
         finally:
             server.pause()
 

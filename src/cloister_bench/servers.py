@@ -1,27 +1,22 @@
 """Servers that are measured: running ones, by their address, and processes that are started here."""
 
-import asyncio
 import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Self
-
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from cloister.addresses import HttpAddress
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.files import needed
 from cloister.process.hardening import PR_SET_PDEATHSIG
-from cloister_bench.connection import get, on_free_port
-from cloister_bench.load import first_model
+from cloister_bench.connection import first_model, on_free_port
 
 
 def end_with_parent() -> None:
@@ -38,11 +33,10 @@ class Server:
     def __init__(self, name: str, address: HttpAddress, api_key: str | None = None) -> None:
         self.name, self.address, self.api_key = name, address, api_key
 
-    async def ready(self, timeout_s: float) -> str:
-        """Waits until it lists a model; returns that model's name."""
-        listed = await first_model(self.address, self.api_key, timeout_s=min(timeout_s, 5))
+    def wait(self, timeout_s: float = 300.0) -> None:
+        """Until it lists a model."""
+        listed = first_model(self.address, self.api_key, timeout_s=min(timeout_s, 5))
         self.model, self.has_levels = listed["id"], "protection" in listed
-        return self.model
 
     def pause(self) -> None:
         """Stops its threads, where it is ours to stop: an idle server that polls would take the other's cores."""
@@ -54,19 +48,11 @@ class ServerProcess(Server):
     """Use it in a `with`: nothing outlives the block. Output goes to a file: a pipe without a reader would stop it."""
 
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        address: HttpAddress,
-        log: Path,
-        *,
-        api_key: str | None = None,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, command: Sequence[str], address: HttpAddress, log: Path, api_key: str | None = None
     ) -> None:
         super().__init__(name, address, api_key)
-        self._command = list(command)
-        self.log = log
-        self._environment = {**os.environ, **(environment or {})}
+        self._command, self.log = list(command), log
+        self._environment = dict(os.environ)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -96,14 +82,14 @@ class ServerProcess(Server):
         assert self._process is not None
         return self._process.pid
 
-    async def ready(self, timeout_s: float) -> str:
+    def wait(self, timeout_s: float = 300.0) -> None:
         assert self._process is not None
         deadline = perf_counter() + timeout_s
         while self._process.poll() is None and perf_counter() < deadline:
             try:
-                return await super().ready(timeout_s)
+                return super().wait(timeout_s)
             except ServiceUnavailable:
-                await asyncio.sleep(0.5)
+                sleep(0.5)
         ended = self._process.poll()
         what = f"ended with status {ended}" if ended is not None else f"was not up after {timeout_s:g} s"
         raise ServiceUnavailable(f"{self.name} {what}.", hint=f"Its output is in {self.log}.")
@@ -127,13 +113,3 @@ class OwnServer(ServerProcess):
         command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port)]
         command += [*(["--model", str(model)] if model else []), *arguments]
         super().__init__("cloister serve", command, address, logs / f"serve-{address.port}.log", api_key=api_key)
-
-    def wait(self, timeout_s: float = 300.0) -> None:
-        asyncio.run(self.ready(timeout_s))
-
-    async def metrics(self) -> list[Sample]:
-        exchange = await get(self.address, "/metrics", self.api_key)
-        if exchange.status != 200:
-            raise ServiceUnavailable(f"The server does not show its metrics (HTTP {exchange.status}).")
-        families = text_string_to_metric_families(exchange.body.decode())
-        return [sample for family in families for sample in family.samples]

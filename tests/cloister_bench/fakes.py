@@ -1,6 +1,6 @@
 """Runs of known numbers, and the shape of a tiny model."""
 
-from cloister_bench.report import Percentiles, RunReport
+from cloister_bench.load import RunReport
 
 TINY = {
     "hidden_size": 64,
@@ -13,5 +13,5 @@ TINY = {
 
 
 def run(users: int, tokens_per_s: float, answer_ms: float | None = 100.0) -> RunReport:
-    middle = Percentiles(answer_ms, answer_ms, answer_ms)
-    return RunReport(users, tokens_per_s, middle, middle, 0, requests=users, output_tokens=64 * users, answer_ms=middle)
+    times = (answer_ms, answer_ms, answer_ms)
+    return RunReport(users, tokens_per_s, *times, requests=users, output_tokens=64 * users)

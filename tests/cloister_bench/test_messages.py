@@ -9,9 +9,8 @@ def data(document: object) -> bytes:
     return b"data: " + (document if isinstance(document, str) else json.dumps(document)).encode() + b"\n\n"
 
 
-def text(piece: str, finish: str | None = None, usage: int | None = None) -> bytes:
-    document: dict[str, object] = {"choices": [{"index": 0, "text": piece, "finish_reason": finish}]}
-    return data(document | ({"usage": {"prompt_tokens": 3, "completion_tokens": usage}} if usage else {}))
+def text(piece: str, finish: str | None = None) -> bytes:
+    return data({"choices": [{"index": 0, "text": piece, "finish_reason": finish}]})
 
 
 def usage(prompt: int, completion: int) -> bytes:
@@ -24,19 +23,14 @@ DONE = data("[DONE]")
 def test_one_token_in_each_chunk() -> None:
     answer = read_answer(1.0, [(2.0, text("a")), (2.5, text("b")), (3.5, text("c", "length") + usage(7, 3) + DONE)])
     assert (answer.sent, answer.first_token, answer.last_token) == (1.0, 2.0, 3.5)
-    assert (answer.prompt_tokens, answer.output_tokens, answer.chunks) == (7, 3, 3)
+    assert (answer.prompt_tokens, answer.output_tokens) == (7, 3)
     assert answer.gaps == [0.5, 1.0]
 
 
 def test_several_tokens_in_a_chunk_keep_the_mean_exact() -> None:
     answer = read_answer(0.0, [(1.0, text("ab")), (2.0, text("cd")), (3.0, text("ef") + usage(1, 5) + DONE)])
-    assert answer.output_tokens == 5 and answer.chunks == 3
+    assert answer.output_tokens == 5 and len(answer.gaps) == 2
     assert sum(answer.gaps) / len(answer.gaps) == pytest.approx((3.0 - 1.0) / (5 - 1))
-
-
-def test_usage_in_every_chunk_says_which_gap_holds_which_tokens() -> None:
-    answer = read_answer(0.0, [(1.0, text("a", usage=1)), (2.0, text("bc", usage=3)), (5.0, text("d", usage=4) + DONE)])
-    assert answer.gaps == [0.5, 0.5, 3.0]
 
 
 def test_an_event_counts_from_the_arrival_of_its_last_byte() -> None:

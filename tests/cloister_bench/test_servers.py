@@ -12,9 +12,8 @@ import pytest
 
 from cloister.addresses import HttpAddress
 from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.comparison import Comparison
 from cloister_bench.messages import Workload
-from cloister_bench.peers import Bench, Plan
+from cloister_bench.peers import Bench, Comparison, Plan
 from cloister_bench.servers import ServerProcess
 
 LOAD = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)
@@ -34,9 +33,8 @@ def start(name: str, folder: Path) -> ServerProcess:
     """A stub in a process of its own; it says by a file where it listens."""
     said = folder / name
     command = [sys.executable, "-c", STUB, str(said)]
-    server = ServerProcess(
-        name, command, HttpAddress("http", "127.0.0.1", 9), folder / f"{name}.log", environment={"PYTHONPATH": "."}
-    )
+    server = ServerProcess(name, command, HttpAddress("http", "127.0.0.1", 9), folder / f"{name}.log")
+    server._environment["PYTHONPATH"] = "."
     server.__enter__()
     while not said.exists():
         assert psutil.pid_exists(server.pid), (folder / f"{name}.log").read_text()
@@ -53,9 +51,7 @@ class Silent:
     def say(self, what: str) -> None: ...
 
 
-async def test_a_server_is_measured_while_the_others_are_paused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_is_measured_while_the_others_are_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = [start("ours", tmp_path), start("peer", tmp_path)]
     pids = {server.name: server.pid for server in servers}
     results, measured = Comparison(Plan((1, 2), 2, LOAD), "both"), list[str]()
@@ -78,18 +74,18 @@ async def test_a_server_is_measured_while_the_others_are_paused(
     monkeypatch.setattr(ServerProcess, "__enter__", lambda server: server)
     monkeypatch.setattr(ServerProcess, "pause", pause)
     monkeypatch.setattr("shutil.rmtree", lambda folder: None)
-    await Bench(results, servers, Silent()).run(())
+    Bench(results, servers, Silent()).run(())
     assert measured == ["ours", "peer", *["ours", "peer"] * 2, *["peer", "ours"] * 2]
     assert all(not run.errors for rounds in results.measured.rounds.values() for run in rounds.values())
     assert not any(psutil.pid_exists(pid) for pid in pids.values()), "nothing outlives the comparison"
 
 
-async def test_a_server_that_dies_at_start_is_reported_with_its_log(tmp_path: Path) -> None:
+def test_a_server_that_dies_at_start_is_reported_with_its_log(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('why'); raise SystemExit(3)"]
     log = tmp_path / "log"
     dying = ServerProcess("peer", command, HttpAddress("http", "127.0.0.1", 9), log)
     with dying as server, pytest.raises(ServiceUnavailable, match="ended with status 3") as failed:
-        await server.ready(30)
+        server.wait(30)
     assert str(log) in (failed.value.hint or "") and "why" in log.read_text()
 
 

@@ -28,7 +28,7 @@ NEED_IT = (
             "cache",
         )
     ),
-    *(BENCH + name for name in ("clock", "attention", "steps", "variants")),
+    *(BENCH + name for name in ("attention", "steps")),
 )
 
 

@@ -36,9 +36,8 @@ def bench_detection(options: DetectionOptions) -> None:
     from cloister.detection.redaction import shipped_redaction
     from cloister.obfuscation.candidates.medications import known_medications
     from cloister_bench.detection.data import read_sets
-    from cloister_bench.detection.measure import examined, latencies
     from cloister_bench.detection.redaction_recall import RedactionRecall, clinical_samples
-    from cloister_bench.detection.results import FIGURES, Plan, Results, tables
+    from cloister_bench.detection.results import FIGURES, Plan, Results, examined, latencies, tables
 
     if (folder := options.data) is None:
         raise SetupError(

@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 
 from cloister.cli.options import settings_command
 from cloister.config import option
-from cloister.errors import ServiceUnavailable, SetupError
-from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite
+from cloister.errors import SetupError
+from cloister_bench.cli.suite import Bars, Output, known_names, measure_suite, raise_if_failed
 from cloister_bench.gpu.trials import MODULES
 
 
@@ -41,8 +41,7 @@ def bench_gpu(options: GpuOptions) -> None:
       cloister bench gpu --parts check,steps --minutes 7 --json gpu.json
     """
     from cloister.compute.gpu.find import refusal
-    from cloister_bench.gpu.results import FIGURES, Plan, Results, tables
-    from cloister_bench.gpu.run import Bench, commands
+    from cloister_bench.gpu.run import FIGURES, Bench, Plan, Results, commands, tables
 
     plan = Plan(known_names(options.parts, "part", tuple(MODULES)), options.minutes)
     if "serve" in plan.parts and not (options.model or options.like):
@@ -58,6 +57,4 @@ def bench_gpu(options: GpuOptions) -> None:
             Bench(results, commands(plan.parts, served), bars, save).run(Path(name))
 
     measure_suite(results, measure, options, tables, FIGURES)
-    if results.failed:
-        wrong = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
-        raise ServiceUnavailable(f"Not all is right: {wrong}.", hint="What was measured is kept.")
+    raise_if_failed(results, "Not all is right")

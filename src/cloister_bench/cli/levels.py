@@ -33,12 +33,10 @@ def bench_levels(options: LevelsOptions) -> None:
 
       cloister bench levels --quick --parts levels --users 1,8
     """
-    import uvloop
-
     from cloister.models.source import find_model
-    from cloister_bench.comparison import figures, tables
-    from cloister_bench.levels.results import Results, readme_table
+    from cloister_bench.levels.plan import Results, readme_table
     from cloister_bench.levels.run import Bench
+    from cloister_bench.peers import figures, tables
 
     basis = QUICK if options.quick else FULL
     users = tuple(numbers(options.users)) if options.users else basis.users
@@ -48,7 +46,7 @@ def bench_levels(options: LevelsOptions) -> None:
     results = Results(plan, folder.name, options.quick)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        uvloop.run(Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted))
+        Bench(results, folder, bars, save, options.serve_arg or ()).run(wanted)
 
     document = measure_suite(results, measure, options, tables, figures("levels"))
     if options.json_file != PRINTED:

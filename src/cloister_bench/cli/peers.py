@@ -53,11 +53,8 @@ def bench_peers(options: PeersOptions) -> None:
 
       cloister bench peers --server 'vllm=DIR/bin/python -m vllm.entrypoints.openai.api_server --model FOLDER --port {port}' --server 'cloister=cloister serve --model FOLDER --port {port}' --levels open --rounds 3
     """  # noqa: E501 (a command that can be copied)
-    import uvloop
-
-    from cloister_bench.comparison import Comparison, figures, tables
-    from cloister_bench.peers import Bench, Plan, server_of
-    from cloister_bench.report import kinds_of_errors
+    from cloister_bench.load import kinds_of_errors
+    from cloister_bench.peers import Bench, Comparison, Plan, figures, server_of, tables
 
     load = Workload(
         options.endpoint,
@@ -73,7 +70,7 @@ def bench_peers(options: PeersOptions) -> None:
     results = Comparison(plan, ", ".join(server.name for server in servers))
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        uvloop.run(Bench(results, servers, bars, save).run(levels))
+        Bench(results, servers, bars, save).run(levels)
 
     measure_suite(results, measure, options, tables, figures("peers"))
     runs = [run for rounds in results.measured.rounds.values() for run in rounds.values()]

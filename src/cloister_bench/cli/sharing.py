@@ -49,11 +49,9 @@ def bench_sharing(options: SharingOptions) -> None:
     """
     from cloister.models.source import find_model
     from cloister.prompts.tokenizer import Tokenizer
-    from cloister_bench.memory import kv_bytes
-    from cloister_bench.sharing.offline import VARIANTS
     from cloister_bench.sharing.results import FIGURES, Plan, Results, tables
-    from cloister_bench.sharing.workloads import WORKLOADS, Scale, read_texts
-    from cloister_bench.sharing.world import Reader
+    from cloister_bench.sharing.workloads import VARIANTS, WORKLOADS, Scale, read_texts
+    from cloister_bench.sharing.world import Reader, blocks_in
 
     folder = find_model(options.model)
     plan = Plan(
@@ -62,7 +60,7 @@ def bench_sharing(options: SharingOptions) -> None:
         tuple(numbers(options.tenants)),
         options.rounds,
         options.seed,
-        (options.kv_cache_mib << 20) // (kv_bytes(folder.config, 16) or 1 << 20),
+        blocks_in(options.kv_cache_mib, folder.config),
         "the built-in sample" if options.data is None else "the data folder",
         Scale(min(options.requests, 40) if options.quick else options.requests, options.rate),
     )
@@ -82,7 +80,7 @@ def bench_sharing(options: SharingOptions) -> None:
 
 
 def _replay(results: Results, workload: Workload, reader: Reader, bars: Bars) -> None:
-    from cloister_bench.sharing.offline import EXPLAINED, VARIANTS, prompts_of, replay, templates_of
+    from cloister_bench.sharing.workloads import EXPLAINED, VARIANTS, prompts_of, replay, templates_of
 
     where, policies = (workload.name, workload.tenants), results.plan.policies
     variants = {name: VARIANTS[name] for name in policies} | (EXPLAINED if "counted" in policies else {})

@@ -83,39 +83,29 @@ def measure_suite(
     figures: Mapping[str, Drawing],
 ) -> Document:
     """Saves part by part. Returns the document, complete or not."""
-    from cloister_bench.suite.documents import draw_figures
+    from cloister_bench.suite.documents import draw_figures, write_json
 
     def save() -> None:
-        save_document(results.document(), output.json_file)
+        if output.json_file and output.json_file != PRINTED:
+            write_json(results.document(), output.json_file)
 
     save()  # a file that cannot be written should not cost a whole measurement
     with progress_bars() as progress:
         measure(Bars(progress), save)
     document = results.document()
-    show_document(document, output.json_file, tables)
+    if output.json_file == PRINTED:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        show_tables(tables(document))
     if output.plot_dir:
         draw_figures(document, output.plot_dir, figures)
     return document
 
 
-def save_document(document: Document, json_file: Path | None) -> None:
-    from cloister_bench.suite.documents import write_json
-
-    if json_file and json_file != PRINTED:
-        write_json(document, json_file)
-
-
-def show_document(document: Document, json_file: Path | None, tables: Tables) -> None:
-    if json_file == PRINTED:
-        typer.echo(json.dumps(document, indent=2))
-    else:
-        show_tables(tables(document))
-
-
-def raise_if_failed(results: Results) -> None:
+def raise_if_failed(results: Results, what: str = "Not all was measured") -> None:
     if results.failed:
         reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
-        raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
+        raise ServiceUnavailable(f"{what} ({reasons}).", hint="What was measured is kept.")
 
 
 def show_tables(tables: Sequence[Table]) -> None:

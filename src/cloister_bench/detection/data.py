@@ -1,23 +1,22 @@
 """Labelled texts of public sets, read where they lie (`…/data`). A hash of what texts have in common cuts each set into
 quarters: 0 and 1 train, 2 calibrates, 3 tests. Nothing is trained on `pii_anon` or `mt_bench`."""
 
-import csv
-import json
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cloister.errors import SetupError
+from cloister_bench.records import records
 
 TEST, CALIBRATION = 3, 2
+UNKNOWN = "?"  # the type of a span
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """Private parts are (start, end, type). Type "?" means unknown."""
+    """Private parts are (start, end, type)."""
 
     dataset: str
     language: str
@@ -42,19 +41,15 @@ def read_sets(folder: Path) -> Iterator[Sample]:
             raise SetupError(f"A set of {data} cannot be read ({type(wrong).__name__}).") from None
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-
-
 def _presidio(data: Path) -> Iterator[Sample]:
-    for row in json.loads((data / "pii/presidio_synth_dataset_v2.json").read_text(encoding="utf-8")):
+    for row in records(data / "pii/presidio_synth_dataset_v2.json"):
         spans = tuple((each["start_position"], each["end_position"], each["entity_type"]) for each in row["spans"])
         yield Sample("presidio", "en", quarter_of(row["template_id"]), row["full_text"], spans)
 
 
 def _pii_anon(data: Path) -> Iterator[Sample]:
     for part in ("de", "fr", "test_clinical", "test_technology"):
-        for row in _lines(data / f"pii/pii_anon_{part}_250.jsonl"):
+        for row in records(data / f"pii/pii_anon_{part}_250.jsonl"):
             spans = tuple((int(each["start"]), int(each["end"]), each["entity_type"]) for each in row["annotations"])
             quarter = CALIBRATION if quarter_of(row["record_id"]) == CALIBRATION else TEST
             dataset = f"pii_anon_{part.removeprefix('test_')}"
@@ -62,10 +57,9 @@ def _pii_anon(data: Path) -> Iterator[Sample]:
 
 
 def _pupa(data: Path) -> Iterator[Sample]:
-    with (data / "pii/pupa_tnb.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            spans = units_in(row["user_query"], row["pii_units"])
-            yield Sample("pupa", "en", quarter_of(row["conversation_hash"]), row["user_query"], spans)
+    for row in records(data / "pii/pupa_tnb.csv"):
+        spans = units_in(row["user_query"], row["pii_units"])
+        yield Sample("pupa", "en", quarter_of(row["conversation_hash"]), row["user_query"], spans)
 
 
 def units_in(text: str, units: str) -> tuple[tuple[int, int, str], ...]:
@@ -86,7 +80,7 @@ _OF_WNUT = {"person": "PERSON", "location": "LOCATION", "group": "ORGANIZATION",
 
 
 def _wnut(data: Path) -> Iterator[Sample]:
-    for number, block in enumerate((data / "pii/wnut17_emerging.dev.conll").read_text(encoding="utf-8").split("\n\n")):
+    for number, block in enumerate(records(data / "pii/wnut17_emerging.dev.conll").split("\n\n")):
         text, spans = "", []
         for line in block.splitlines():
             word, _, label = line.partition("\t")
@@ -94,7 +88,7 @@ def _wnut(data: Path) -> Iterator[Sample]:
                 continue
             text += " " if text else ""
             if label != "O":
-                spans.append((len(text), len(text) + len(word), _OF_WNUT.get(label[2:], "?")))
+                spans.append((len(text), len(text) + len(word), _OF_WNUT.get(label[2:], UNKNOWN)))
             text += word
         if text:
             yield Sample("wnut17", "en", quarter_of(number), text, tuple(spans))
@@ -102,7 +96,7 @@ def _wnut(data: Path) -> Iterator[Sample]:
 
 def _nannigalaxy(data: Path) -> Iterator[Sample]:
     """All of it may be trained on: it is in the quarter 0."""
-    for row in json.loads((data / "pii/nannigalaxy_pii_syn_nano_en.json").read_text(encoding="utf-8")):
+    for row in records(data / "pii/nannigalaxy_pii_syn_nano_en.json"):
         named = [(each.get("entity") or each["="], each["label"]) for each in row["NER"]]
         spans = tuple(
             (found.start(), found.end(), label)
@@ -113,20 +107,14 @@ def _nannigalaxy(data: Path) -> Iterator[Sample]:
 
 
 def _prompts(data: Path) -> Iterator[Sample]:
-    with (data / "injection/awesome_chatgpt_prompts.csv").open(newline="", encoding="utf-8") as file:
-        awesome = [row["prompt"] for row in csv.DictReader(file)]
-    seeds = [
-        (row["instruction"], row["instances"][0]["input"])
-        for row in _lines(data / "pii/nopii_self_instruct_seed_175.jsonl")
-    ]
-    guarded = json.loads((data / "injection/injecguard_valid.json").read_text(encoding="utf-8"))
+    seeds = records(data / "pii/nopii_self_instruct_seed_175.jsonl")
     texts = {
-        "arena_hard": [row["prompt"] for row in _lines(data / "chat/arena_hard_v0.1_question.jsonl")],
-        "mt_bench": [turn for row in _lines(data / "chat/mt_bench_question.jsonl") for turn in row["turns"]],
-        "awesome": awesome,
-        "self_instruct": [f"{instruction}\n{given}".strip() for instruction, given in seeds],
-        "injecguard": [row["prompt"] for row in guarded],
-        "prompt_extraction": [row["instruction"] for row in _lines(data / "injection/prompt_extraction_dev.jsonl")],
+        "arena_hard": [row["prompt"] for row in records(data / "chat/arena_hard_v0.1_question.jsonl")],
+        "mt_bench": [turn for row in records(data / "chat/mt_bench_question.jsonl") for turn in row["turns"]],
+        "awesome": [row["prompt"] for row in records(data / "injection/awesome_chatgpt_prompts.csv")],
+        "self_instruct": [f"{row['instruction']}\n{row['instances'][0]['input']}".strip() for row in seeds],
+        "injecguard": [row["prompt"] for row in records(data / "injection/injecguard_valid.json")],
+        "prompt_extraction": [row["instruction"] for row in records(data / "injection/prompt_extraction_dev.jsonl")],
     }
     for name, each in texts.items():
         for text in each:

@@ -8,8 +8,7 @@ from typing import Any
 
 from cloister.errors import SetupError
 from cloister.obfuscation.tags import Category
-from cloister_bench.detection.data import TEST, Sample
-from cloister_bench.detection.measure import UNKNOWN
+from cloister_bench.detection.data import TEST, UNKNOWN, Sample
 from cloister_bench.obfuscation.texts import clinical_notes
 from cloister_bench.suite.documents import Row, Table, rate_cell, rate_of
 

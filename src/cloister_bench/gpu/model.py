@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
@@ -43,8 +42,8 @@ def step_bytes(users: int, context: int, config: PlainConfig = SHAPE) -> int:
     return 2 * (config.num_hidden_layers * layer + config.vocab_size * hidden) + users * context * token
 
 
-class RandomWeights(Mapping[str, "torch.Tensor"]):
-    """Each is made on the GPU when it is looked up."""
+class RandomWeights(dict[str, Any]):
+    """The size of each tensor by its name; looked up, it is made on the GPU."""
 
     def __init__(self, config: PlainConfig = SHAPE) -> None:
         import torch
@@ -53,25 +52,16 @@ class RandomWeights(Mapping[str, "torch.Tensor"]):
         known = {name: value for name, value in asdict(config).items() if name not in ("model_type", "sliding_window")}
         with torch.device("meta"):
             named = LlamaForCausalLM(LlamaConfig(**known)).named_parameters()
-        self._shapes = {name: tuple(each.shape) for name, each in named}
+        super().__init__((name, tuple(each.shape)) for name, each in named)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         import torch
 
-        size = self._shapes[name]
+        size: tuple[int, ...] = super().__getitem__(name)
         if len(size) == 1:
             return torch.rand(size, device="cuda") + 0.5
         drawn: torch.Tensor = torch.randn(size, device="cuda") * float(size[1]) ** -0.5
         return drawn.bfloat16()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._shapes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
 
 
 def random_decoder() -> FusedDecoder:

@@ -1,4 +1,4 @@
-"""Decode steps: `open` and `partitioned` at each isolation setting, of the same prompts, and the same bits.
+"""Decode steps: `open` beside `partitioned` at each isolation setting and `obfuscated`, of the same prompts and bits.
 Keys and values of prompts are drawn at random, not computed: a step takes as long."""
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,7 @@ import torch
 from cloister.compute.base import LinkAsker
 from cloister.compute.gpu.cache import GpuCache, on_gpu
 from cloister.compute.gpu.kernels import GpuKernels
+from cloister.compute.gpu.mailbox import EXPOSED, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import i32
 from cloister.compute.layout import Batch, Chunk, Layout, Remote, Wanted, lay_out
@@ -60,14 +61,6 @@ def advance(kernels: GpuKernels, logits: torch.Tensor, batch: Batch) -> None:
     given = (greatest(kernels, logits), batch.tokens, batch.positions, batch.slots, batch.tables)
     sizes = (i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows))
     kernels.launch("advance", (-(-rows // 64),), 64, *given, *sizes)
-
-
-def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCache, list[range]]:
-    """The last blocks are for the answer."""
-    each = prompt_blocks(prompt) + ANSWER_BLOCKS
-    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
-    cache._held.normal_()
-    return cache, [range(user * each, (user + 1) * each) for user in range(users)]
 
 
 class Recorded:
@@ -119,6 +112,57 @@ def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
     ]
 
 
+def tables(variants: int, blocks: int) -> tuple[int, list[list[int]]]:
+    """How many blocks a vault has, and those of each of its prompts. Half of a prompt's blocks are common to all."""
+    common = blocks // 2
+    own = blocks - common
+    firsts = (common + variant * own for variant in range(variants))
+    return common + variants * own, [[*range(common), *range(first, first + own)] for first in firsts]
+
+
+class Opened:
+    """The steps of `open` over every user's prompts, which have one beginning, and the same steps behind links."""
+
+    def __init__(self, decoder: Decoder, users: int, prompt: int, variants: int = 1) -> None:
+        self._decoder, self._users, self._prompt, self._rows = decoder, users, prompt, users * variants
+        self._each, self._own = tables(variants, prompt_blocks(prompt))
+        answers = users * self._each
+        self._held = on_gpu(decoder.device.cache(decoder.cache_shape, answers + self._rows * ANSWER_BLOCKS))
+        self._held._held.normal_()
+        blocks = []
+        for row in range(self._rows):
+            user, variant = divmod(row, variants)
+            answer = answers + row * ANSWER_BLOCKS
+            prompt_at = (user * self._each + block for block in self._own[variant])
+            blocks.append([*prompt_at, *range(answer, answer + ANSWER_BLOCKS)])
+        self._beside = Recorded(decoder, self._held, open_chunks(self._rows, prompt, blocks))
+        self._right, self.ms = self._beside.logits(), self._beside.ms()
+
+    def asking(self, processes: AttentionProcesses, count: int, *, silent: bool = False) -> Iterator[Row]:
+        """Behind `count` attention processes. With `silent` the last row asks a box that no process answers."""
+        decoder, rows, each = self._decoder, self._rows, self._each
+        slots = max(EXPOSED, len(self._own))
+        with partitioned(processes, decoder, count, self._users, each, slots) as partition:
+            for user, (lent, answerer) in enumerate(partition.vaults):
+                on_gpu(lent)._held.copy_(self._held._held[user * each : (user + 1) * each])
+                for variant, table in enumerate(self._own):
+                    answerer.expose(variant, table, start=0, end=self._prompt, rotation=self._prompt)
+            asker: Any = partition.asker
+            chunks = remote_chunks(self._users, len(self._own))
+            asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, rows), rows
+            if silent:
+                asked, unread = rows - 1, SharedMemory.create(asker.shape.size)
+                asks[0, -1], asks[2, -1] = asker.shape.boxes(unread.address)[0], 0
+            cache = on_gpu(decoder.device.cache(decoder.cache_shape, rows * ANSWER_BLOCKS))
+            recorded = Recorded(decoder, cache, chunks, asker, asks)
+            logits, ms = recorded.logits(), recorded.ms()
+            row = {"processes": count, "ms": ms, "open_ms": self.ms, "ratio": ms / self.ms}
+            row |= {"same_bits": torch.equal(logits[:, :asked], self._right[:, :asked])}
+            yield {**row, "late": asker.state.late.nonzero().flatten().tolist()}
+            if partition.process_bytes is not None:
+                yield {"processes": count, "mb": partition.process_bytes / 1e6}
+
+
 def measure_steps(
     decoder: Decoder,
     processes: AttentionProcesses,
@@ -129,33 +173,31 @@ def measure_steps(
     silent: bool = False,
 ) -> Iterator[Row]:
     """With `silent` the last user's vault never answers, and the others' bits do not change."""
-    held, blocks = prompts_in_cache(decoder, users, prompt)
-    chunks = open_chunks(users, prompt, blocks)
-    beside = Recorded(decoder, held, chunks)
-    right, open_ms = beside.logits(), beside.ms()
-    yield {"design": OPEN, "ms": open_ms}
+    beside = Opened(decoder, users, prompt)
+    yield {"design": OPEN, "ms": beside.ms}
     for count in settings:
-        with partitioned(processes, decoder, count, users, prompt_blocks(prompt)) as partition:
-            for (lent, answerer), own in zip(partition.vaults, blocks, strict=True):
-                cache = on_gpu(lent)
-                cache._held.copy_(held._held[own.start :][: cache.blocks])
-                answerer.expose(0, range(cache.blocks), start=0, end=prompt, rotation=prompt)
-            yield from _asking(decoder, partition.asker, users, right, open_ms, count, silent=silent)
-            if partition.process_bytes is not None:
-                yield {"processes": count, "mb": partition.process_bytes / 1e6}
+        for row in beside.asking(processes, count, silent=silent):
+            yield row if "mb" in row else {"design": PARTITIONED, **row}
 
 
-def _asking(
-    decoder: Decoder, asker: Any, users: int, right: torch.Tensor, open_ms: float, count: int, *, silent: bool
+def measure_variants(
+    decoder: Decoder, processes: AttentionProcesses, count: int, users: int, prompt: int, lambdas: Sequence[int]
 ) -> Iterator[Row]:
-    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * ANSWER_BLOCKS))
-    chunks = remote_chunks(users)
-    asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
-    if silent:  # the last asks a box that no process answers
-        asked, unread = users - 1, SharedMemory.create(asker.shape.size)
-        asks[0, -1], asks[2, -1] = asker.shape.boxes(unread.address)[0], 0
-    recorded = Recorded(decoder, cache, chunks, asker, asks)
-    logits, ms = recorded.logits(), recorded.ms()
-    row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
-    row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
-    yield {**row, "late": asker.state.late.nonzero().flatten().tolist()}
+    """Steps of `obfuscated`: every user has λ+1 prompts in slots of one vault. A row for each λ, 0 (which is
+    `partitioned`) first."""
+    most, plain = most_rows(decoder.cache_shape.kv_heads), 0.0
+    for fakes in (0, *lambdas):
+        rows = users * (fakes + 1)
+        if rows > most:
+            yield {"lambda": fakes, "not_offered": f"a step that asks has {most} rows at most, not {rows}"}
+            continue
+        row = _variants_step(decoder, processes, count, users, prompt, fakes + 1)
+        plain = plain or row["ms"]
+        yield {"lambda": fakes, "rows": rows, **row, "ratio": row["ms"] / plain}
+
+
+def _variants_step(
+    decoder: Decoder, processes: AttentionProcesses, count: int, users: int, prompt: int, variants: int
+) -> Row:
+    row, *_ = Opened(decoder, users, prompt, variants).asking(processes, count)
+    return row

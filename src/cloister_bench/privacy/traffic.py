@@ -3,9 +3,9 @@ recorded once from a node, token by token; what leaves on other ways is the node
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -69,19 +69,16 @@ def recorded(exchange: Exchange) -> Recorded:
     return found
 
 
-async def _record(node: OwnServer, victim: Victim) -> list[Labelled]:
-    asked = prompts(victim.plan.streams)
-    waiting, found = list(enumerate(asked)), list[Labelled]()
+def _record(node: OwnServer, victim: Victim) -> list[Labelled]:
+    asked, found = prompts(victim.plan.streams), list[Labelled]()
 
-    async def user() -> None:
-        connection = await Connection.open(node.address, node.api_key)
-        while waiting:
-            number, (topic, subject, text) = waiting.pop(0)
+    def user(first: int) -> None:
+        connection = Connection(node.address, node.api_key)
+        for number in range(first, len(asked), USERS):
+            topic, subject, text = asked[number]
             body = {"model": node.model, "max_tokens": MOST_TOKENS, "stream": True, "seed": number, "temperature": 0.8}
             body |= {"messages": [{"role": "user", "content": text}], "protection": PARTITIONED}
-            if not connection.usable:
-                connection = await Connection.open(node.address, node.api_key)
-            exchange = await connection.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
+            exchange = connection.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
             if exchange.status != 200:
                 raise ServiceUnavailable(f"The measured server answered {exchange.status}.")
             if answer := recorded(exchange):
@@ -89,7 +86,8 @@ async def _record(node: OwnServer, victim: Victim) -> list[Labelled]:
             victim.say(f"recording, {len(found)} of {len(asked)}")
         connection.close()
 
-    await asyncio.gather(*(user() for _ in range(USERS)))
+    with ThreadPoolExecutor(USERS) as users:
+        list(users.map(user, range(USERS)))
     return found
 
 
@@ -97,7 +95,7 @@ def record(victim: Victim) -> list[Labelled]:
     options = ("--mpc", "off", "--no-detector", "--max-vaults", "16", "--kv-cache-mib", "256")
     with TemporaryDirectory(prefix="cloister-privacy-") as logs, OwnServer(victim.model, Path(logs), options) as node:
         node.wait()
-        return asyncio.run(_record(node, victim))
+        return _record(node, victim)
 
 
 def classified(answers: list[Labelled]) -> Iterator[Row]:

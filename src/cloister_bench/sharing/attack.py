@@ -3,16 +3,15 @@ and by first-token times."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from cloister.keys import key_line
-from cloister_bench.load import User
-from cloister_bench.messages import Answer, Workload
+from cloister_bench.load import ask_once
+from cloister_bench.messages import Answer
 from cloister_bench.servers import OwnServer
 from cloister_bench.sharing.attackers import ALL_SHARED_NAME, NO_GRID_NAME, Case, score
 from cloister_bench.sharing.families import CANDIDATES, Family, Trial, trials
@@ -20,7 +19,7 @@ from cloister_bench.sharing.world import PAGE, Reader, Setting
 
 HTTP_SETTINGS = ("counted", "partition", "global", ALL_SHARED_NAME, NO_GRID_NAME)
 Rates = dict[str, list[float]]  # [trials, right] by signal
-Ask = Callable[[str, str], Awaitable[Answer]]  # a tenant's prompt
+Ask = Callable[[str, str], Answer]  # a tenant's prompt
 ASKED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 1}
 
 
@@ -35,15 +34,10 @@ class Served(OwnServer):
         arguments = ["--keys", str(keys), "--mpc", "off", "--shared-policy", policy, *options]
         super().__init__(model, folder, arguments, api_key=tenants[0])
 
-    async def complete(self, tenant: str, prompt: str) -> Answer:
+    def complete(self, tenant: str, prompt: str) -> Answer:
         """The first token after a plain prompt."""
-        user = User(self.address, tenant, Workload())
-        try:
-            return await user.ask(
-                msgspec.json.encode({**ASKED, "model": self.model, "protection": "shared", "prompt": prompt})
-            )
-        finally:
-            await user.leave()
+        asked = {**ASKED, "model": self.model, "protection": "shared", "prompt": prompt}
+        return ask_once(self.address, tenant, msgspec.json.encode(asked))
 
 
 def attack_over_http(
@@ -59,19 +53,19 @@ def attack_over_http(
         node.wait()
         for number in range(count):
             drawn = trials(families[number % len(families)], CANDIDATES, seed * 1000 + number)
-            asyncio.run(attack_one(node.complete, reader, draw.choice(list(drawn)), number, rates))
+            attack_one(node.complete, reader, draw.choice(list(drawn)), number, rates)
     return rates
 
 
-async def attack_one(ask: Ask, reader: Reader, trial: Trial, number: int, rates: Rates) -> None:
+def attack_one(ask: Ask, reader: Reader, trial: Trial, number: int, rates: Rates) -> None:
     order = random.Random(number).sample(range(len(trial.candidates)), len(trial.candidates))
     case = Case.of(reader, trial, order)
     attacker = f"attacker-{number}"
-    await ask(attacker, trial.other)  # from now on the common beginning is its own too
-    await ask(f"victim-{number}", trial.candidates[trial.true])
+    ask(attacker, trial.other)  # from now on the common beginning is its own too
+    ask(f"victim-{number}", trial.candidates[trial.true])
     found, speed = [0.0] * len(order), [0.0] * len(order)
     for one, prompt, own in case.in_order():
-        answer = await ask(attacker, trial.candidates[one])
+        answer = ask(attacker, trial.candidates[one])
         found[one] = max(0.0, answer.cached_tokens - PAGE * own)
         speed[one] = max(1, len(prompt) - PAGE * own) / (answer.first_token - answer.sent)
     for signal, weights in (("count", found), ("time", speed)):

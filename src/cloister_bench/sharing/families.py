@@ -3,8 +3,6 @@ texts. Written as people write and drawn by a seed alone: no detector has a part
 
 from __future__ import annotations
 
-import csv
-import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +15,16 @@ import msgspec
 
 from cloister.errors import SetupError
 from cloister.files import needed
+from cloister_bench.records import records
 from cloister_bench.words import read_words
 
 CANDIDATES = 4
 COMMON = "*"  # the family whose slots all others may use
 BEFORE = "You are a helpful assistant.\nAnswer briefly, and ask if something is unclear.\n"
-AFTER = (
+AFTER = (  # fills the page in which the secret ends, and one more
     "\nWhat would you do in my place? Answer in two or three sentences, in my own language, and begin with the step "
+    "that matters most. Do not repeat what I wrote."
 )
-AFTER += "that matters most. Do not repeat what I wrote."  # fills the page in which the secret ends, and one more
 PASSAGE_CHARACTERS = 240
 MAX_DEPTH = 4  # of slots in slots
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -124,13 +123,9 @@ def _passages(sources: Sequence[Sequence[str]], draw: random.Random, count: int)
 
 
 def _texts(path: Path, field: str) -> list[str]:
-    with path.open(encoding="utf-8", newline="") as file:
-        if path.suffix == ".csv":
-            return [row[field] or "" for row in csv.DictReader(file)]
-        if path.suffix == ".txt":
-            return file.read().splitlines()
-        values = [json.loads(line)[field] for line in file]
-    return [text for one in values for text in ([one] if isinstance(one, str) else one)]
+    found = records(path)
+    values = [row[field] for row in found] if field else found.splitlines()
+    return [text for one in values for text in (one if isinstance(one, list) else [one or ""])]
 
 
 _TEXTS = {  # a file, and which field of it

@@ -1,19 +1,22 @@
-"""Natural traffic of several tenants, drawn from a seed: real system prompts, questions and texts where a data folder
-has them, else a small sample of our own. No text is chosen by a detector, and none is marked."""
+"""Natural traffic of several tenants, drawn from a seed (real system prompts, questions and texts where a data folder
+has them, else a small sample of our own), and what each policy finds of it in a pool of the served size, without a
+model. No text is chosen by a detector, and none is marked."""
 
 from __future__ import annotations
 
-import csv
-import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
-from cloister.files import needed
+from cloister.cli.cache import beginning
+from cloister.levels import PolicyName
+from cloister.prefix.templates import ALL, Template
+from cloister_bench.records import records
+from cloister_bench.sharing.world import PAGE, Reader, Setting, Tokens, World
 from cloister_bench.words import read_words
 
 CHARACTERS = 4  # of a token, about: filler is cut by it
@@ -90,15 +93,20 @@ def read_texts(data: Path | None) -> Texts:
     if data is None:
         systems, asked = (read_words("traffic")[name] for name in ("SYSTEMS", "QUESTIONS"))
         return Texts(tuple(systems), tuple((one,) for one in asked), " ".join(systems + asked))
-    systems = [row["prompt"] for row in csv.DictReader(_lines(data / "injection/awesome_chatgpt_prompts.csv"))]
-    turns = [tuple(json.loads(line)["turns"]) for line in _lines(data / "chat/mt_bench_question.jsonl")]
-    asked = [json.loads(line)["prompt"] for line in _lines(data / "chat/arena_hard_v0.1_question.jsonl")]
-    asked += [row["user_query"] for row in csv.DictReader(_lines(data / "pii/pupa_tnb.csv"))]
-    asked += [json.loads(line)["question"] for line in _lines(data / "longctx/nq_open_oracle_500.jsonl")]
-    articles = json.loads("".join(_lines(data / "longctx/xquad_en.json")))["data"]
+    read = partial(_records, data)
+    systems = [row["prompt"] for row in read("injection/awesome_chatgpt_prompts.csv")]
+    turns = [tuple(row["turns"]) for row in read("chat/mt_bench_question.jsonl")]
+    asked = [row["prompt"] for row in read("chat/arena_hard_v0.1_question.jsonl")]
+    asked += [row["user_query"] for row in read("pii/pupa_tnb.csv")]
+    asked += [row["question"] for row in read("longctx/nq_open_oracle_500.jsonl")]
+    articles = read("longctx/xquad_en.json")["data"]
     asked += [one["question"] for article in articles for part in article["paragraphs"] for one in part["qas"]]
-    filler = "".join(_lines(data / "longctx/wikitext2_raw_test.txt"))
+    filler = read("longctx/wikitext2_raw_test.txt")
     return Texts(tuple(systems), (*turns, *((one,) for one in asked)), filler)
+
+
+def _records(data: Path, name: str) -> Any:
+    return records(data / name)
 
 
 def chats(texts: Texts, scale: Scale, draw: random.Random, tenants: int, *, first: bool = False) -> Workload:
@@ -121,6 +129,60 @@ WORKLOADS: dict[str, Callable[[Texts, Scale, random.Random, int], Workload]] = {
 }
 
 
-def _lines(file: Path) -> Iterator[str]:
-    with needed(f"{file.name} cannot be read", "See --data."), file.open(encoding="utf-8", newline="") as opened:
-        yield from opened
+RUNNING = 16
+SECRET = bytes(32)  # the pages' noise is the same in every run
+
+
+class Variant(NamedTuple):
+    """`registered`: the workload's system prompts, for all. `foreseen`: its votes are cast before it begins."""
+
+    policy: PolicyName
+    registered: bool = False
+    veto: bool = True
+    foreseen: bool = False
+
+
+VARIANTS = {policy: Variant(policy, policy == "registered") for policy in get_args(PolicyName)}
+VARIANTS["counted+registered"] = Variant("counted", registered=True)
+EXPLAINED = {  # what count alone loses, cause by cause; the rest are pages that too few accounts send
+    "counted, no veto": Variant("counted", veto=False),
+    "counted, votes known": Variant("counted", foreseen=True),
+    "counted, votes known, no veto": Variant("counted", veto=False, foreseen=True),
+}
+
+
+class Prompt(NamedTuple):
+    tenant: str
+    tokens: Tokens
+    at: float
+
+
+def templates_of(workload: Workload, reader: Reader) -> list[Template]:
+    begins = (beginning(reader.tokenizer, [{"role": "system", "content": text}]) for text in workload.systems)
+    return [Template(str(number), (ALL,), "0" * 64, tokens) for number, tokens in enumerate(begins)]
+
+
+def prompts_of(workload: Workload, reader: Reader, on_prompt: Callable[[], None] = lambda: None) -> list[Prompt]:
+    prompts = []
+    for which, turn in workload.turns:
+        chat = workload.chats[which]
+        tokens = tuple(reader.tokenizer.render_chat(chat.messages(turn)))
+        reader.passed(tokens)  # kept for every policy
+        prompts.append(Prompt(f"tenant-{chat.tenant}", tokens, chat.times[turn]))
+        on_prompt()
+    return prompts
+
+
+def replay(
+    prompts: Sequence[Prompt], reader: Reader, templates: Sequence[Template], variant: Variant, blocks: int
+) -> list[int]:
+    """How many tokens of each prompt are found."""
+    registered = templates if variant.registered else ()
+    world = World(Setting(variant.policy, veto=variant.veto), reader, SECRET, registered, blocks, RUNNING)
+    for one in prompts if variant.foreseen else ():
+        world.vote(one.tenant, one.tokens, reader.passed(one.tokens))
+    found = []
+    for one in prompts:
+        world.now = one.at
+        found.append(PAGE * world.ask(one.tenant, one.tokens).found)
+    return found

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
 from cloister.errors import CloisterError
-from cloister_bench.report import RunReport
+from cloister_bench.load import RunReport
 from cloister_bench.suite.documents import Results, Row
 
 Found = TypeVar("Found", bound=Results)
@@ -82,7 +82,7 @@ class Point:
 
 
 class Measures(Protocol):
-    async def measure(self, point: Point, seed: int) -> RunReport: ...
+    def measure(self, point: Point, seed: int) -> RunReport: ...
 
 
 @dataclass(slots=True)
@@ -117,10 +117,10 @@ def summary(point: Point, measured: Measured, *others: str) -> Row:
     return {
         **point.labels(),
         "tokens_per_s": middle([run.output_tokens_per_s for run in runs]),
-        "ttft_ms": middle([run.ttft_ms.p50 for run in runs]),
+        "ttft_ms": middle([run.ttft_ms for run in runs]),
         **{f"ratio_to_{level}": None if value is None else round(value, 4) for level, value in ratios.items()},
-        "answer_ms": middle([run.answer_ms.p50 for run in runs]),
-        "between_tokens_ms": middle([run.itl_ms.p50 for run in runs]),
+        "answer_ms": middle([run.answer_ms for run in runs]),
+        "between_tokens_ms": middle([run.itl_ms for run in runs]),
         "rounds": len(runs),
         **{name: sum(getattr(run, name) for run in runs) for name in ("requests", "errors", "prompt_tokens")},
     }
@@ -139,7 +139,7 @@ def in_turn(points: Sequence[Point], round: int) -> list[list[Point]]:
     return [group for group in taking_part if group]
 
 
-async def measure_in_turn(
+def measure_in_turn(
     server: Measures,
     points: Sequence[Point],
     measured: Measured,
@@ -158,7 +158,7 @@ async def measure_in_turn(
             fits = not round or begun + took[load] <= end
             for point in group:
                 if fits:
-                    measured.add(point, round, await server.measure(point, seed + round))
+                    measured.add(point, round, server.measure(point, seed + round))
                 on_end(point)
             if fits:
                 took[load] = clock() - begun

@@ -2,17 +2,13 @@
 No slot here is filled with personal data."""
 
 import random
-import re
 from collections.abc import Callable
 
+from cloister_bench.tagger.values import filled
 from cloister_bench.words import read_words
 
 ASKS, WORDS = read_words("asks"), read_words("clean_text")
-_SLOT = re.compile(r"\{(\w+)\}|\{\{|\}\}")
-_LISTS = {"product": "PRODUCTS", "work": "WORKS", "dead": "THE_DEAD", "field": "FIELDS", "event": "EVENTS"}
-_LISTS |= {"language": "LANGUAGES", "heading": "HEADINGS", "role": "ROLES", "acronym": "ACRONYMS"}
-_CHOICES = {slot: [one.strip() for one in ";".join(WORDS[name]).split(";") if one] for slot, name in _LISTS.items()}
-_CHOICES["verb"] = ASKS["_TO"]
+_LISTS: dict[str, list[str]] = {**WORDS["SLOTS"], "verb": ASKS["_TO"]}
 
 
 def _some(draw: random.Random, common: list[str], least: int, most: int) -> list[str]:
@@ -26,9 +22,9 @@ _MADE: dict[str, Callable[[random.Random, list[str]], str]] = {
     "common": lambda draw, common: draw.choice(common),
     "Common": lambda draw, common: draw.choice(common).capitalize(),
     "CAPS": lambda draw, common: draw.choice(common).upper(),
-    "count": lambda draw, common: str(draw.randint(2, 30)),
-    "year": lambda draw, common: str(draw.randint(1700, 2035)),
-    "number": lambda draw, common: draw.choice((f"{draw.randint(1, 999)}", f"{draw.randint(1, 9999) / 100}")),
+    "count": lambda draw, _: str(draw.randint(2, 30)),
+    "year": lambda draw, _: str(draw.randint(1700, 2035)),
+    "number": lambda draw, _: draw.choice((f"{draw.randint(1, 999)}", f"{draw.randint(1, 9999) / 100}")),
 }
 
 
@@ -39,7 +35,7 @@ def sentence(draw: random.Random, common: list[str]) -> str:
 def asked(draw: random.Random, common: list[str]) -> str:
     """A request that is given whole, or one that is put together."""
     if draw.random() < 0.65:
-        return _filled(draw.choice(ASKS["LINES"]).replace("\\n", "\n"), draw, common)
+        return _filled(draw.choice(ASKS["LINES"]), draw, common)
     adjective = draw.choice(ASKS["_ADJECTIVES"]) + " " if draw.random() < 0.6 else ""
     noun = adjective + draw.choice(ASKS["_GENRES"])
     noun = f"{{count}} {noun}s" if draw.random() < 0.12 else f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
@@ -48,10 +44,5 @@ def asked(draw: random.Random, common: list[str]) -> str:
 
 
 def _filled(template: str, draw: random.Random, common: list[str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        slot = found.group(1)
-        if slot is None:
-            return found.group()[0]
-        return draw.choice(_CHOICES[slot]) if slot in _CHOICES else _MADE[slot](draw, common)
-
-    return _SLOT.sub(value, template)
+    value = lambda slot: draw.choice(_LISTS[slot]) if slot in _LISTS else _MADE[slot](draw, common)  # noqa: E731
+    return filled(template, value)[0]

@@ -5,13 +5,11 @@ from functools import cache
 from pathlib import Path
 
 from cloister_bench.detection.data import Sample, read_sets
-from cloister_bench.tagger import names, values
-from cloister_bench.tagger.values import NUMBER
+from cloister_bench.tagger import values
+from cloister_bench.tagger.values import KNOWN, NUMBER, Text
 from cloister_bench.words import read_words
 
 Span = tuple[int, int, int]
-Text = tuple[str, list[Span]]
-
 WORDS = read_words("corpora")
 KIND_OF: dict[str, int] = {label: getattr(values, kind) for kind, labels in WORDS["KINDS"].items() for label in labels}
 TRAINED_ON = (0, 1)  # quarters of each set
@@ -66,7 +64,7 @@ def doubtful(text: str, common: set[str]) -> list[Span]:
     spans = []
     for word in re.finditer(r"[^\W\d_]+|\d[\d.,:/-]{3,}\d|\S+@\S+", text):
         found, low = word.group(), word.group().lower()
-        if found[0].isdigit() or "@" in found or (found[0].isupper() and (low not in common or low in names.KNOWN)):
+        if found[0].isdigit() or "@" in found or (found[0].isupper() and (low not in common or low in KNOWN)):
             spans.append((word.start(), word.end(), -1))
     return spans
 
@@ -74,4 +72,4 @@ def doubtful(text: str, common: set[str]) -> list[Span]:
 def known(text: str) -> list[Span]:
     """Of a clean text: names that a person might have, to be ignored in training."""
     words = re.finditer(r"[A-Z][^\W\d_]+", text)
-    return [(word.start(), word.end(), -1) for word in words if word.group().lower() in names.KNOWN]
+    return [(word.start(), word.end(), -1) for word in words if word.group().lower() in KNOWN]

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from cloister_bench.tagger import clean_text, corpora, names, values
-from cloister_bench.tagger.corpora import Text
+from cloister_bench.tagger import clean_text, corpora, values
+from cloister_bench.tagger.values import Text
 from cloister_bench.words import read_words
 
-SENTENCES = read_words("sentences")  # {slots}; [[…]] around words that identify a person
-SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
+SENTENCES = read_words("sentences")
 PRONOUNS = re.compile(
     r"\b(he|she|him|they|some(?:one|body)|the user|the customer|the author|the teacher)\b", re.IGNORECASE
 )
@@ -22,23 +21,8 @@ ORGANISATIONS = re.compile(
 )
 
 
-def filled(template: str, draw: random.Random, language: str | None) -> Text:
-    text, spans, place, opened = "", [], 0, None
-    template = template.replace("\\n", "\n")
-    for found in SLOT.finditer(template):
-        text += template[place : found.start()]
-        place = found.end()
-        if found.group() == "[[":
-            opened = len(text)
-        elif found.group() == "]]":
-            spans.append((opened or 0, len(text), values.TRAIT))
-        elif found.group(1):
-            value = values.fill(found.group(1), draw, language)
-            spans.append((len(text), len(text) + len(value), values.CLASS_OF[found.group(1)]))
-            text += value
-        else:
-            text += found.group()[0]
-    return text + template[place:], spans
+def made(template: str, draw: random.Random, language: str | None) -> Text:
+    return values.filled(template, lambda slot: values.fill(slot, draw, language))
 
 
 def joined(texts: list[Text], between: str) -> Text:
@@ -66,21 +50,20 @@ def recast(text: Text, draw: random.Random, often: float = 0.8) -> Text:
 
 
 def another(value: str, kind: int, draw: random.Random) -> str:
-    made = value
-    if kind == values.PLACE and not re.search(r"\d", value):
-        made = names.place(draw)
-    elif kind == values.ORG or (kind in (values.NAME, values.UNIT) and ORGANISATIONS.search(value)):
-        made = values.fill("org", draw, None)
+    """Of the same kind: units are names, organisations or places where they are words."""
+    slots: tuple[str, ...] = ()
+    if kind == values.ORG or (kind in (values.NAME, values.UNIT) and ORGANISATIONS.search(value)):
+        slots = ("org",)
+    elif kind == values.PLACE and not re.search(r"\d", value):
+        slots = ("place",)
     elif kind == values.NAME:
-        made = names.given(draw) if draw.random() < 0.5 else names.family(draw)
+        slots = ("first", "last")
     elif kind == values.UNIT and re.fullmatch(r"[^\W\d_]+([ '’.-]+[^\W\d_]+){0,2}", value):
-        if " " in value:
-            made = draw.choice((values.full(draw, None), values.fill("org", draw, None), names.place(draw)))
-        else:
-            made = draw.choice((names.given, names.family, names.place, lambda d: values.fill("org", d, None)))(draw)
+        slots = ("name", "org", "place") if " " in value else ("first", "last", "place", "org")
+    new = values.fill(draw.choice(slots), draw) if slots else value
     if value.islower():
-        return made.lower()
-    return made.upper() if value.isupper() and len(value) > 3 else made
+        return new.lower()
+    return new.upper() if value.isupper() and len(value) > 3 else new
 
 
 def peopled(text: Text, draw: random.Random) -> Text:
@@ -90,7 +73,7 @@ def peopled(text: Text, draw: random.Random) -> Text:
     spans = list(text[1])
     whole = text[0]
     for each in sorted(draw.sample(found, min(len(found), draw.randint(1, 3))), key=lambda one: -one.start()):
-        value = values.full(draw, None) if draw.random() < 0.6 else names.given(draw)
+        value = values.fill("name" if draw.random() < 0.6 else "first", draw)
         shift = len(value) - len(each.group())
         spans = [(s + shift, e + shift, k) if s >= each.end() else (s, e, k) for s, e, k in spans]
         spans.append((each.start(), each.start() + len(value), values.NAME))
@@ -140,11 +123,11 @@ class Material:
         counted = Counter(word for text in (*self.prompts, *self.passages) for word in re.findall(r"\b[a-z]+\b", text))
         nobodys = {word.lower() for word in SENTENCES["CAPITALS_THAT_NAME_NOBODY"]}
         self.common = {word for word, count in counted.items() if count >= 2} | nobodys
-        self.words = sorted(word for word in self.common if len(word) > 3 and word not in names.KNOWN)
+        self.words = sorted(word for word in self.common if len(word) > 3 and word not in values.KNOWN)
         self.local = [(language, line) for language, lines in SENTENCES["LOCAL"].items() for line in lines.splitlines()]
         self.clean = SENTENCES["CLEAN"] + clean_text.WORDS["CLEAN_ELSEWHERE"]
         self._makers: dict[str, Callable[[random.Random], Text]] = {
-            "english": lambda draw: filled(draw.choice(SENTENCES["EN"]), draw, None),
+            "english": lambda draw: made(draw.choice(SENTENCES["EN"]), draw, None),
             "local": self._local,
             "clean": self._clean,
             "plain": self._plain,
@@ -171,7 +154,7 @@ class Material:
 
     def _local(self, draw: random.Random) -> Text:
         language, line = draw.choice(self.local)
-        return filled(line, draw, language if draw.random() < 0.85 else None)
+        return made(line, draw, language if draw.random() < 0.85 else None)
 
     def _clean(self, draw: random.Random) -> Text:
         line = draw.choice(self.clean)

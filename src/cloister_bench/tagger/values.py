@@ -1,25 +1,98 @@
-# ruff: noqa: E501 (patterns, one a line)
-# fmt: off
-"""What fills a template's slots: numbers with valid check digits, addresses, dates, secrets, all drawn at random.
+"""What fills a template's slots: names of many languages and more made from their letters, numbers with valid check
+digits, addresses, dates, secrets, all drawn at random. That a name is a real person's is chance.
 
 `fill(slot, draw, language)` gives a text; `CLASS_OF[slot]` says what the tagger should call it.
 """
 
 import random
+import re
 import string
+from collections import defaultdict
 from collections.abc import Callable
 
-from cloister_bench.tagger import names
 from cloister_bench.words import read_words
 
-OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET = range(9)
-UNIT = 9  # private, of unknown kind
+CLASSES = ("OTHER", "NAME", "PLACE", "ORG", "TIME", "TRAIT", "NUMBER", "ONLINE", "SECRET", "UNIT")
+OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET, UNIT = range(len(CLASSES))  # UNIT: of unknown kind
 
-WORDS = read_words("values")
+NAMES, WORDS, FORMS = (read_words(name) for name in ("names", "values", "forms"))
+CLASS_OF = {slot: CLASSES.index(label) for slot, (label, _) in FORMS.items()}
+PATTERNS = ("PHONES", "IDS", "KEYS", "ZIPS", "SWIFTS", "INITIALS", "CAPITALS")  # lists of what `like` fills
+SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
+Text = tuple[str, list[tuple[int, int, int]]]  # with (start, end, class) of what is private; class −1: ignore
 
 
-def digits(draw: random.Random, count: int) -> str:
-    return "".join(draw.choice(string.digits) for _ in range(count))
+class Letters:
+    def __init__(self, words: list[str]) -> None:
+        self._after: dict[str, list[str]] = defaultdict(list)
+        for word in words:
+            padded = f"^^{word.lower()}$"
+            for place in range(2, len(padded)):
+                self._after[padded[place - 2 : place]].append(padded[place])
+
+    def word(self, draw: random.Random) -> str:
+        for _ in range(50):
+            made = "^^"
+            while made[-1] != "$" and len(made) < 14:
+                made += draw.choice(self._after[made[-2:]])
+            if 3 <= len(word := made[2:].rstrip("$")) <= 11:
+                return word.capitalize()
+        return "Ada"
+
+
+_GIVEN, _FAMILY = ({language: names.split() for language, names in NAMES[name].items()} for name in ("GIVEN", "FAMILY"))
+_PLACES = NAMES["CITIES"] + NAMES["COUNTRIES"]
+_MADE_GIVEN, _MADE_FAMILY = (
+    {language: Letters(words) for language, words in names.items()} for names in (_GIVEN, _FAMILY)
+)
+_MADE_PLACES = Letters(_PLACES)
+KNOWN = {
+    name.lower()
+    for names in (*_GIVEN.values(), *_FAMILY.values(), _PLACES, *(each.split() for each in NAMES["TWO_WORD_CITIES"]))
+    for name in names
+}
+
+
+def _language(draw: random.Random, language: str | None) -> str:
+    if language is None or language not in _GIVEN:
+        return draw.choice(list(_GIVEN)) if draw.random() < 0.6 else "en"
+    return language
+
+
+def given(draw: random.Random, language: str | None = None) -> str:
+    if language in NAMES["NATIVE_GIVEN"]:
+        return draw.choice(NAMES["NATIVE_GIVEN"][language].split())
+    language = _language(draw, language)
+    return _MADE_GIVEN[language].word(draw) if draw.random() < 0.35 else draw.choice(_GIVEN[language])
+
+
+def family(draw: random.Random, language: str | None = None) -> str:
+    if language in NAMES["NATIVE_FAMILY"]:
+        return draw.choice(NAMES["NATIVE_FAMILY"][language].split())
+    language = _language(draw, language)
+    name = _MADE_FAMILY[language].word(draw) if draw.random() < 0.4 else draw.choice(_FAMILY[language])
+    if draw.random() < 0.06:
+        particle = draw.choice(NAMES["PARTICLES"])
+        name = particle + ("" if particle[-1] in "-'c" else " ") + name
+    return name + "-" + draw.choice(_FAMILY[language]) if draw.random() < 0.03 else name
+
+
+def place(draw: random.Random, language: str | None = None) -> str:
+    if language in NAMES["NATIVE_CITIES"]:
+        return draw.choice(NAMES["NATIVE_CITIES"][language])
+    kind = draw.choices(("CITIES", "TWO_WORD_CITIES", "COUNTRIES", ""), (50, 12, 23, 15))[0]
+    if kind:
+        return draw.choice(NAMES[kind])
+    tails = ("", "", "ville", "ton", "burg", "ford", " Heights", " Valley", "dorf", "ham")
+    return _MADE_PLACES.word(draw) + draw.choice(tails)
+
+
+def full(draw: random.Random, language: str | None = None) -> str:
+    if language in NAMES["NATIVE_GIVEN"] and draw.random() < 0.8:
+        if language in ("zh", "ja", "ko"):
+            return family(draw, language) + draw.choice(("", "", " ")) + given(draw, language)
+        return f"{given(draw, language)} {family(draw, language)}"
+    return _formed("name", draw, language if language in _GIVEN else _language(draw, None))
 
 
 def like(draw: random.Random, pattern: str) -> str:
@@ -29,140 +102,103 @@ def like(draw: random.Random, pattern: str) -> str:
     return "".join(draw.choice(drawn[each]) if each in drawn else each for each in pattern)
 
 
-def weighed(draw: random.Random, forms: dict[str, int]) -> str:
-    return draw.choices(list(forms), list(forms.values()))[0]
+def _in_fours(text: str, mark: str) -> str:
+    return mark.join(text[place : place + 4] for place in range(0, len(text), 4))
 
 
-NAME_FORMS = {
-    "{first} {last}": 50, "{first} {capital}. {last}": 8, "{first} {second} {last}": 5, "{last}, {first}": 5,
-    "{title} {first} {last}": 4, "{title} {last}": 6, "{first[0]}. {last}": 2, "{first}": 12, "{last}": 8,
-}  # and how many of a hundred
+def card(draw: random.Random, _: str | None) -> str:
+    body = (draw.choice(("4", "51", "55", "37", "6011", "35")) + like(draw, "#" * 14))[:15]
+    total = sum(int(each) if place % 2 else sum(divmod(2 * int(each), 10)) for place, each in enumerate(body[::-1]))
+    number = body + str(-total % 10)
+    return _in_fours(number, draw.choice(" -")) if draw.random() < 0.5 else number
 
 
-def full(draw: random.Random, language: str | None) -> str:
-    if language in names.NATIVE_GIVEN and draw.random() < 0.8:
-        one, other = names.NATIVE_GIVEN[language].split(), names.NATIVE_FAMILY[language].split()
-        if language in ("zh", "ja", "ko"):
-            return draw.choice(other) + draw.choice(("", "", " ")) + draw.choice(one)
-        return f"{draw.choice(one)} {draw.choice(other)}"
-    if language not in names.LANGUAGES:
-        language = draw.choice(names.LANGUAGES) if draw.random() < 0.6 else "en"
-    first, last = names.given(draw, language), names.family(draw, language)
-    title = draw.choice(WORDS["TITLES"].get(language or "en", WORDS["TITLES"]["en"]))
-    capital, second = draw.choice(string.ascii_uppercase), names.given(draw, language)
-    return weighed(draw, NAME_FORMS).format(first=first, last=last, title=title, capital=capital, second=second)
-
-
-def luhn(body: str) -> str:
-    total = sum(
-        int(each) if place % 2 else sum(divmod(2 * int(each), 10)) for place, each in enumerate(reversed(body), 0)
-    )
-    return body + str(-total % 10)
-
-
-def card(draw: random.Random) -> str:
-    number = luhn(draw.choice(("4", "51", "55", "37", "6011", "35")) + digits(draw, 14))[:16]
-    number = luhn(number[:15])
-    if draw.random() < 0.5:
-        mark = draw.choice(" -")
-        return mark.join(number[place : place + 4] for place in range(0, 16, 4))
-    return number
-
-
-def iban(draw: random.Random) -> str:
-    body = like(draw, draw.choice(WORDS["IBANS"]))
-    land, rest = body.split(":")
+def iban(draw: random.Random, _: str | None) -> str:
+    land, rest = like(draw, draw.choice(WORDS["IBANS"])).split(":")
     moved = "".join(str(int(each, 36)) for each in f"{rest}{land}00")
     whole = f"{land}{98 - int(moved) % 97:02d}{rest}"
-    return " ".join(whole[place : place + 4] for place in range(0, len(whole), 4)) if draw.random() < 0.4 else whole
+    return _in_fours(whole, " ") if draw.random() < 0.4 else whole
 
 
-def user_name(draw: random.Random) -> str:
-    first, last = names.given(draw).lower(), names.family(draw).lower().replace(" ", "")
-    return draw.choice(
-        (f"{first}{last}{digits(draw, 2)}", f"{first}_{last}", f"{first[0]}{last}", f"@{first}{digits(draw, 3)}",
-         f"{first}-{digits(draw, 4)}", f"{first}.{last}", f"xx{last}xx", f"@{first}_{last}")
-    )  # fmt: skip
+def ip(draw: random.Random, _: str | None) -> str:
+    if draw.random() < 0.8:
+        return ".".join(str(draw.randint(1, 254)) for _ in range(4))
+    return ":".join(f"{draw.randint(0, 65535):x}" for _ in range(8))
 
 
-def email(draw: random.Random) -> str:
-    return f"{user_name(draw).strip('@')}@{draw.choice(WORDS['MAIL']) if draw.random() < 0.7 else names.family(draw).lower().replace(' ', '') + draw.choice(('.com', '.net', '.org', '.io', '.co.uk', '.edu', '.de', '.fr'))}"
+def _month(draw: random.Random, language: str | None) -> str:
+    return draw.choice(WORDS["MONTHS_IN"].get(language or "", WORDS["MONTHS"]))
 
 
-def password(draw: random.Random) -> str:
-    if draw.random() < 0.5:
-        return "".join(draw.choice(string.ascii_letters + string.digits + "!@#$%^&*") for _ in range(draw.randint(8, 16)))
-    return draw.choice(("Summer", "Winter", "Hunter", "Dragon", names.given(draw), "Passw0rd", "qwerty")) + draw.choice(("!", "#", "@", "")) + digits(draw, draw.randint(2, 4))
+def _host(draw: random.Random, language: str | None) -> str:
+    return family(draw).lower().replace(" ", "").replace("'", "")
 
 
-def organisation(draw: random.Random) -> str:
-    form = weighed(draw, {"{org} {tail}": 35, "{org}": 20, "{family} {tail}": 25, "{family} and {other}": 8, "University of {place}": 7, "{capitals}": 5})
-    org, tail, capitals = draw.choice(WORDS["ORGS"]), draw.choice(WORDS["ORG_TAILS"]), like(draw, "@" * draw.randint(3, 4))
-    return form.format(org=org, tail=tail, family=names.family(draw), other=names.family(draw), place=names.place(draw), capitals=capitals)
-
-
-def street(draw: random.Random, language: str | None) -> str:
-    number, name = str(draw.randint(1, 9999 if draw.random() < 0.5 else 199)), names.family(draw)
-    if language == "de" or (language is None and draw.random() < 0.1):
-        line = draw.choice((f"{name}straße {number}", f"{name}weg {number}", f"Am {name}platz {number}", f"{name}str. {number}"))
-    elif language in ("fr", "es", "it", "pt") or (language is None and draw.random() < 0.15):
-        way = draw.choice(("rue de", "avenue", "place du", "Calle", "Avenida", "Via", "Piazza", "Rua", "Plaza", "boulevard"))
-        line = draw.choice((f"{number} {way} {name}", f"{way} {name}, {number}", f"{way} {name} {number}"))
-    else:
-        tree = draw.choice(WORDS["TREES"])
-        line = f"{number} {tree if draw.random() < 0.5 else name} {draw.choice(WORDS['STREETS'])}"
-    if draw.random() < 0.2:
-        line += draw.choice((f" Apt. {digits(draw, 3)}", f", Suite {digits(draw, 3)}", f" Unit {digits(draw, 2)}"))
-    if draw.random() < 0.55:
-        tail = draw.choice((f"{draw.choice(WORDS['STATES'])} {digits(draw, 5)}", digits(draw, 5), names.place(draw), f"{names.place(draw)} {digits(draw, 5)}"))
-        line += f"{draw.choice((', ', chr(10), ' '))}{names.place(draw)}{draw.choice((', ', ' ', chr(10)))}{tail}"
-    return line
-
-
-def date(draw: random.Random, language: str | None) -> str:
-    year, month, day = draw.randint(1930, 2027), draw.randint(1, 12), draw.randint(1, 28)
-    word = WORDS["MONTHS_IN"].get(language or "", WORDS["MONTHS"])[month - 1]
-    return draw.choice(
-        (
-            f"{year}-{month:02d}-{day:02d}", f"{day:02d}/{month:02d}/{year}", f"{month}/{day}/{year}", f"{day:02d}.{month:02d}.{year}",
-            f"{word} {day}, {year}", f"{day} {word} {year}", f"{word} {year}", f"{word} {day}", f"{day}. {word} {year}",
-            f"{year}-{month:02d}-{day:02d}T{draw.randint(0, 23):02d}:{draw.randint(0, 59):02d}:00Z", f"{day} {word[:3]} {year}",
-            f"{month:02d}/{day:02d}/{year % 100:02d}", f"{year}{month:02d}{day:02d}", str(year), f"{year}年{month}月{day}日" if language in ("zh", "ja") else f"{day} de {word} de {year}" if language in ("es", "pt") else f"the {day}th of {word}",
-        )
-    )  # fmt: skip
-
-
-_FILL: dict[str, tuple[int, Callable[[random.Random, str | None], str]]] = {
-    "name": (NAME, full),
-    "first": (NAME, lambda draw, language: draw.choice(names.NATIVE_GIVEN[language].split()) if language in names.NATIVE_GIVEN else names.given(draw, language)),
-    "last": (NAME, lambda draw, language: draw.choice(names.NATIVE_FAMILY[language].split()) if language in names.NATIVE_FAMILY else names.family(draw, language)),
-    "place": (PLACE, lambda draw, language: draw.choice(names.NATIVE_CITIES[language]) if language in names.NATIVE_CITIES else names.place(draw)),
-    "street": (PLACE, street),
-    "zip": (PLACE, lambda draw, _: like(draw, draw.choice(("#####", "#####-####", "@@# #@@", "@# #@@", "#### @@", "@#@ #@#")))),
-    "org": (ORG, lambda draw, _: organisation(draw)),
-    "date": (TIME, date),
-    "age": (TRAIT, lambda draw, _: str(draw.randint(2, 99))),
-    "job": (TRAIT, lambda draw, _: draw.choice(WORDS["JOBS"])),
-    "ill": (TRAIT, lambda draw, _: draw.choice(WORDS["ILLS"])),
-    "drug": (TRAIT, lambda draw, _: f"{draw.choice(WORDS['DRUGS'])} {draw.choice((5, 10, 25, 50, 100, 300))}mg"),
-    "nation": (TRAIT, lambda draw, _: draw.choice(WORDS["NATIONS"])),
-    "money": (NUMBER, lambda draw, _: draw.choice(("$", "€", "£", "USD ")) + f"{draw.randint(20, 400)},000"),
-    "phone": (NUMBER, lambda draw, _: like(draw, draw.choice(WORDS["PHONES"]))),
-    "card": (NUMBER, lambda draw, _: card(draw)),
-    "iban": (NUMBER, lambda draw, _: iban(draw)),
-    "swift": (NUMBER, lambda draw, _: like(draw, draw.choice(("@@@@@@@@", "@@@@@@**", "@@@@@@##***")))),
-    "id": (NUMBER, lambda draw, _: like(draw, draw.choice(WORDS["IDS"]))),
-    "email": (ONLINE, lambda draw, _: email(draw)),
-    "url": (ONLINE, lambda draw, _: draw.choice(("http://www.", "https://", "www.", "")) + names.family(draw).lower().replace(" ", "").replace("'", "") + draw.choice((".com", ".org", ".net", ".info", ".biz", ".de", ".io/profile"))),
-    "ip": (ONLINE, lambda draw, _: ".".join(str(draw.randint(1, 254)) for _ in range(4)) if draw.random() < 0.8 else ":".join(f"{draw.randint(0, 65535):x}" for _ in range(8))),
-    "mac": (ONLINE, lambda draw, _: ":".join(f"{draw.randint(0, 255):02x}" for _ in range(6))),
-    "user": (ONLINE, lambda draw, _: user_name(draw)),
-    "password": (SECRET, lambda draw, _: password(draw)),
-    "key": (SECRET, lambda draw, _: like(draw, draw.choice(WORDS["KEYS"]))),
-    "hex": (SECRET, lambda draw, _: "".join(draw.choice("0123456789abcdef") for _ in range(32))),
-}  # fmt: skip
-CLASS_OF = {slot: label for slot, (label, _) in _FILL.items()}
+_MADE: dict[str, Callable[[random.Random, str | None], str]] = {
+    "name": full,
+    "first": given,
+    "last": family,
+    "place": place,
+    "card": card,
+    "iban": iban,
+    "ip": ip,
+    "host": _host,
+    "small": lambda draw, _: given(draw).lower(),
+    "initial": lambda draw, _: given(draw)[0].lower(),
+    "title": lambda draw, language: draw.choice(WORDS["TITLES"].get(language or "en", WORDS["TITLES"]["en"])),
+    "named": _month,
+    "short": lambda draw, language: _month(draw, language)[:3],
+    "house": lambda draw, _: str(draw.randint(1, draw.choice((9999, 199)))),
+    "age": lambda draw, _: str(draw.randint(2, 99)),
+    "thousands": lambda draw, _: str(draw.randint(20, 400)),
+    "year": lambda draw, _: str(draw.randint(1930, 2027)),
+    "m": lambda draw, _: str(draw.randint(1, 12)),
+    "d": lambda draw, _: str(draw.randint(1, 28)),
+    "month": lambda draw, _: f"{draw.randint(1, 12):02d}",
+    "day": lambda draw, _: f"{draw.randint(1, 28):02d}",
+    "hour": lambda draw, _: f"{draw.randint(0, 23):02d}",
+    "minute": lambda draw, _: f"{draw.randint(0, 59):02d}",
+    "mac": lambda draw, _: ":".join(f"{draw.randint(0, 255):02x}" for _ in range(6)),
+    "hex": lambda draw, _: "".join(draw.choices("0123456789abcdef", k=32)),
+    "scrambled": lambda draw, _: "".join(
+        draw.choices(string.ascii_letters + string.digits + "!@#$%^&*", k=draw.randint(8, 16))
+    ),
+}
 
 
 def fill(slot: str, draw: random.Random, language: str | None = None) -> str:
-    return _FILL[slot][1](draw, language)
+    if slot in _MADE:
+        return _MADE[slot](draw, language)
+    if slot in WORDS:
+        word: str = draw.choice(WORDS[slot])
+        return like(draw, word) if slot in PATTERNS else word
+    if slot[0] == "d" and slot[1:].isdigit():
+        return like(draw, "#" * int(slot[1:]))
+    return _formed(slot, draw, language)
+
+
+def _formed(slot: str, draw: random.Random, language: str | None) -> str:
+    """By one of the slot's forms, which are equally likely or weighed."""
+    _, forms = FORMS.get(f"{slot} {language}", FORMS[slot])
+    form = draw.choices(list(forms), list(forms.values()))[0] if isinstance(forms, dict) else draw.choice(forms)
+    return SLOT.sub(lambda found: fill(found[1], draw, language), form)
+
+
+def filled(template: str, value_of: Callable[[str], str]) -> Text:
+    """{slots}; [[…]] around words that identify a person."""
+    text, spans, place, opened = "", [], 0, 0
+    template = template.replace("\\n", "\n")
+    for found in SLOT.finditer(template):
+        text += template[place : found.start()]
+        place = found.end()
+        if found.group() == "[[":
+            opened = len(text)
+        elif found.group() == "]]":
+            spans.append((opened, len(text), TRAIT))
+        elif slot := found.group(1):
+            value = value_of(slot)
+            spans.append((len(text), len(text) + len(value), CLASS_OF.get(slot, OTHER)))
+            text += value
+        else:
+            text += found.group()[0]
+    return text + template[place:], spans

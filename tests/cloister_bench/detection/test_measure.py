@@ -13,8 +13,7 @@ from cloister.detection.rules import RuleSet, read_rules
 from cloister.errors import SetupError
 from cloister.messages.controller_detector import Label
 from cloister_bench.detection.data import Sample, quarter_of, read_sets
-from cloister_bench.detection.measure import Block, examined, rates, threshold_for
-from cloister_bench.detection.results import ALL, Plan, Results, tables
+from cloister_bench.detection.results import ALL, Block, Plan, Results, examined, rates, tables, threshold_for
 from cloister_bench.suite.documents import wilson
 
 ONE_RULE = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'

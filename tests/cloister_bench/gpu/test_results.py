@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from cloister.models.source import read_plainly
 from cloister_bench.gpu.model import SHAPE, RandomWeights, step_bytes
-from cloister_bench.gpu.results import FIGURES, Plan, Results, tables
+from cloister_bench.gpu.run import FIGURES, Plan, Results, tables
 from cloister_bench.suite.documents import draw_figures
 
 RATE = 4.0e12

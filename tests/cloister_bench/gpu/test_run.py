@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloister_bench.gpu.results import Plan, Results
-from cloister_bench.gpu.run import Bench, commands, ended, wrong_in
+from cloister_bench.gpu.run import Bench, Plan, Results, commands, ended, wrong_in
 from cloister_bench.gpu.trials import MODULES
 
 CHECKED = {"checks": {"wrong": [], "other_bits": []}}

@@ -17,7 +17,7 @@ from tests.compute.without_cuda import imported
 
 @pytest.fixture
 def variants(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    yield from imported("cloister_bench.gpu.variants", monkeypatch)
+    yield from imported("cloister_bench.gpu.steps", monkeypatch)
 
 
 def test_prompts_of_a_user_begin_in_common_blocks_and_end_in_their_own(variants: ModuleType) -> None:
@@ -36,7 +36,7 @@ def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
         asked.append(users * each)
         return {"rows": users * each, "ms": 2.0 + each, "same_bits": True}
 
-    monkeypatch.setattr(variants, "_step", step)
+    monkeypatch.setattr(variants, "_variants_step", step)
     decoder = SimpleNamespace(cache_shape=SimpleNamespace(kv_heads=8))
     most = most_rows(8)
     too_many = most // 8

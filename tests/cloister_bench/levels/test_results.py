@@ -2,9 +2,8 @@ import json
 from pathlib import Path
 
 from cloister.levels import LEVELS
-from cloister_bench.comparison import figures, tables
-from cloister_bench.levels.plan import Plan
-from cloister_bench.levels.results import Results, readme_table
+from cloister_bench.levels.plan import Plan, Results, readme_table
+from cloister_bench.peers import figures, tables
 from cloister_bench.suite.documents import draw_figures, find
 from cloister_bench.suite.measurement import Point
 from tests.cloister_bench.fakes import run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ import pytest
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
 from cloister_bench.levels import run as levels_run
-from cloister_bench.levels.plan import FULL, QUICK, SERVED, Plan
-from cloister_bench.levels.results import Results
+from cloister_bench.levels.plan import FULL, QUICK, SERVED, Plan, Results
 from cloister_bench.levels.run import Bench, why_no_mpc
+from cloister_bench.load import RunReport
 from cloister_bench.messages import Answer, BrokenAnswer
 from cloister_bench.random_model import write_random_model
-from cloister_bench.report import RunReport
 from cloister_bench.suite.measurement import Point
 from tests.cli.conftest import commands_are_made_once, run
 from tests.cloister_bench.fakes import TINY
@@ -38,11 +37,11 @@ class Silent:
     def say(self, what: str) -> None: ...
 
 
-async def test_every_level_is_measured_and_nothing_is_left_behind(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+def test_every_level_is_measured_and_nothing_is_left_behind(tmp_path: Path, smollm_folder: ModelFolder) -> None:
     tiny = write_random_model(tmp_path, TINY, like=smollm_folder)
     others = set(psutil.Process().children(recursive=True))
     results = Results(SMALL, tiny.name)
-    await Bench(results, tiny, Silent(), arguments=("--kv-cache-mib", "64", "--mpc", "off")).run(("levels",))
+    Bench(results, tiny, Silent(), arguments=("--kv-cache-mib", "64", "--mpc", "off")).run(("levels",))
     document = results.document()
     assert document["failed"] == [] and {one["level"] for one in document["runs"]} == set(SERVED)
     assert len(document["runs"]) == len(SMALL.sides())
@@ -58,23 +57,23 @@ class StartingNode:
     def __init__(self, *_: object) -> None:
         self.refusals = ["HTTP 503"]
 
-    async def measure(self, point: Point, seed: int) -> RunReport:
+    def measure(self, point: Point, seed: int) -> RunReport:
         if point.users > 1 and point.level == "shared":
             raise ServiceUnavailable("It is gone.")
         return made_run(point.users, 10.0)
 
-    async def ask(self, level: str, input_tokens: int, output_tokens: int, seed: int) -> Answer:
+    def ask(self, level: str, input_tokens: int, output_tokens: int, seed: int) -> Answer:
         if self.refusals:
             raise BrokenAnswer(self.refusals.pop())
-        return Answer(sent=0.0, first_token=20.0, last_token=30.0, prompt_tokens=16, output_tokens=2, chunks=2, gaps=[])
+        return Answer(sent=0.0, first_token=20.0, last_token=30.0, prompt_tokens=16, output_tokens=2, gaps=[])
 
 
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> StartingNode:
     node = StartingNode()
 
-    @asynccontextmanager
-    async def started(server: object, levels: Sequence[str]) -> AsyncIterator[StartingNode]:
+    @contextmanager
+    def started(server: object) -> Iterator[StartingNode]:
         yield node
 
     monkeypatch.setattr(levels_run, "started", started)
@@ -83,10 +82,10 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> StartingNode:
     return node
 
 
-async def test_a_side_that_fails_is_noted_and_the_others_are_measured(starting: StartingNode, tmp_path: Path) -> None:
+def test_a_side_that_fails_is_noted_and_the_others_are_measured(starting: StartingNode, tmp_path: Path) -> None:
     results, saved = Results(SMALL, "m"), []
     bench = Bench(results, ModelFolder("m", tmp_path, {}), Silent(), lambda: saved.append(len(results.measured.rounds)))
-    await bench.run(("levels", "mpc"))
+    bench.run(("levels", "mpc"))
     sides = SMALL.sides()
     [failed] = results.failed
     assert failed == {"part": "shared, 2 users, 16 in, 4 out", "reason": "It is gone."}
@@ -94,10 +93,10 @@ async def test_a_side_that_fails_is_noted_and_the_others_are_measured(starting: 
     assert (results.mpc["first_token_s"], results.mpc["seconds_per_token"]) == (20.0, 10.0)
 
 
-async def test_parties_that_fail_otherwise_are_not_asked_again(starting: StartingNode, tmp_path: Path) -> None:
+def test_parties_that_fail_otherwise_are_not_asked_again(starting: StartingNode, tmp_path: Path) -> None:
     starting.refusals = ["HTTP 503", "HTTP 500"]
     results = Results(SMALL, "m")
-    await Bench(results, ModelFolder("m", tmp_path, {}), Silent()).run(("mpc",))
+    Bench(results, ModelFolder("m", tmp_path, {}), Silent()).run(("mpc",))
     assert results.failed == [{"part": "mpc", "reason": "HTTP 500"}] and starting.refusals == ["HTTP 503"]
 
 
@@ -113,7 +112,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, set[str]]]:
     """`bench levels` without a server. What it was asked to measure."""
     asked: list[tuple[Plan, set[str]]] = []
 
-    async def measure(bench: Bench, parts: set[str]) -> None:
+    def measure(bench: Bench, parts: set[str]) -> None:
         asked.append((bench._plan, parts))
 
     monkeypatch.setattr(Bench, "run", measure)
@@ -140,9 +139,8 @@ def test_help_has_examples(run: Run) -> None:
     assert "cloister bench levels --json levels.json --plot-dir plots" in run("bench", "levels", "--help").stdout
 
 
-async def test_a_server_that_does_not_start_says_its_last_line(tmp_path: Path) -> None:
-    node = levels_run.Node(ModelFolder("none", tmp_path / "none", {}), tmp_path, ())
-    with pytest.raises(ServiceUnavailable, match="ended with status") as failed:
-        async with levels_run.started(node, SERVED):
-            raise AssertionError("it started")
+def test_a_server_that_does_not_start_says_its_last_line(tmp_path: Path) -> None:
+    node = levels_run.Node(tmp_path / "none", tmp_path, ())
+    with pytest.raises(ServiceUnavailable, match="ended with status") as failed, levels_run.started(node):
+        raise AssertionError("it started")
     assert failed.value.hint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections.abc import Iterator
@@ -185,15 +184,15 @@ def over_http(policy: Any) -> Iterator[float]:
     rates: dict[str, list[float]] = {}
     world = World(Setting(policy), Words(), bytes(32))
 
-    async def ask(tenant: str, prompt: str) -> Answer:
+    def ask(tenant: str, prompt: str) -> Answer:
         """A World, as a server is asked."""
         tokens = Words().tokens(prompt)
         seen = world.ask(tenant, tokens)
         first = (len(tokens) - PAGE * seen.found) / 1000
-        return Answer(0.0, first, first, len(tokens), 1, 1, [], PAGE * seen.reported)
+        return Answer(0.0, first, first, len(tokens), 1, [], PAGE * seen.reported)
 
     for number, trial in enumerate([*trials(FAMILY, 160, 1)][::5]):
-        asyncio.run(attack_one(ask, Words(), trial, number, rates))
+        attack_one(ask, Words(), trial, number, rates)
     return (rates[signal][1] / rates[signal][0] for signal in ("count", "time"))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from cloister.errors import ServiceUnavailable
 from cloister.levels import LevelName as Level
-from cloister_bench.report import RunReport
+from cloister_bench.load import RunReport
 from cloister_bench.suite.measurement import Measured, Point, in_turn, measure_in_turn, ratio
 from tests.cloister_bench.fakes import run
 
@@ -23,16 +23,16 @@ class FakeServer:
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     fails_at: int | None = None
 
-    async def measure(self, point: Point, seed: int) -> RunReport:
+    def measure(self, point: Point, seed: int) -> RunReport:
         if len(self.asked) == self.fails_at:
             raise ServiceUnavailable("gone")
         self.asked.append((point.level, point.users, seed))
         self.now += point.users if point.level == "isolated" else 1.0
         return run(point.users, 10.0)
 
-    async def all(self, points: list[Point], seconds: float = 1000.0) -> Measured:
+    def all(self, points: list[Point], seconds: float = 1000.0) -> Measured:
         measured = Measured()
-        await measure_in_turn(self, points, measured, seconds=seconds, seed=7, clock=lambda: self.now)
+        measure_in_turn(self, points, measured, seconds=seconds, seed=7, clock=lambda: self.now)
         return measured
 
 
@@ -45,9 +45,9 @@ def test_sides_of_one_load_follow_each_other_and_take_turns_to_begin() -> None:
     assert order[3] == []
 
 
-async def test_every_side_of_a_round_gets_the_same_prompts() -> None:
+def test_every_side_of_a_round_gets_the_same_prompts() -> None:
     server = FakeServer()
-    measured = await server.all(sides(2, isolated_rounds=2))
+    measured = server.all(sides(2, isolated_rounds=2))
     assert [seed for _, _, seed in server.asked] == [7, 7, 7, 8, 8, 8, 9, 9]
     assert {point.level: list(runs) for point, runs in measured.rounds.items()} == {
         "open": [0, 1, 2],
@@ -56,23 +56,23 @@ async def test_every_side_of_a_round_gets_the_same_prompts() -> None:
     }
 
 
-async def test_rounds_that_do_not_fit_are_left_out_and_the_first_never_is() -> None:
+def test_rounds_that_do_not_fit_are_left_out_and_the_first_never_is() -> None:
     server = FakeServer()
-    await server.all([*sides(1), *sides(2)], seconds=10.5)
+    server.all([*sides(1), *sides(2)], seconds=10.5)
     # The first round takes 3 + 4 seconds. One user fits once more (as long as before, at most); two users never.
     assert [(level, users, seed) for level, users, seed in server.asked if seed > 7] == [
         ("partitioned", 1, 8),
         ("open", 1, 8),
     ]
     server = FakeServer()
-    await server.all([*sides(1), *sides(2)], seconds=0.0)
+    server.all([*sides(1), *sides(2)], seconds=0.0)
     assert len(server.asked) == 6
 
 
-async def test_what_was_measured_before_a_failure_is_kept() -> None:
+def test_what_was_measured_before_a_failure_is_kept() -> None:
     server, measured = FakeServer(fails_at=2), Measured()
     with pytest.raises(ServiceUnavailable):
-        await measure_in_turn(server, sides(1), measured, seconds=10.0)
+        measure_in_turn(server, sides(1), measured, seconds=10.0)
     assert sorted(point.level for point in measured.rounds) == ["open", "partitioned"]
 
 

@@ -28,7 +28,7 @@ needs_gpu = pytest.mark.skipif(bool(refusal()), reason=refusal())
 @needs_gpu
 def test_products_are_right_and_a_rows_bits_do_not_depend_on_the_other_rows() -> None:
     from cloister.compute.gpu.device import GpuDevice
-    from cloister_bench.gpu.checks import check_linear
+    from cloister_bench.gpu.trials.check import check_linear
 
     errors, differing = check_linear(GpuDevice())
     assert max(errors.values()) < MOST_ERROR and not differing
@@ -37,7 +37,7 @@ def test_products_are_right_and_a_rows_bits_do_not_depend_on_the_other_rows() ->
 @needs_gpu
 def test_norms_and_embeddings_are_right() -> None:
     from cloister.compute.gpu.device import GpuDevice
-    from cloister_bench.gpu.checks import check_norm_and_embedding
+    from cloister_bench.gpu.trials.check import check_norm_and_embedding
 
     assert max(check_norm_and_embedding(GpuDevice()).values()) < MOST_ERROR
 
@@ -45,7 +45,7 @@ def test_norms_and_embeddings_are_right() -> None:
 @needs_gpu
 def test_attention_is_right_and_its_bits_do_not_depend_on_chunks_or_splits() -> None:
     from cloister.compute.gpu.device import GpuDevice
-    from cloister_bench.gpu.checks import check_attention
+    from cloister_bench.gpu.trials.check import check_attention
 
     errors, differing = check_attention(GpuDevice())
     assert max(errors.values()) < MOST_ERROR and not differing

@@ -16,8 +16,7 @@ from cloister_bench.gpu.attention import AttentionProcesses, partitioned
 from cloister_bench.gpu.model import DEFAULT_PROCESSES, random_decoder
 from cloister_bench.gpu.mps import mps
 from cloister_bench.gpu.requests import measure_requests
-from cloister_bench.gpu.steps import bandwidth, measure_steps
-from cloister_bench.gpu.variants import measure_variants
+from cloister_bench.gpu.steps import bandwidth, measure_steps, measure_variants
 
 SILENT = 6  # users of the case in which the last one's vault does not answer
 STEPS = [*((users, prompt) for prompt in (64, 2048) for users in (1, 8, 32, 64)), (64, 700), (SILENT, 64)]

@@ -1,6 +1,6 @@
 """What trials with a node do that needs no GPU: how they compare answers."""
 
-from cloister_bench.gpu.trials.node import Answer, divergence
+from cloister_bench.gpu.trials.serve import Answer, divergence
 
 
 def test_the_first_step_that_differs_is_found_and_says_whether_the_logits_do() -> None:
